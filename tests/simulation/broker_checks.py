@@ -1,9 +1,10 @@
-"""The brokers' promises, checked against the state after every event.
+"""The promises of brokers, checked against their state after every event.
 
-*Committed* is everything below any replica's high watermark: when one advances, its log up to there must be equal, byte
-for byte, to that of every other replica below its own (promise 2, KIP-101, KIP-279, KIP-497). A record acknowledged
-with acks=all is in there, once, at its acknowledged offset (promise 1, idempotence); a cleanly elected leader has all
-of it (KIP-966, KIP-903). After an unclean election of a partition only the final equality of its replicas is checked.
+*Committed* are all records below the high watermark of any replica. When a replica's high watermark advances, its log
+up to there must equal the log of every other replica below that replica's high watermark (promise 2, KIP-101, KIP-279,
+KIP-497). A record acknowledged with acks=all is committed, once, at its acknowledged offset (promise 1, idempotence); a
+cleanly elected leader has all such records (KIP-966, KIP-903). After an unclean election of a partition only one check
+remains: in the end all its replicas are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Truth:
-    """What is committed in a partition."""
+    """The committed records of one partition."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -55,7 +56,7 @@ class Truth:
 
 
 class BrokerChecks(UpkeepChecks):
-    """See the module. ``look`` is called after each turn of a broker's loop."""
+    """See the module. ``look`` is called after each turn of a broker's event loop."""
 
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
@@ -92,8 +93,8 @@ class BrokerChecks(UpkeepChecks):
             self._look_at(host, truth, replica.log, high_watermark)
 
     def answered(self, host: BrokerHost, replica: Any, result: Any) -> None:
-        """A leader answers a producer; it may have lost leadership by the end of its turn. Acknowledged records are on
-        its disk: the topic's ``log.flush`` is ``commit``."""
+        """A leader answers a producer; the leader may have lost its leadership by the end of its turn. Acknowledged
+        records must be on the leader's disk, because the topic's ``log.flush`` is ``commit``."""
         truth = self.truths[replica.partition.partition]
         if not isinstance(result, HeadraceError) and result.base_offset >= replica.log.flushed_end:
             raise Violation(
@@ -132,7 +133,7 @@ class BrokerChecks(UpkeepChecks):
         self._compare(host, truth, replica.log, max(leader.log_start, truth.end - 40), truth.end)
 
     def _advanced(self, host: BrokerHost, truth: Truth, log: PartitionLog, start: int, high_watermark: int) -> int:
-        """The new part below a replica's high watermark; returns up to where it could be read."""
+        """Check the new part below a replica's high watermark; return the offset up to which it could be read."""
         if truth.is_tainted or log.is_closed:
             return high_watermark
         start = max(start, log.log_start_offset)
@@ -239,7 +240,7 @@ class BrokerChecks(UpkeepChecks):
                 )
 
     def answered_again(self, producer: ProducerModel, values: list[bytes], base_offset: int) -> None:
-        """The answer to another try: a duplicate has the first one's offset."""
+        """The answer to a repeated append: a duplicate must get the offset of the first append."""
         known_base = self._acknowledged.get(values[0])
         if known_base is not None and known_base != base_offset and not self.is_tainted(producer.partition):
             raise Violation(
@@ -248,7 +249,8 @@ class BrokerChecks(UpkeepChecks):
         self.world.count("state", "duplicate answered")
 
     def latest_answered(self, partition: int, leader: PartitionLeader) -> None:
-        """A leader says where the committed records end; not one that is deposed, and has not heard of it (KIP-207)."""
+        """A leader reports the end of the committed records; a deposed leader that does not know it yet must not answer
+        (KIP-207)."""
         truth, topic = self.truths[partition], self.world.image.topic("orders")
         if truth.is_tainted or topic is None or topic.partitions[partition].leader_epoch != leader.leader_epoch:
             return
@@ -260,9 +262,9 @@ class BrokerChecks(UpkeepChecks):
             )
 
     def reads_on(self, consumer: ConsumerModel, replica: Any, position: int) -> None:
-        """A leader returns the next records to a consumer: its log must have what the consumer has read before, from it
-        or from another leader (KIP-320). Also after an unclean election: records may be truncated, but no consumer that
-        has read them continues behind them without an error."""
+        """A leader returns the next records to a consumer: its log must have the records that the consumer has read
+        before, from any leader (KIP-320). This also holds after an unclean election: records may be truncated, but no
+        consumer that has read them may continue behind them without an error."""
         last = consumer.last
         if last is None or last[1] != position or self.world.plan.compacts:  # (what it has read may look otherwise)
             return
@@ -287,7 +289,7 @@ class BrokerChecks(UpkeepChecks):
         self.world.count("state", "reader was told of a truncation")
 
     def consumed(self, consumer: ConsumerModel, partition: int, position: int, records: bytes) -> int:
-        """What a consumer was given; where it goes on."""
+        """Note the records that a consumer received, and the offset at which it continues."""
         truth = self.truths[partition]
         if self.world.plan.compacts:
             self.match_compacted(consumer, truth, records, position, ANYWHERE)
@@ -341,8 +343,9 @@ class BrokerChecks(UpkeepChecks):
                     self.world.count("state", "in-sync set shrank")
 
     def _in_sync_by_its_leader(self, topic_id: bytes, number: int) -> tuple[int, ...]:
-        """The in-sync set requested by the leader in the request being decided: one that cannot lead hands over at once
-        to the joining replica. Since the request, it commits nothing without them."""
+        """The in-sync set that the leader has requested in the request which is being decided: a leader that cannot
+        lead hands over at once to the joining replica. From its request on, the leader commits nothing without these
+        replicas."""
         request = self.world.deciding
         if not isinstance(request, AlterPartition):
             return ()
@@ -418,7 +421,8 @@ class BrokerChecks(UpkeepChecks):
         return found
 
     def final(self) -> None:
-        """Reads every log to its end: each in-sync replica holds all that is committed, and they are equal."""
+        """Read every log to its end: each in-sync replica must hold all committed records, and the logs must be
+        equal."""
         for truth in self.truths:
             topic = self.world.image.topic("orders")
             assert topic is not None
@@ -442,7 +446,7 @@ class BrokerChecks(UpkeepChecks):
         self._acknowledged_are_committed()
 
     def _holds_all(self, host: BrokerHost, truth: Truth, log: PartitionLog, batches: dict[int, bytes]) -> None:
-        """One in-sync replica: every committed batch, byte for byte, from where it may start."""
+        """Check one in-sync replica: it must have every committed batch, byte for byte, from its log start on."""
         start = log.log_start_offset
         if start > truth.start_max:
             raise Violation(
@@ -462,7 +466,7 @@ class BrokerChecks(UpkeepChecks):
                 )
 
     def _acknowledged_are_committed(self) -> None:
-        """All acknowledged records are in the logs read by ``_holds_all``, at their offsets."""
+        """Check that all acknowledged records are in the logs read by ``_holds_all``, at their offsets."""
         for producer in self.world.producers:
             truth = self.truths[producer.partition]
             if truth.is_tainted:
@@ -477,7 +481,7 @@ class BrokerChecks(UpkeepChecks):
 
 
 def batches_of(log: PartitionLog) -> dict[int, bytes]:
-    """All of a log, from its start to its end: base offset -> batch."""
+    """All batches of a log, from its start to its end, by base offset."""
     batches: dict[int, bytes] = {}
     at = log.log_start_offset
     while at < log.log_end_offset:
@@ -493,7 +497,7 @@ def batches_of(log: PartitionLog) -> dict[int, bytes]:
 
 
 def _behind(records: bytes, offset: int) -> bytes:
-    """The batches that begin at ``offset`` or behind it."""
+    """The batches whose base offset is ``offset`` or larger."""
     for position, header in iterate_headers(records):
         if header.base_offset >= offset:
             return records[position:]
@@ -506,7 +510,7 @@ def next_offset_of(batch: bytes) -> int:
 
 
 def damage_in(log: PartitionLog) -> CorruptLogError | None:
-    """What a reader of all of it stumbles on."""
+    """The errors that a reader of the whole log meets."""
     at = log.log_start_offset
     try:
         while at < log.log_end_offset:

@@ -1,7 +1,7 @@
-"""Faults of brokers (kinds in ``broker_plan``), and their repair.
+"""Faults of brokers (their kinds are in ``broker_plan``), and their repair.
 
-At most one disk is lost or damaged at a time, and only one whose partitions have another replica that may lead: more
-could not be recovered. A disk counts as recovered once every in-sync set is full again.
+At most one disk is lost or damaged at a time, and only a disk whose partitions have another replica that may lead:
+otherwise no recovery would be possible. A disk counts as recovered when every in-sync set is full again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHANGES = frozenset({"write", "sync", "sync_directory", "rename", "truncate", "
 
 
 class BrokerFaults:
-    """``strike`` makes a fault happen; ``mend`` ends all current ones."""
+    """``strike`` makes a fault happen; ``mend`` ends all current faults."""
 
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
@@ -76,7 +76,7 @@ class BrokerFaults:
             self.strike(fault)
 
     def mend(self) -> None:
-        """Repair everything: network, brokers, disk space and speed."""
+        """Repair everything: network, brokers, disk space and disk speed."""
         world = self.world
         self._times_mended += 1
         self._put_off.clear()
@@ -98,7 +98,7 @@ class BrokerFaults:
                 world.restart(host)
 
     def _started_again(self, host: BrokerHost, life: int) -> None:
-        """A broker was asked to stop: it has stopped by now, or is killed; then it starts."""
+        """End a broker that was asked to stop: it has stopped by now, or is killed; then it starts again."""
         if host.life == life and host.is_up:
             host.kill()
         if not host.is_up:
@@ -131,7 +131,8 @@ class BrokerFaults:
         return self._for_a_while(fault, slowness=0.1 + 0.5 * fault.amount, slow_ms=20.0 + 300.0 * fault.amount)
 
     def _partition(self, fault: Fault, rng: random.Random) -> str:
-        """Some brokers apart from others, from the controllers, from clients; also in one direction only."""
+        """Cut some brokers off from other brokers, from the controllers or from clients, possibly in one direction
+        only."""
         world = self.world
         host = self._anybody(rng, leaders=0.6)
         others = [other.number for other in world.hosts if other is not host]
@@ -205,7 +206,7 @@ class BrokerFaults:
         return f"{host} {what}"
 
     def _torn_block(self, fault: Fault, rng: random.Random) -> str:
-        """Power is lost in the midst of something that changes the disk."""
+        """Power is lost in the middle of an operation that changes the disk."""
         host = self._anybody(rng)
         if not host.is_up:
             return ""
@@ -276,8 +277,8 @@ class BrokerFaults:
         return f"{host}: its disk is full for {fault.for_ms:.0f} ms"
 
     def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
-        """A flush fails as Linux has it. The directory goes offline, the process ends and is started again, and goes on
-        with what the page cache shows; then the power fails."""
+        """A flush fails in the way Linux fails it. The directory goes offline and the process ends. The next process
+        continues with the contents of the page cache; then the power fails."""
         host = self._anybody(rng, leaders=0.6)
         if not host.is_up:
             return ""
@@ -325,14 +326,15 @@ class BrokerFaults:
         return f"{host} has a new disk"
 
     def replace_disk(self, host: BrokerHost, for_ms: float) -> None:
-        """All that was on it is lost; where ``may_lose``."""
+        """All data on a disk are lost, if ``may_lose`` allows it."""
         host.kill()
         host.new_disk()
         self._damaged, self._rotten = host, None
         self.down(host, for_ms)
 
     def _flipped_block(self, fault: Fault, rng: random.Random) -> str:
-        """A bit of a log, not of its last batch: the machine is down meanwhile, so that nothing hides it."""
+        """Flip a bit of a log, but not in its last batch; the machine is down meanwhile, so that no write hides the
+        damage."""
         host = self._anybody(rng)
         path = self.rot(host, rng, only=ROOT)
         return f"{host}: a bit of {path} is flipped" if path else ""
@@ -394,7 +396,7 @@ class BrokerFaults:
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def _membership(self, fault: Fault, rng: random.Random) -> str:
-        """A partition is reassigned."""
+        """Reassign a partition to other brokers."""
         world = self.world
         topic = world.image.topic("orders")
         if topic is None:
@@ -408,7 +410,7 @@ class BrokerFaults:
         return f"partition {number} is to be on {targets}"
 
     def _leader_moved(self, fault: Fault, rng: random.Random) -> str:
-        """The preferred replicas are put in another order, and the first is elected."""
+        """Put the replicas of a partition in another order, and elect the new first replica."""
         world = self.world
         topic = world.image.topic("orders")
         if topic is None:
@@ -423,8 +425,8 @@ class BrokerFaults:
         return f"partition {number} prefers {replicas}"
 
     def _fast_failovers(self, fault: Fault, rng: random.Random) -> str:
-        """Two to four elections, the next before what the last one meant is known everywhere (KIP-279); some leaders
-        fall, others are only asked to go."""
+        """Hold two to four elections, each before the result of the last one is known everywhere (KIP-279); some
+        leaders are killed, others are asked to stop."""
         world = self.world
         if world.image.topic("orders") is None:
             return ""
@@ -460,7 +462,7 @@ class BrokerFaults:
         return f"min.insync.replicas={value} for {fault.for_ms:.0f} ms"
 
     def _unclean_election(self, fault: Fault, rng: random.Random) -> str:
-        """All in-sync replicas fail; an unclean election of the remaining one is requested."""
+        """All in-sync replicas fail; then an unclean election of a remaining replica is requested."""
         world = self.world
         topic = world.image.topic("orders")
         if topic is None:

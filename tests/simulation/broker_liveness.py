@@ -1,7 +1,7 @@
-"""Progress *during* a fault, not only after its repair: here, while one disk is full.
+"""Progress *during* a fault, not only after its repair; the fault is a full disk.
 
-All is well when this begins. The disk of a broker that leads a producer's partition fills up. Another in-sync replica
-has to lead, and writes have to go through, long before the disk has room again (``FULL_MS``).
+The cluster must be healthy when this check begins. The disk of a broker that leads a producer's partition fills up.
+Another in-sync replica must become leader, and writes must succeed, long before the disk has room again (``FULL_MS``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ONE_IN = 3
 
 
 def prove_while_a_disk_is_full(world: BrokerWorld) -> None:
-    """Raises Violation when a write waits for the room."""
+    """Raises Violation when a write has to wait until the disk has room."""
     producer = next((each for each in world.producers if each.kind == "idempotent"), None)
     if producer is None or world.plan.seed // 2 % ONE_IN:
         return
@@ -51,5 +51,5 @@ def prove_while_a_disk_is_full(world: BrokerWorld) -> None:
 
 
 def fill(host: BrokerHost) -> None:
-    """Nothing more fits on its disk."""
+    """Fill a broker's disk completely."""
     host.fs.capacity_bytes = host.fs._used_bytes

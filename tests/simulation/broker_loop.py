@@ -1,8 +1,8 @@
-"""A broker's event loop and its disk on virtual time: the brokers' asyncio code runs on them as it is.
+"""An event loop and a disk with virtual time, on which the brokers' asyncio code runs unchanged.
 
-A loop is one process: when that is killed nothing in it runs any more, while it is paused everything waits. Callbacks
-that are ready run together, as in asyncio's own loop, some time after the first of them was. What a callback raises is
-no longer a line in a log here, but a broken promise.
+A loop stands for one process: when the process is killed, no code in it runs any more; while it is paused, all code
+waits. Callbacks that are ready run together, as in asyncio's own loop, some time after the first of them became ready.
+An exception of a callback is not only logged, as in asyncio, but counts as a violation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ANSWERED = frozenset({"delete_records"})
 
 
 class _Buried(BaseException):
-    """Ends what is left of a process when its world is over; no ``except Exception`` holds it."""
+    """Ends the remaining code of a process when its world ends; no ``except Exception`` catches it."""
 
 
 class Ready:
-    """A callback that is due."""
+    """A callback that is scheduled for a time."""
 
     __slots__ = ("arguments", "callback", "context")
 
@@ -77,7 +77,7 @@ class Timer:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The part of an event loop that the brokers' code uses. See the module."""
+    """The part of asyncio's event loop that the brokers' code uses. See the module."""
 
     def __init__(self, host: BrokerHost) -> None:
         self._host = host
@@ -139,7 +139,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        """What a thread does is done at one moment, somewhat later."""
+        """Work of a thread happens at one moment, somewhat later."""
         future = self.create_future()
 
         def work() -> None:
@@ -171,11 +171,11 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._host.task_failed(error)
 
     def held_up(self, for_ms: float) -> None:
-        """What runs now takes so long."""
+        """Note that the current callback takes this much virtual time."""
         self._held_until_ms = self._scheduler.now_ms + for_ms
 
     def _turn(self) -> None:
-        """Everything that is ready now; what becomes ready meanwhile has the next turn."""
+        """Run all callbacks that are ready now; callbacks that become ready meanwhile run in the next turn."""
         if self.is_dead or self.is_paused:
             return
         self._is_scheduled = False
@@ -208,7 +208,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return left_ms if left_ms > 0.0 else 0.0
 
     def run(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Something from outside (a message, a request) reaches the process."""
+        """Deliver a message or a request from outside to the process."""
         self.call_soon(callback, *arguments)
 
     def die(self) -> None:
@@ -216,7 +216,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
 
     def bury(self) -> None:
-        """The world is over."""
+        """End the loop, because its world has ended."""
         self.die()
         asyncio._set_running_loop(self)
         try:
@@ -266,7 +266,7 @@ class SimWriter(DirectoryWriter):
         return super()._flush_all(turn, begun)._replace(sync_ms=delay_ms)
 
     def _failure_of(self, error: BaseException) -> StorageError:
-        """A disk may fail; anything else is a bug, which the product takes for a failed disk, too."""
+        """A disk may fail; any other error is a bug, which the product would also treat as a failed disk."""
         if not isinstance(error, OSError | HeadraceError):
             self._host.world.stumbled(self._host, error)
         return super()._failure_of(error)

@@ -1,5 +1,5 @@
-"""A broker of the simulation: the product's storage, replicas, lanes and keepers on a loop, a disk and a network that
-are ours. What ``app.py`` ties together with gRPC is tied together here without it."""
+"""A broker of the simulation: the product's storage, replicas, lanes and upkeep tasks, on a simulated event loop, disk
+and network. This module connects the parts without gRPC which ``app.py`` connects with gRPC."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SHORTAGE_MS = 300.0
 
 
 class BrokerHost:
-    """A machine: its disk outlives its processes (lives)."""
+    """A machine: its disk outlives its processes (called lives)."""
 
     def __init__(self, world: BrokerWorld, number: int) -> None:
         self.world = world
@@ -99,7 +99,7 @@ class BrokerHost:
         return self.broker is not None
 
     def new_disk(self) -> None:
-        """All that was on it is lost."""
+        """Lose all data on the disk."""
         self.disks += 1
         self.is_rotten = False
         self.fs = CrashingFileSystem(keep_trace=False)
@@ -159,12 +159,12 @@ class BrokerHost:
             self.loop.resume()
 
     def stop_cleanly(self) -> None:
-        """Controlled shutdown: the controllers move what it leads first."""
+        """Controlled shutdown: the controllers first move the broker's leaderships to other brokers."""
         if self.broker is not None:
             self.broker.wants_shutdown = True
 
     def turned(self) -> None:
-        """A turn of its loop is over."""
+        """Called after each turn of the broker's event loop."""
         if self.is_losing_power is not None:
             self.world.power_lost(self)
         elif self.broker is not None and self.world.is_well:
@@ -178,7 +178,7 @@ class BrokerHost:
 
 
 class _Context:
-    """What ReplicationService needs of a broker."""
+    """The part of a broker that ReplicationService needs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -196,7 +196,7 @@ class _Context:
 
 
 class LeaderEnd:
-    """The leader's end of a connection; ``ReplicationService`` takes it for one of its streams."""
+    """The leader's end of a connection; ``ReplicationService`` uses it like one of its streams."""
 
     def __init__(self, broker: Broker, connection: Connection) -> None:
         self._broker = broker
@@ -246,7 +246,7 @@ class LeaderEnd:
         self._connection.close()
 
     def closed(self) -> None:
-        """The connection is over."""
+        """End the connection."""
         if self._closed:
             return
         self._closed = True
@@ -464,7 +464,7 @@ class Broker:
         self.world.scheduler.after(0.0, self.host.kill)
 
     async def _follow(self) -> None:
-        """The metadata, delta by delta."""
+        """Apply the metadata, delta by delta."""
         while not self.is_stopping:
             step = self.world.next_step(self.host, self.metadata.image.next_offset)
             if step is None:
@@ -487,8 +487,8 @@ class Broker:
             await self.roles.heal()
 
     async def _expiries(self) -> None:
-        """The upkeep's turns. No producer is silent for so long: one that is forgotten was forgotten too soon, and its
-        retry is a duplicate."""
+        """The upkeep's turns. No producer is silent that long: if the broker forgets a producer, it does so too soon,
+        and the producer's retry would be a duplicate."""
         settings = LiveSettings({"producer.id.expiration.ms": PRODUCER_EXPIRATION_MS}, self.events)
         expiry = ProducerExpiry(self.storage.writers, clock=self.host.clock, settings=settings, loop=self.loop)
         while not self.is_stopping:
@@ -552,12 +552,12 @@ class Broker:
 
 
 def heartbeats_ended(host: BrokerHost, broker: Broker) -> HeartbeatsEnded | None:
-    """What the controllers notice when the process is gone."""
+    """The event that the controllers notice when the process has ended."""
     return None if broker.epoch < 0 else HeartbeatsEnded(host.broker_id, broker.epoch, host.life)
 
 
 async def converse(stream: Any, address: str, outage: Any, backoff: Any) -> None:
-    """In place of ``follower_streams._Stream._converse``: the same conversation without gRPC."""
+    """Stands for ``follower_streams._Stream._converse``: the same exchange of messages without gRPC."""
     host: BrokerHost = stream._streams.host
     world, loop = host.world, host.loop
     connection = world.dial(host, stream.leader_id)

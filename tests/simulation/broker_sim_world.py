@@ -2,9 +2,9 @@
 
     world = BrokerWorld(make_broker_plan(4711)); world.run()        raises Violation
 
-One partition or two, three or four brokers, the real ``ClusterCore`` as the controllers (what happens among them is
-the other half's, ``sim_world``), connections that break, calls that are lost or late, disks that forget what was not
-forced.
+A world has one or two partitions and three or four brokers. The real ``ClusterCore`` stands for the controllers (the
+other half, ``sim_world``, simulates what happens among them). Connections break, calls are lost or late, disks forget
+data that were not forced.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ HEAL_MS = 20_000.0
 
 
 class Connection:
-    """A follower's stream: in order, whole, until it breaks."""
+    """The stream between a follower and its leader: messages arrive in order and completely, until the stream
+    breaks."""
 
     def __init__(self, world: BrokerWorld, follower: BrokerHost, leader: BrokerHost) -> None:
         assert follower.loop is not None
@@ -164,7 +165,7 @@ class BrokerWorld(NodesWorld):
 
     @property
     def is_well(self) -> bool:
-        """Nothing was broken yet: what is found after the first thing is its consequence."""
+        """Whether nothing is broken yet; all findings after the first failure are its consequences."""
         return self._failure is None
 
     # -- the network -------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ class BrokerWorld(NodesWorld):
         return next((host for host in self.hosts if host.number == broker_id), None)
 
     def node_gone(self, host: BrokerHost, broker: Broker) -> None:
-        """Its connections break, which the others notice soon."""
+        """Break the connections of a broker whose process has ended; the other brokers notice that soon."""
         for connection in [each for each in self.connections if host in (each.follower, each.leader)]:
             connection.close()
         ended = heartbeats_ended(host, broker)
@@ -198,7 +199,7 @@ class BrokerWorld(NodesWorld):
         self.scheduler.after(100.0 + 200.0 * self.rng.random(), self.restart, host)
 
     def process_died(self, host: BrokerHost, life: int) -> None:
-        """Its disk failed, or its registration was superseded: the process ends and is started again."""
+        """End a process whose disk has failed or whose registration was superseded, and start it again."""
         if host.life == life and host.is_up:
             self.count("state", "process ended by itself")
             host.kill()
@@ -213,7 +214,7 @@ class BrokerWorld(NodesWorld):
     def append(
         self, host: BrokerHost, replica: Any, data: bytes, acks: int, now_ms: int, reply: Callable[[Any], None]
     ) -> None:
-        """As the Produce service has it done."""
+        """Append as the Produce service does."""
 
         def done(result: Any) -> None:
             self.checks.answered(host, replica, result)
@@ -222,9 +223,9 @@ class BrokerWorld(NodesWorld):
         replica.append(data, now_ms, done, committed=acks < 0)
 
     def ask(self, host: BrokerHost, request: Request, answered: Callable[[Any], None]) -> None:
-        """A broker's call: in order on its connection; the request may be late, it or its answer may be lost. An
-        AlterPartition that is late or lost lies in a connection that was given up: it arrives once, perhaps after later
-        ones, and its answer reaches no broker."""
+        """A broker's call to the controllers, in order on its connection; the request may be late, and the request or
+        the answer may be lost. An AlterPartition that is late or lost belongs to a connection that was given up: it
+        arrives once, perhaps after later requests, and no broker receives its answer."""
         is_isr = type(request).__name__ == "AlterPartition"
         delay_ms = self.message_delay_ms((host.number, CONTROLLER))
         if is_isr and self.held_requests is not None:
@@ -375,8 +376,8 @@ class BrokerWorld(NodesWorld):
             raise result.error
 
     def _prove(self) -> None:
-        """All is mended: within HEAL_MS every ISR is full, all logs are equal, and writes go through; also while a disk
-        is full, and again when it is not."""
+        """After the repair: within HEAL_MS every ISR must be full, all logs must be equal, and writes must succeed; the
+        same must hold while a disk is full, and after that."""
         self.quality = GOOD
         self._heal()
         prove_while_a_disk_is_full(self)
@@ -409,7 +410,7 @@ class BrokerWorld(NodesWorld):
 
     @property
     def digest(self) -> str:
-        """Of what is committed and what happened: equal for equal histories."""
+        """A digest of the committed records and of the counted events: equal for equal histories."""
         covered = repr((sorted(self.coverage.items()), [sorted(truth.batches) for truth in self.checks.truths]))
         return f"{zlib.crc32(covered.encode()):08x}"
 

@@ -1,9 +1,11 @@
-"""The groups' part of the simulator: coordinators with the product's code, members with the SDK's, the cluster's rules.
+"""The groups' part of the simulator: coordinators with the product's code, members with the SDK's code, the cluster's
+rules.
 
     world = GroupWorld(make_group_plan(4711)); world.run()        raises Violation
 
-Two or three coordinators, one to three shards, one or two groups. The controllers are the real ``ClusterCore``, whose
-decisions reach each coordinator late, in order; the shards' logs are ``group_log``'s.
+A world has two or three coordinators, one to three shards, and one or two groups. The real ``ClusterCore`` stands for
+the controllers, and its decisions reach each coordinator late, in order; ``group_log`` simulates the logs of the
+shards.
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ class GroupWorld(NodesWorld):
             self._pipes.pop(key).close(None)
 
     def coordinator_gone(self, host: CoordinatorHost, process: Coordinator) -> None:
-        """Its connections break, which the others notice soon."""
+        """Break the connections of a coordinator whose process has ended; the other ends notice that soon."""
         for connection in [each for each in self.connections if each.process is process]:
             connection.coordinator_died()
         for key in [key for key in self._pipes if key[1] is process]:
@@ -148,7 +150,7 @@ class GroupWorld(NodesWorld):
         self.stream_left(process)
 
     def stream_left(self, process: Coordinator) -> None:
-        """A coordinator's stream of heartbeats has ended; the controllers see it, unless they cannot."""
+        """The stream of a coordinator's heartbeats has ended; the controllers notice that, unless they are cut off."""
         if process.registered is None:
             return
         ended = CoordinatorHeartbeatsEnded(
@@ -203,12 +205,12 @@ class GroupWorld(NodesWorld):
     # -- the controllers ---------------------------------------------------------------------------------------------
 
     def find_coordinator(self, who: Caller) -> tuple[int, int] | None:
-        """Of its group, as a broker knows it, which may be late: host and life."""
+        """The coordinator of the caller's group as a broker knows it, which may be late: host and life."""
         return self._found_in(self._some_image(who)[0], who.group_id)
 
     def who_has(self, who: Caller) -> tuple[int, bool, float | None]:
-        """The epoch of its group's shard, whether it has no owner, and the age of that metadata: as a broker knows it,
-        possibly late, with a true age."""
+        """The epoch of the shard of the caller's group, whether the shard has no coordinator, and the age of these
+        metadata, as a broker knows them; they may be late, but the age is true."""
         group_id = who.group_id
         image, late_ms = self._some_image(who)
         topic = image.topic(OFFSETS_TOPIC)
@@ -220,24 +222,25 @@ class GroupWorld(NodesWorld):
         return 0 if shard is None else shard.shard_epoch, vacancy is not None, age_ms
 
     def owner(self, group_id: str) -> tuple[int, int] | None:
-        """Whose the group's shard is by the controllers: host and life."""
+        """The coordinator of the group's shard according to the controllers: host and life."""
         return self._found_in(self.image, group_id)
 
     def last_vacant(self, group_id: str) -> int | None:
-        """How many steps of the metadata a lagging broker knows that reports the group's shard as unowned."""
+        """The number of metadata steps that a lagging broker knows which reports the group's shard without
+        coordinator."""
         for steps in range(len(self.steps), 0, -1):
             if vacancy_of(self.steps[steps - 1][0], OFFSETS_TOPIC, group_id) is not None:
                 return steps
         return None
 
     def falls_behind(self, who: Caller, for_ms: float, steps: int | None = None) -> None:
-        """All that it asks for so long is a broker that knows so many steps (None: all that there are now), and hears
-        no more."""
+        """For this time, the caller gets all its answers from a broker that knows so many metadata steps (None: all
+        current ones) and receives no more."""
         known = len(self.steps) if steps is None else steps
         self.behind[who.name] = known, self.scheduler.now_ms + for_ms
 
     def _some_image(self, who: Caller) -> tuple[MetadataImage, float]:
-        """As the broker has it that is asked, and how long ago it was the newest."""
+        """The metadata of the broker that is asked, and how long ago they were the newest."""
         steps, until_ms = self.behind.get(who.name, (0, 0.0))
         if self.scheduler.now_ms < until_ms:
             is_newest = steps == len(self.steps)
@@ -369,12 +372,13 @@ class GroupWorld(NodesWorld):
                 raise result.error
 
     def member_ended(self, member: SimMember) -> None:
-        """A process has ended by itself: it is started again, unless it is one too many."""
+        """Start a member's process again that has ended by itself, if the plan still needs it."""
         if member.is_needed:
             self.scheduler.after(300.0, member.start)
 
     def _prove(self) -> None:
-        """All is mended: within HEAL_MS every shard serves, every group is stable, and commits go through."""
+        """After the repair: within HEAL_MS every shard must serve, every group must be stable, and commits must
+        succeed."""
         self.quality = GOOD
         until_ms = self.scheduler.now_ms + HEAL_MS
         marks = self.checks.acknowledgements
@@ -399,7 +403,7 @@ class GroupWorld(NodesWorld):
 
     @property
     def digest(self) -> str:
-        """Of what is committed and what happened: equal for equal histories."""
+        """A digest of the committed records and of the counted events: equal for equal histories."""
         on_reply = repr((sorted(self.coverage.items()), [log.batches for log in self.logs], self.scheduler.events))
         return f"{zlib.crc32(on_reply.encode()):08x}"
 

@@ -1,6 +1,7 @@
-"""What the brokers' half and the groups' part of the simulator share: time, links, the cluster's rules, the run.
+"""The common part of the brokers' half and the groups' part of the simulator: time, links, the cluster's rules, the
+run.
 
-The controllers are the real ``ClusterCore``; what happens among them is the other half's (``sim_world``).
+The real ``ClusterCore`` stands for the controllers; the other half (``sim_world``) simulates what happens among them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.simulation.sim_story import Story
 
 
 class NodesWorld(ABC):
-    """One schedule of nodes with the product's code. ``name``: of its random numbers."""
+    """One schedule of nodes that run the product's code. ``name``: the name of the world's random numbers."""
 
     EVENTS_MAX: ClassVar[int]
     #: How late metadata are at most while they are late.
@@ -70,8 +71,8 @@ class NodesWorld(ABC):
         self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
 
     def stumbled(self, host: Any, error: BaseException) -> None:
-        """The product raised where nothing may be raised. A process ends of it, and is started again when exceptions
-        are gone past: then it is for the checks to say what comes of it."""
+        """The product raised an exception in a place where it must not. The process ends, and is started again if
+        exceptions are tolerated: then the checks decide what follows from the exception."""
         if self.goes_past_exceptions and host in self.hosts and not isinstance(error, Violation):
             self.exception = self.exception or error
             self.tell(host, f"ends of {error!r}")
@@ -82,12 +83,12 @@ class NodesWorld(ABC):
 
     @abstractmethod
     def process_died(self, host: Any, life: int) -> None:
-        """This life of the host's process ends by itself, and is started again."""
+        """End the process of this host's current life, and start it again."""
 
     # -- the network -------------------------------------------------------------------------------------------------
 
     def message_delay_ms(self, link: tuple[Any, Any]) -> float | None:
-        """How long a message takes; None: it is lost."""
+        """How long a message takes; None: the message is lost."""
         if link in self.cuts:
             return None
         quality, rng = self.quality, self.rng
@@ -110,7 +111,7 @@ class NodesWorld(ABC):
         return self.core.committed
 
     def decide(self, request: Any) -> Any:
-        """The controllers' reply, or the error that they refuse the request with."""
+        """The reply of the controllers, or the error with which they refuse the request."""
         decision = self.core.decide(request, self.scheduler.now_ms)
         self.deciding = request
         self._accept(decision)
@@ -119,7 +120,7 @@ class NodesWorld(ABC):
 
     @abstractmethod
     def _accept(self, decision: Any) -> None:
-        """Its records are committed, and each step is on its way to every host."""
+        """Commit the records of a decision, and send each step of the metadata to every host."""
 
     def _publish(self, host: Any) -> None:
         index = len(self.steps)
@@ -130,7 +131,7 @@ class NodesWorld(ABC):
 
     @abstractmethod
     def _metadata_arrives(self, host: Any, index: int) -> None:
-        """The host may see the first ``index`` steps."""
+        """The host may see the first ``index`` steps of the metadata."""
 
     def _upkeep(self) -> None:
         for _ in range(8):
@@ -143,7 +144,8 @@ class NodesWorld(ABC):
     # -- the run -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """The schedule, the recovery, the proof. Raises Violation, or what the product raised."""
+        """Run the schedule, then the recovery, then the final proof. Raises Violation, or the exception of the
+        product."""
         with self._patched():
             try:
                 self._run()
@@ -161,7 +163,8 @@ class NodesWorld(ABC):
 
     @abstractmethod
     def _patches(self) -> list[tuple[Any, str, Any]]:
-        """What the product makes for itself, made by us: (where, name, instead)."""
+        """Patches that replace a value or a class of the product by one of the simulation: (module or class, name,
+        replacement)."""
 
     @contextlib.contextmanager
     def _patched(self) -> Iterator[None]:
@@ -179,7 +182,7 @@ class NodesWorld(ABC):
         return Backoff(**given, rng=random.Random(self.rng.random()))
 
     def pass_until(self, at_ms: float) -> None:
-        """Let time pass. Too many events in it are a violation of liveness."""
+        """Run events until a time; too many events before that time are a violation of liveness."""
         scheduler = self.scheduler
         while scheduler.run_one(at_ms):
             if self._failure is not None:

@@ -1,4 +1,4 @@
-"""``make sim``: many schedules, and the mutants that they have to kill.
+"""``make sim``: run many schedules, and the mutants that they must kill.
 
     python -m tests.simulation.run --schedules 10000 --seed 1    seeds 1 to 10000, and the mutants
     python -m tests.simulation.run --schedules 1 --seed 4711     one again, told like a story
@@ -9,8 +9,8 @@
     ... --schedules 1 --keep 3,7 --until 2500                    only some of its faults: a shrunk schedule
     ... --schedules 1 --mutant NAME                              with a guard removed
 
-Progress goes to stderr, tables to stdout, and the last line is one JSON object (docs/simulation.md). Exit 1: a promise
-was broken, a mutant survived, or too little happened to prove anything.
+Progress is printed on stderr, tables on stdout, and the last line is one JSON object (docs/simulation.md). Exit code 1
+means that a promise was broken, that a mutant survived, or that too little happened to prove anything.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "sim"
 
 
 class Failure(NamedTuple):
-    """What a schedule ended with. ``by_checker``: a check of ours says what promise was broken (liveness is one);
-    otherwise the product raised, and its own assertion has noticed."""
+    """The failure that ended a schedule. ``by_checker``: a check of the simulator found a broken promise (of safety or
+    liveness); otherwise an exception or an assertion of the product ended the schedule."""
 
     what: str
     message: str
@@ -76,7 +76,7 @@ class Failure(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one schedule; ``failure``: what it ended with, or None."""
+    """The outcome of one schedule; ``failure`` is what ended it early, or None."""
 
     seed: int
     events: int
@@ -102,8 +102,8 @@ _WORLDS: dict[type, Any] = {Plan: ControllersWorld, BrokerPlan: BrokerWorld, Gro
 
 
 def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyPlan:
-    """The schedule of a seed; of ``both`` halves, odd seeds are of the controllers, even ones of the brokers.
-    ``mutant``: group schedules weigh the faults that are hardest on it more."""
+    """The schedule of a seed; with ``both`` halves, odd seeds are schedules of controllers and even seeds schedules of
+    brokers. ``mutant``: its schedules give more weight to the faults that are likely to expose it."""
     if half == GROUPS:
         return make_group_plan(seed, hard_on=() if mutant is None else mutant.faults)
     if half == "brokers" or (half == "both" and seed % 2 == 0):
@@ -112,15 +112,16 @@ def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyP
 
 
 def half_of(mutant: Mutant) -> str:
-    """The schedules that a mutant is run in."""
+    """The half of the simulator in whose schedules a mutant runs."""
     return {REPLICAS: "brokers", GROUPS: GROUPS}.get(mutant.part, "controllers")
 
 
 def run_one(
     plan: AnyPlan, *, with_story: bool = False, past_exceptions: bool = False
 ) -> tuple[AnyWorld, BaseException | None]:
-    """The world of a schedule, and what it ended with. ``past_exceptions``: an exception of the product ends its node,
-    which is started again, as in production; it is what the schedule ends with if no check has failed by then."""
+    """Run a schedule; return its world and its failure, if any. ``past_exceptions``: an exception of the product ends
+    only its node, which is started again, as in production. That exception is the failure of the schedule if no check
+    fails later."""
     world: AnyWorld = _WORLDS[type(plan)](plan, with_story=with_story)
     world.goes_past_exceptions = past_exceptions
     take_what_was_logged()  # a schedule that ended before may have left something
@@ -166,7 +167,7 @@ def is_of_groups(outcome: Outcome) -> bool:
 
 
 def _described(error: BaseException) -> Failure:
-    """What noticed it, and what it says."""
+    """The check or exception that noticed a failure, and its message."""
     what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
     by_checker = isinstance(error, _OF_CHECKERS) and what != "rules"  # that one: an exception that was only logged
     return Failure(str(what), str(error).removeprefix(f"{what}: "), by_checker)
@@ -176,7 +177,7 @@ def _described(error: BaseException) -> Failure:
 
 
 class Work(NamedTuple):
-    """Seeds ``first`` to below ``end``, whole or (with a mutant) until the first that a check fails."""
+    """The seeds from ``first`` to below ``end``: run all of them, or (with a mutant) until a check fails."""
 
     mutant: str
     first: int
@@ -185,8 +186,8 @@ class Work(NamedTuple):
 
 
 def begin_worker() -> None:
-    """Once for a process: a schedule's garbage is collected at its end, all at once, and while it is small and near;
-    and what was there before the first schedule is not looked at again and again."""
+    """Set up a worker process, once: garbage is collected only at the end of each schedule, while there is little of
+    it; objects from before the first schedule are not examined again."""
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -230,7 +231,8 @@ class Score:
         return self.killed_by is not None and self.killed_by.by_checker
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """An exception counts as long as no check has failed; ``tried`` stands at what counts."""
+        """An exception counts as long as no check has failed; ``tried`` is then the number of schedules up to that
+        exception."""
         for outcome in outcomes:
             self.tried += 1
             if outcome.failure is not None and (self.killed_by is None or outcome.failure.by_checker):
@@ -239,7 +241,7 @@ class Score:
 
 @dataclass
 class Tally:
-    """Everything that is known so far."""
+    """All results so far."""
 
     schedules: int = 0
     #: Of them, those of the brokers' half.
@@ -276,7 +278,7 @@ class Tally:
 
 
 def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
-    """Runs it all, on ``arguments.workers`` processes. What comes out does not depend on how many there are."""
+    """Run all schedules, with ``arguments.workers`` processes. The results do not depend on the number of processes."""
     tally = Tally(scores={name: Score(MUTANTS[name]) for name in names})
     first = arguments.seed
     waiting = [Work(name, first, first + _MUTANT_CHUNK) for name in names]
@@ -336,7 +338,7 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
 
 
 def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -> str:
-    """A shrunk schedule, the line that replays it, and its story."""
+    """A shrunk schedule, the command that replays it, and its transcript."""
     plan: Any = plan_of(seed, half, MUTANTS[mutant] if mutant else None)
     whole = plan
     until_s = time.monotonic() + _SHRINK_S_MAX
@@ -383,7 +385,7 @@ def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -
 
 
 def report(tally: Tally, *, is_measured: bool) -> list[str]:
-    """Prints the tables; returns what is not as it has to be."""
+    """Print the tables; return the problems that make the run fail."""
     wrong = [f"{len(tally.failures)} schedules broke a promise"] if tally.failures else []
     print("What happened (category, what, how often):")
     for (category, name), times in sorted(tally.coverage.items()):
@@ -409,7 +411,8 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
 
 
 def _report_mutants(tally: Tally) -> list[str]:
-    """The scoreboard: what a check has killed, then what only an exception of the product has."""
+    """Print the table of mutants: first those killed by a check, then those that only an exception of the product has
+    killed."""
     wrong = []
     checked = [name for name, score in tally.scores.items() if score.is_killed_by_a_checker]
     raised = [name for name, score in tally.scores.items() if score.is_killed and not score.is_killed_by_a_checker]
@@ -439,7 +442,7 @@ def _print_scores(tally: Tally, names: Sequence[str]) -> None:
 
 
 def _report_groups(tally: Tally) -> list[str]:
-    """The same of the schedules of groups."""
+    """Print the same tables for the schedules of groups."""
     if not tally.groups:
         return []
     print(f"What happened in {tally.groups} schedules of groups:")
@@ -460,7 +463,8 @@ def _report_groups(tally: Tally) -> list[str]:
 
 
 def summary(tally: Tally, seconds: float) -> dict[str, object]:
-    """The last line: scripts read these names. Schedules of groups are counted where there are no others."""
+    """The last line of the output, as a dict; scripts depend on these names. The counts are those of group schedules if
+    there are no other schedules."""
     are_groups = not tally.schedules
     events = tally.group_events if are_groups else tally.events
     acknowledged = tally.group_acknowledged if are_groups else tally.acknowledged
@@ -508,7 +512,8 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def mutants_named(wanted: str, half: str = "both") -> list[str]:
-    """Names of mutants: "all" or "auto", "none", "2/4" (every fourth, from the second on), or the names themselves."""
+    """Parse names of mutants: "all" or "auto", "none", "2/4" (every fourth mutant, from the second on), or single
+    names."""
     names = [name for name, mutant in MUTANTS.items() if half != GROUPS or mutant.part == GROUPS]
     if wanted in ("all", "auto"):
         return names

@@ -1,7 +1,7 @@
-"""Schedules that have found a bug: every test run runs them.
+"""Schedules that have found a bug; every run of the tests runs them again.
 
-A seed keeps its meaning only while plans are drawn in the same way; so each one names the test that repeats the story
-step by step, and guards against the bug permanently.
+A seed keeps its meaning only while plans are drawn in the same way. So each seed names the test that repeats its story
+step by step, which guards against the bug permanently.
 """
 
 from __future__ import annotations

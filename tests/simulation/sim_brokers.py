@@ -1,5 +1,5 @@
-"""Brokers as the controllers see them: they register, heartbeat, follow the metadata log and tell what becomes of their
-replicas. They move no records; what they know of the cluster is an image of their own, fed as FollowMetadata feeds it.
+"""Brokers as the controllers see them: they register, send heartbeats, follow the metadata log, and report what happens
+to their replicas. These brokers store no records; each has its own image of the cluster, which FollowMetadata updates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ CALL_MS = 1_000.0
 
 
 class SimulatedBroker:
-    """See the module. A *life* begins with a registration; what an earlier one has under way still arrives."""
+    """See the module. A *life* begins with a registration; requests of an earlier life that are still in flight arrive
+    in the later one."""
 
     def __init__(self, world: ControllersWorld, number: int) -> None:
         from tests.simulation.sim_world import BROKER_ADDRESS
@@ -78,7 +79,7 @@ class SimulatedBroker:
         return f"broker {self.broker_id if self.broker_id >= 0 else f'#{self.number + 1}'}"
 
     def new_disks(self) -> None:
-        """All that it had is lost; to the controllers it is a stranger unless it asks for its id."""
+        """Lose all data of the broker; the controllers then treat it as a new broker, unless it asks for its old id."""
         self._disks += 1
         self.directories = tuple(
             bytes([2, self.number, self._disks, each]) * 4 for each in range(self.rng.choice((1, 2)))
@@ -107,7 +108,7 @@ class SimulatedBroker:
         self.world.scheduler.after(self.rng.random() * FOLLOW_MS, self._follow, self.life)
 
     def crash(self) -> None:
-        """The process is gone; its connections break."""
+        """End the broker's process; its connections break."""
         if not self.is_up:
             return
         self.is_up = False
@@ -140,7 +141,8 @@ class SimulatedBroker:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request, answered: Callable[[Any], None]) -> None:
-        """``answered`` is called with the reply, or with None when none comes in time; not in a later life."""
+        """``answered`` is called with the reply, or with None when no reply comes in time; it is not called in a later
+        life."""
         world, life, is_done = self.world, self.life, False
 
         def once(result: Any) -> None:
@@ -241,7 +243,7 @@ class SimulatedBroker:
     # -- following the metadata log -----------------------------------------------------------------------------------
 
     def _follow(self, life: int) -> None:
-        """Asks a controller, any, for what comes next: a snapshot, or batches."""
+        """Ask any controller for the next part of the metadata: a snapshot, or batches."""
         if life != self.life:
             return
         self.world.calls.send(self.address, self.follows, Follow(self, life, self.image.next_offset))
@@ -254,7 +256,7 @@ class SimulatedBroker:
         self.follows = self.rng.choice(list(self.world.hosts))
 
     def fed(self, life: int, base: int, snapshot: MetadataImage | None, data: bytes) -> None:
-        """What a controller sent: for the offset ``base``."""
+        """Handle what a controller has sent for the offset ``base``."""
         if life != self.life or base != self.image.next_offset:
             return
         world = self.world
@@ -277,7 +279,7 @@ class SimulatedBroker:
             self._applied(delta)
 
     def _applied(self, delta: MetadataDelta) -> None:
-        """Say where new replicas are."""
+        """Report the directories of new replicas."""
         if self.epoch < 0 or len(self.directories) < 2:
             return
         placements = []
@@ -298,7 +300,7 @@ class SimulatedBroker:
 
 
 class Follow:
-    """A question for what comes behind ``offset``, answered by any controller from what it has applied."""
+    """A request for the metadata behind ``offset``; any controller answers it from what it has applied."""
 
     def __init__(self, broker: SimulatedBroker, life: int, offset: int) -> None:
         self.broker, self.life, self.offset = broker, life, offset

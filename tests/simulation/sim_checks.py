@@ -1,8 +1,8 @@
-"""What must hold after every event, checked as cheaply as it can be: only what is new is looked at.
+"""The checks that must hold after every event; to be cheap, they look only at what is new.
 
-The checks know nothing of how the product works. They are fed with what nodes put on their disks, say to each other
-and to clients, and publish; they keep the *history*, the one sequence of committed batches, and replay it into the
-*reference* images that everybody else's are compared with.
+The checks know nothing of how the product works. Their input is what nodes write to their disks, send to each other and
+to clients, and publish. The checks keep the *history*, which is the one sequence of committed batches, and replay it
+into the *reference* images, with which all images of nodes are compared.
 
     votes            a replica (a node on its disk) votes for one candidate in a term, crashes or not (5.2)
     leaders          one leader in a term (5.2)
@@ -43,7 +43,8 @@ from headrace_core.testing.verdicts import SafetyViolation
 
 
 class Violation(SafetyViolation):
-    """A promise was broken. ``check`` names it, for the table of what killed a mutant."""
+    """A promise of the product was broken. ``check`` names the broken promise, for the table of what has killed a
+    mutant."""
 
     def __init__(self, check: str, message: str) -> None:
         super().__init__(f"{check}: {message}")
@@ -56,7 +57,7 @@ class Violation(SafetyViolation):
 
 @dataclass(slots=True)
 class ShadowLog:
-    """A replica's log as written to its disk; ``durable``: entries whose write has returned."""
+    """The log of a replica as written to its disk; ``durable``: the entries whose write has returned."""
 
     entries: list[Entry]
     #: Ends of the entries, for searching.
@@ -68,7 +69,7 @@ class ShadowLog:
 
     @classmethod
     def behind(cls, offset: int) -> ShadowLog:
-        """Empty, and begins at ``offset``; what lies below is in a snapshot of what is committed."""
+        """An empty log that begins at ``offset``; the entries below are in a snapshot of committed entries."""
         return cls([], [], offset, offset)
 
     @property
@@ -85,7 +86,7 @@ class ShadowLog:
         del self.entries[keep:], self.ends[keep:]
 
     def index_of(self, offset: int) -> int:
-        """Of the first entry that ends beyond ``offset``."""
+        """The index of the first entry that ends beyond ``offset``."""
         return bisect_right(self.ends, offset)
 
 
@@ -114,13 +115,14 @@ class SafetyChecks:
 
     @property
     def committed(self) -> int:
-        """The end of the history."""
+        """The end offset of the history."""
         return self._ends[-1] if self._ends else 0
 
     # -- what is said -------------------------------------------------------------------------------------------------
 
     def said(self, own: ReplicaKey, term: int, shadow: ShadowLog, message: Message) -> None:
-        """``own``, in ``term``, is the replica on whose machine the message was written.
+        """Check a message of replica ``own`` in ``term``; ``own`` has the disk on whose machine the message was
+        written.
 
         A response to the leader of an earlier term may refer to entries that a later leader has replaced: it can commit
         nothing, because the later leader's voters that lacked the entry do not count in that term.
@@ -152,7 +154,7 @@ class SafetyChecks:
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     def appended(self, own: ReplicaKey, shadow: ShadowLog, entries: Sequence[Entry], previous_term: int) -> None:
-        """Before ``entries`` go to the disk of ``own``, whose log ends in ``previous_term``."""
+        """Called before ``entries`` are written to the disk of ``own``, whose log ends in ``previous_term``."""
         for entry in entries:
             key = (entry.base_offset, entry.term)
             known = self._entries.get(key)
@@ -173,7 +175,7 @@ class SafetyChecks:
                 self._changes_voters(own, shadow, entries, entry)
 
     def _changes_voters(self, own: ReplicaKey, shadow: ShadowLog, entries: Sequence[Entry], entry: Entry) -> None:
-        """The leader of this very term has put a new set of voters into its log."""
+        """Check a new set of voters that the leader of this term has put into its log."""
         before = [
             each for each in (*shadow.entries[shadow.index_of(self.committed) :], *entries) if each.voters is not None
         ]
@@ -189,7 +191,7 @@ class SafetyChecks:
             )
 
     def durable(self, own: ReplicaKey, entries: Sequence[Entry]) -> None:
-        """``entries`` are on the disk of ``own`` now."""
+        """Called when ``entries`` are on the disk of ``own``."""
         for entry in entries:
             key = (entry.base_offset, entry.term)
             holders = self._holders.get(key)
@@ -199,7 +201,7 @@ class SafetyChecks:
                 holders.add(own)
 
     def counts(self, own: ReplicaKey, term: int, committed: int, term_below: int | None) -> None:
-        """``own``, which leads in ``term``, has come to call everything below ``committed`` committed."""
+        """Called when ``own``, the leader of ``term``, counts all entries below ``committed`` as committed."""
         if term_below != term:
             raise Violation(
                 "commitment",
@@ -207,14 +209,16 @@ class SafetyChecks:
             )
 
     def leads(self, own: ReplicaKey, term: int, has: Callable[[int, int], bool]) -> None:
-        """``own`` leads in ``term``; ``has(offset, term)``: does its log have an entry of that term ending there?"""
+        """Called when ``own`` becomes leader in ``term``; ``has(offset, term)`` says whether its log has an entry of
+        that term which ends there."""
         leader = self.leaders.setdefault(term, own)
         if leader != own:
             raise Violation("leaders", f"{leader} and {own} both lead in term {term} (5.2)")
         self.complete(own, term, has)
 
     def complete(self, own: ReplicaKey, term: int, has: Callable[[int, int], bool]) -> None:
-        """Logs that match have all that comes before what they have: the last committed of earlier terms is enough."""
+        """Check that a leader has all committed entries. Logs that match in one entry match in all earlier ones, so the
+        last committed entry of earlier terms is enough."""
         for entry in reversed(self.history):
             if entry.term < term:
                 if not has(entry.next_offset, entry.term):
@@ -227,8 +231,8 @@ class SafetyChecks:
     def committed_at(
         self, own: ReplicaKey, shadow: ShadowLog, committed: int, voter_sets: Callable[[], Sequence[VoterSet]]
     ) -> bool:
-        """A replica reports what is committed; True when that is new to all. ``voter_sets``: the sets that counted for
-        it in turn."""
+        """A replica reports committed entries; return True if they are new to the history. ``voter_sets``: the sets of
+        voters that counted for this replica, in order."""
         ends, history = self._ends, self.history
         if shadow.checked >= committed:
             return False
@@ -297,7 +301,8 @@ class SafetyChecks:
     # -- images -------------------------------------------------------------------------------------------------------
 
     def image(self, who: str, image: MetadataImage, delta: MetadataDelta | None) -> None:
-        """A node has this image; ``delta``: its changes since its last one; None: compare everything."""
+        """A node has published this image; ``delta``: its changes since the node's last image; None: compare the whole
+        image."""
         known = self.reference.get(image.next_offset)
         if known is None:
             raise Violation(
@@ -354,12 +359,13 @@ class SafetyChecks:
 
 @lru_cache(maxsize=256)
 def decoded(data: bytes) -> tuple[MetadataBatch, ...]:
-    """The batches of these bytes; all followers get the same. (Controllers decode theirs themselves.)"""
+    """The decoded batches of these bytes; all followers share the result. (Controllers decode their batches
+    themselves.)"""
     return tuple(decode_batches(data))
 
 
 def differs(image: MetadataImage, known: MetadataImage) -> str:
-    """Where two images differ, in a few words."""
+    """The differences between two images, in a few words."""
     found = []
     for name in image.__struct_fields__:
         left, right = getattr(image, name), getattr(known, name)

@@ -1,7 +1,7 @@
-"""Admins: they create, alter and delete through their presumed leader, and remember the responses.
+"""Administrators that create, alter and delete through the controller they presume to lead, and remember the responses.
 
-Each request writes something unique: a topic's name, a number as a value. So the committed log shows its outcome
-(``marks_of``), and the history compares it with the response.
+Each request writes a unique value: a name of a topic, or a number as a configuration value. So the committed log shows
+the outcome of each request (``marks_of``), and the history compares it with the response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A controller's machine: its disk, its clock, and the process on it, which is the product's own QuorumController.
+"""The machine of a controller: its disk, its clock, and its process, which is the product's QuorumController.
 
-What a real driver does in its loop is done here in events, each with its own delay: a turn begins, its disk work is
-done, it ends. So messages, crashes and pauses come between them, as they do in a real process.
+The steps that a real driver does in its loop are separate events here, each with its own delay: a turn begins, its disk
+work is done, the turn ends. So messages, crashes and pauses come between the steps, as in a real process.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 
 def disk_identity(node_id: int, disk_number: int) -> ReplicaKey:
-    """Of a node's first, second, ... disk."""
+    """The replica key of a node with its first, second, ... disk."""
     return ReplicaKey(node_id, bytes([node_id, 0xD0 + disk_number]) * 8)
 
 
 class ControllerHost:
-    """See the module. The process is up while ``controller`` is not None."""
+    """See the module. The process is running while ``controller`` is not None."""
 
     def __init__(self, world: ControllersWorld, node_id: int) -> None:
         self.world = world
@@ -83,7 +83,8 @@ class ControllerHost:
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def format(self, voters: VoterSet | None) -> None:
-        """A new, empty disk with a new id. ``voters``: the first voters; None: it waits to be added."""
+        """Give the machine a new, empty disk with a new id. ``voters``: the first voters; None: the controller waits to
+        be added to the voters."""
         self.disk_number += 1
         self.fs = CrashingFileSystem(keep_trace=False)
         self.fs.clock = self.clock
@@ -103,7 +104,7 @@ class ControllerHost:
 
     @property
     def is_sound(self) -> bool:
-        """Is it up, and its disk whole, as far as the simulation knows?"""
+        """Whether the process runs and the disk is undamaged, as far as the simulation knows."""
         return self.controller is not None and not self.record.is_damaged
 
     @property
@@ -111,7 +112,7 @@ class ControllerHost:
         return self.controller is not None and self.controller.role is Role.LEADER
 
     def start(self) -> None:
-        """Opens the disk and goes; a disk that is damaged keeps it down."""
+        """Open the disk and start the process; a damaged disk prevents the start."""
         world = self.world
         assert self.controller is None
         self.life += 1
@@ -170,7 +171,7 @@ class ControllerHost:
         world.controller_came(self)
 
     def stop_process(self) -> None:
-        """The process is gone, with its memory and its connections; the machine lives."""
+        """End the process: its memory and its connections are lost, the machine remains."""
         if self.controller is None:
             return
         self._sets = self.known_sets()
@@ -183,17 +184,17 @@ class ControllerHost:
         self.world.controller_went(self)
 
     def power_loss(self, loss: Loss) -> None:
-        """Everything that was not synced is gone, or some of it (``loss``)."""
+        """Lose power: everything that was not synced is lost, or a part of it (``loss``)."""
         self.stop_process()
         self.fs.crash(self.rng, loss)
 
     def disarm(self) -> None:
-        """Its power does not fail while it writes."""
+        """Cancel a planned power loss during a write."""
         self.fs.crash_after = None
         self.torn_by = None
 
     def known_sets(self) -> list[VoterSet]:
-        """Every set of voters in its log; of one that is down, in the log that it had."""
+        """All sets of voters in the controller's log; if the process is down, those of the log that it had."""
         return self._sets if self.controller is None else self.controller.raft.log.voters_since(0)
 
     @property
@@ -201,7 +202,7 @@ class ControllerHost:
         return self.clock.rate == 1.0
 
     def voters(self) -> list[int]:
-        """Node ids of the voters that it knows."""
+        """The node ids of the voters that the controller knows."""
         return [] if self.controller is None else [key.node_id for key in self.controller.voters]
 
     def end(self) -> int:
@@ -213,18 +214,19 @@ class ControllerHost:
         return self.controller.raft.log.start.offset
 
     def snapshot_for_observers(self) -> MetadataImage:
-        """The snapshot that FollowMetadata sends to observers that lag behind the log's start."""
+        """The snapshot that FollowMetadata sends to observers that are behind the start of the log."""
         assert self.controller is not None
         image = self.controller.image
         data = b"".join(encode_snapshot(image, voters=(), timestamp_ms=self.clock.now_ms()))
         return decode_snapshot(data)[0]
 
     def flip_something(self, rng: random.Random) -> str:
-        """Damages a byte of its disk, where recovery or a reader has to notice; "" when there is none."""
+        """Damage a byte of the disk in a place where recovery or a reader must notice; return the place, or "" if there
+        is none."""
         return flip_something(self.fs, rng, self.record)
 
     def pause(self) -> None:
-        """SIGSTOP: nothing happens in the process, and its connections stay."""
+        """Suspend the process with SIGSTOP: no code in it runs, and its connections stay open."""
         self.is_paused = True
 
     def resume(self) -> None:
@@ -243,7 +245,7 @@ class ControllerHost:
             self._plan(self.world.loop_ms(self.rng))
 
     def replan(self) -> None:
-        """Its clock has been changed."""
+        """Plan the next turn again, because the clock has been changed."""
         if self.controller is not None and self._stage == 0:
             self._plan_next()
 
@@ -265,7 +267,7 @@ class ControllerHost:
         self._planned = self.world.scheduler.after(max(delay_ms, self.world.loop_ms(self.rng)), self._step)
 
     def _step(self) -> None:
-        """One of the three parts of a turn."""
+        """Run one of the three parts of a turn."""
         self._planned = None
         if self.is_paused:
             return
@@ -294,7 +296,8 @@ class ControllerHost:
         self._plan_next()
 
     def guarded(self, action: Callable[[], object]) -> None:
-        """Runs a part of the process; what ends a real one ends this one. Then everything is checked."""
+        """Run a part of the process; an error that would end a real process ends this one. After the part all checks
+        run."""
         world = self.world
         try:
             action()
@@ -412,7 +415,7 @@ class ControllerHost:
     # -- checking -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What has changed in this process since the last look."""
+        """Check what has changed in this process since the last check."""
         controller, checks, world = self.controller, self.world.checks, self.world
         if controller is None:
             return
@@ -458,7 +461,7 @@ class ControllerHost:
                 return
 
     def fail_all(self) -> None:
-        """A clean stop answers all waiting callers."""
+        """Answer all waiting callers, as a clean stop does."""
         if self.controller is not None:
             with contextlib.suppress(HeadraceError):
                 self.controller.fail_all(ServerShuttingDownError(f"{self} stops"))

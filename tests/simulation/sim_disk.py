@@ -1,7 +1,7 @@
-"""The disk of a simulated controller: the product's own storage code on a file system that crashes honestly.
+"""The disk of a simulated controller: the product's storage code on a file system that loses unsynced data in a crash.
 
-``ObservedStorage`` is ``MetadataStorage`` that tells what it is made to write. So the checks know what a replica claims
-to hold without asking it, and find out after a crash whether it still does.
+``ObservedStorage`` is a ``MetadataStorage`` that reports what it is asked to write. So the checks know what a replica
+claims to hold without asking it, and find out after a crash whether it still holds it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = "/metadata"
 
 
 class DiskRecord:
-    """The writes of a disk, and what it must keep permanently."""
+    """The writes to a disk, and the data that the disk must keep permanently."""
 
     def __init__(self) -> None:
         self.shadow = ShadowLog.behind(0)
@@ -47,7 +47,7 @@ class DiskRecord:
 
 
 class ObservedStorage(MetadataStorage):
-    """See the module. ``watch`` before anything is written."""
+    """See the module. Call ``watch`` before the first write."""
 
     record: DiskRecord
     own: ReplicaKey
@@ -125,7 +125,7 @@ class ObservedStorage(MetadataStorage):
         self.tell("saves", state)
 
     def recovered(self) -> None:
-        """After a start: is there what was promised, and nothing that was never written?"""
+        """Check after a start that the disk holds everything that was promised, and nothing that was never written."""
         record = self.record
         stored = self.stored(VoterSet.of([self.own]))
         start, end = stored.start.place.offset, stored.end_offset
@@ -178,7 +178,7 @@ def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
 
 
 def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
-    """Damages one byte that is on the disk: of the log, a snapshot, or a small file; returns which.
+    """Damage one byte on the disk: of the log, of a snapshot, or of a small file; return which file.
 
     Not of the header of the log's last batch: a damaged one looks like one that was being written when the power
     failed, so recovery cuts it (docs/invariants.md); and its replica may have promised it.

@@ -1,7 +1,7 @@
-"""The kinds of faults, as they strike a world.
+"""The kinds of faults, and what they do to a world.
 
-A fault picks its victims when it strikes, with its own random numbers, among those that exist then. One without a
-victim does not count. A fault repairs its damage after ``for_ms``; a quiet period repairs all.
+A fault chooses its victims when it strikes, with its own random numbers, among the victims that exist then. A fault
+without a victim does not count. Each fault repairs its damage after ``for_ms``; a quiet period repairs all damage.
 
 Disks are lost (wiped, or damaged where recovery must notice) only while every set of voters that may count keeps more
 than half of its disks: more could not be recovered.
@@ -29,7 +29,7 @@ _HOUR_MS = 3_600_000.0
 
 
 class Faults:
-    """See the module: ``strike`` is called at each fault's time."""
+    """Strikes the faults of a plan; ``strike`` is called at each fault's time."""
 
     def __init__(self, world: ControllersWorld) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Faults:
     # -----------------------------------------------------------------------------------------------------
 
     def _some(self, rng: random.Random, *, leaders: float = 0.4) -> ControllerHost | None:
-        """A controller that is up: the leader with this chance, else any."""
+        """A controller that is up: with this probability the leader, otherwise any controller."""
         up = self.world.up()
         if not up:
             return None
@@ -147,7 +147,7 @@ class Faults:
         return what
 
     def _peer_lost(self, fault: Fault, rng: random.Random) -> str:
-        """A connection breaks, and comes back."""
+        """Break a connection for a while."""
         world, one = self.world, self._some(rng)
         others = [host for host in world.up() if host is not one]
         if one is None or not others:
@@ -182,14 +182,14 @@ class Faults:
         return f"{host} " + ("is killed" if loss is Loss.NONE else f"loses power (unsynced bytes: {loss.value} lost)")
 
     def _restart_all(self, fault: Fault, rng: random.Random) -> str:
-        """The whole room loses power."""
+        """All machines lose power at once."""
         struck = self.world.up()
         for host in struck:
             self.world.crash_now(host, self.world.draw_loss(rng), down_ms=10.0 + 300.0 * rng.random())
         return f"{len(struck)} controllers lose power" if struck else ""
 
     def _torn_block(self, fault: Fault, rng: random.Random) -> str:
-        """Power fails in the midst of a write: a part of it reaches the disk."""
+        """The power fails in the middle of a write: only a part of the data reaches the disk."""
         host = self._some(rng)
         if host is None:
             return ""

@@ -1,13 +1,14 @@
-"""A schedule as data: nodes, faults and times. Drawn from a seed, before anything runs.
+"""A schedule as data: nodes, faults and times. The schedule is drawn from a seed before the simulation starts.
 
     |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
 
-A quarter of the periods are quiet: at their beginning all damage is repaired, and once a leader is settled no node may
-stand for election until they end. In the others 5 to 40 faults come, of kinds and rates that each schedule draws for
-itself (swarm testing; Groce and others, 2012): some schedules are all loss, some all crashes, some all membership.
+A quarter of the periods are quiet: at their beginning all damage is repaired, and when there is a settled leader, no
+node may stand for election until the period ends. In each other period 5 to 40 faults come, of kinds and rates that
+each schedule draws for itself (swarm testing; Groce and others, 2012). So some schedules have only losses, some only
+crashes, some only changes of the voters.
 
-A fault draws its numbers from its own seed, so that the others stay the same when one is left out: failing schedules
-are shrunk that way.
+Each fault draws its numbers from its own seed, so that the other faults stay the same when one is left out: failing
+schedules are shrunk in that way.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ FAULTS_MIN, FAULTS_MAX = 5, 40
 
 
 class Fault(NamedTuple):
-    """Something goes wrong. ``for_ms``: how long, where that has a meaning; ``amount``: how badly, from 0 to 1;
-    ``seed``: of everything else that it draws."""
+    """Something goes wrong. ``for_ms``: duration of the fault, if it has one; ``amount``: its severity, from 0 to 1;
+    ``seed``: seed of everything else that the fault draws."""
 
     number: int
     at_ms: float
@@ -83,7 +84,8 @@ class Period(NamedTuple):
 
 
 class Schedule:
-    """What is the same in every plan: it can be shrunk. A subclass is a frozen dataclass with these fields."""
+    """The common part of all plans, with which a plan can be shrunk. Each subclass is a frozen dataclass with these
+    fields."""
 
     __slots__ = ()
     periods: tuple[Period, ...]
@@ -98,7 +100,7 @@ class Schedule:
         return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
 
     def until(self, length_ms: float) -> Self:
-        """Ends earlier; faults that come later are left out."""
+        """A plan that ends earlier; faults that come later are left out."""
         periods = tuple(
             Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
             for period in self.periods
@@ -160,8 +162,8 @@ def make_plan(seed: int) -> Plan:
 def draw_periods(
     rng: random.Random, quiet_ms: tuple[float, float], noisy_ms: tuple[float, float]
 ) -> tuple[Period, ...]:
-    """Four or eight, a quarter of them quiet, and never the first: there has to be something to recover from.
-    ``quiet_ms``: how long a quiet one is; ``noisy_ms``: how long all of them would be if they were noisy."""
+    """Draw four or eight periods, a quarter of them quiet, but never the first: a quiet period needs damage to recover
+    from. ``quiet_ms``: how long a quiet one is; ``noisy_ms``: how long all of them would be if they were noisy."""
     count = rng.choice([4, 4, 8])
     quiet = set(rng.sample(range(1, count), count // 4))
     periods: list[Period] = []

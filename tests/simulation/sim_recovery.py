@@ -1,7 +1,7 @@
-"""After the faults: repair everything, and check that the cluster recovers by itself, within a bounded time.
+"""After the faults: repair everything, and check that the cluster recovers by itself within a bounded time.
 
-Quiet periods do the same on a small scale: all damage is repaired, and once the cluster is calm no node may stand for
-election until the period ends.
+A quiet period does the same on a small scale: all damage is repaired, and when the cluster is calm, no node may stand
+for election until the period ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Recovery:
         world.scheduler.after(_LOOK_MS, self._look)
 
     def _flap(self) -> None:
-        """A connection breaks and is replaced at once: a follower that lost its leader so must not depose it (9.6)."""
+        """Break a connection and replace it at once: a follower that loses its leader in this way must not depose the
+        leader (9.6)."""
         world = self.world
         leader = world.leader()
         followers = [host for host in world.up() if host is not leader]
@@ -74,7 +75,7 @@ class Recovery:
         world.scheduler.after(1.0 + 30.0 * world.rng.random(), world.connect, leader, follower)
 
     def _is_calm(self) -> bool:
-        """One leads, and all voters follow it."""
+        """Whether there is one leader that all voters follow."""
         leader = self.world.leader()
         if leader is None or leader.controller is None or not leader.controller.is_active:
             return False
@@ -92,7 +93,7 @@ class Recovery:
     # -- mending ------------------------------------------------------------------------------------------------------
 
     def mend(self) -> None:
-        """The network is whole and good, disks have room and are quick, clocks go right, processes run."""
+        """Repair everything: network, disk space and speed, clocks, processes."""
         world = self.world
         world.story_teller.stop()
         world.traps.clear()
@@ -134,7 +135,8 @@ class Recovery:
     # -- the proof ----------------------------------------------------------------------------------------------------
 
     def prove(self) -> None:
-        """Raises Violation when not all is well in time, or something is not as everywhere else."""
+        """Raises Violation when the cluster does not recover in time, or when a node's state differs from that of the
+        others."""
         world = self.world
         world.is_quiet = False
         world.calm_since_ms = None
@@ -167,7 +169,7 @@ class Recovery:
         self._compare_everything()
 
     def _wrong(self) -> Iterator[str]:
-        """What is not well yet."""
+        """The conditions of a healthy cluster that do not hold yet."""
         world = self.world
         leader = world.leader()
         if leader is None or leader.controller is None:

@@ -1,8 +1,9 @@
-"""The simulated cluster: controllers, brokers, admins and operators on one scheduler, and everything that joins them.
+"""The simulated cluster: controllers, brokers, administrators and operators on one scheduler, and the connections
+between them.
 
-``ControllersWorld(plan)`` is made of nothing but its plan, so that the same plan is the same run, event by event.
-``run`` lets the schedule happen, mends everything, and asserts that all is well again. Safety is checked after every
-event by those that it concerned; a promise that is broken raises ``Violation``.
+``ControllersWorld(plan)`` depends on nothing except its plan, so the same plan gives the same run, event by event.
+``run`` executes the schedule, repairs all damage, and asserts that the cluster is healthy again. The checks run after
+every event, for the nodes that it concerned; a broken promise raises ``Violation``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ EVENTS_MAX = 150_000
 
 
 class _Stumbles(logging.Handler):
-    """What the product only logs, so that the cluster keeps its controller: a rule that raised."""
+    """Collects errors that the product only logs, so that the cluster keeps its controller: an exception in a rule."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -65,19 +66,19 @@ _STUMBLES = _Stumbles()
 
 
 def listen_to_the_log() -> None:
-    """Once for a process; without it errors that are only logged are not found."""
+    """Call this once per process; without it, errors that are only logged are not found."""
     logging.root.handlers[:] = [_STUMBLES]
     logging.root.setLevel(logging.ERROR)
 
 
 def take_what_was_logged() -> list[str]:
-    """Exceptions that the product has only logged, since this was called last."""
+    """The exceptions that the product has only logged since the last call."""
     found, _STUMBLES.found = _STUMBLES.found, []
     return found
 
 
 class Call(NamedTuple):
-    """A request on its way to a controller; ``answered(result)`` when the reply has come back."""
+    """A request on its way to a controller; ``answered(result)`` is called when the reply has come back."""
 
     request: Request
     answered: Callable[[Any], None]
@@ -157,7 +158,7 @@ class ControllersWorld:
         return host
 
     def add_host(self) -> ControllerHost:
-        """A new machine with an empty disk, which waits to be made a voter."""
+        """Add a machine with an empty disk, which waits to be made a voter."""
         host = self._new_host()
         host.format(None)
         host.start()
@@ -171,7 +172,7 @@ class ControllersWorld:
         return [host for host in self.hosts.values() if host.controller is not None]
 
     def leader(self) -> ControllerHost | None:
-        """The one that leads in the highest term, as an outsider sees it."""
+        """The controller that leads in the highest term, as an outside observer sees it."""
         found = [host for host in self.hosts.values() if host.leads]
         return max(found, key=lambda host: host.controller.term if host.controller else -1, default=None)
 
@@ -191,7 +192,7 @@ class ControllersWorld:
 
     @property
     def digest(self) -> str:
-        """A digest of all printed events: equal for two runs of one plan."""
+        """A digest of all printed events, which is equal for two runs of one plan."""
         return self._digest.hexdigest()
 
     # -- delays -------------------------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ class ControllersWorld:
             )
 
     def _ask_a_new_leader(self, host: ControllerHost) -> None:
-        """Request a read whenever a leader does not know yet what is committed."""
+        """Request a read whenever a new leader does not know yet what is committed."""
         if host.leads and host.controller is not None and not host.is_paused:
             Read(self, lambda result: None, CLIENT_ADDRESS).act(host, host.controller)
             host.wake()
@@ -285,7 +286,7 @@ class ControllersWorld:
             self.tell(host, f"installs the snapshot up to {value.place}")
 
     def history_grew(self) -> None:
-        """A commit was found that no node had reported: leaders of later terms must have it."""
+        """Called when the checks find a commit that no node had reported: leaders of later terms must have it."""
         last = self.checks.history[-1]
         if last.kind is EntryKind.VOTERS:
             self.count("state", "voters changed")
@@ -313,7 +314,7 @@ class ControllersWorld:
                     self.scheduler.after(0.3 + self.rng.random(), self.lose, other, host.key)
 
     def connect(self, one: ControllerHost, other: ControllerHost) -> None:
-        """Their streams are open: each knows of the other."""
+        """Open the streams between two controllers: each knows that the other one is connected."""
         if one.controller is None or other.controller is None:
             return
         if self.net.is_cut(one.node_id, other.node_id) or self.net.is_cut(other.node_id, one.node_id):
@@ -325,7 +326,7 @@ class ControllersWorld:
                 who.wake()
 
     def lose(self, host: ControllerHost, key: ReplicaKey) -> None:
-        """The connection to a peer broke."""
+        """Break the connection to another controller."""
         controller = host.controller
         if controller is not None and not host.is_paused:
             self.count("state", "connection lost")
@@ -343,7 +344,7 @@ class ControllersWorld:
             self.scheduler.after(300.0 + 500.0 * self.rng.random(), self._cut_noticed, sender, to)
 
     def _cut_noticed(self, sender: int, to: int) -> None:
-        """Keep-alives were not answered: both ends give the connection up."""
+        """Give up a connection at both ends, because keep-alives were not answered."""
         if self.net.is_cut(sender, to):
             for one, other in ((sender, to), (to, sender)):
                 self.lose(self.hosts[one], self.hosts[other].key)
@@ -370,7 +371,8 @@ class ControllersWorld:
     # -- calls of clients and brokers ---------------------------------------------------------------------------------
 
     def call(self, address: int, node_id: int, request: Request, answered: Callable[[Any], None]) -> None:
-        """Ask a controller; ``answered`` with an Answer or a HeadraceError if a reply comes back."""
+        """Send a request to a controller; ``answered`` is called with an Answer or a HeadraceError if a reply comes
+        back."""
         self.calls.send(address, node_id, Call(request, answered))
 
     def _call_arrives(self, sender: int, to: int, message: Any) -> None:
@@ -397,12 +399,13 @@ class ControllersWorld:
         host.wake()
 
     def when_checked(self, action: Callable[[], None]) -> None:
-        """Once the history has this event's commits: a controller answers before checks could run."""
+        """Run ``action`` when the history has the commits of this event: a controller answers before the checks could
+        run."""
         self._answers.append(action)
 
     @property
     def has_to_settle(self) -> bool:
-        """Has ``settle_answers`` anything to do?"""
+        """Whether ``settle_answers`` has work to do."""
         return bool(self._answers or _STUMBLES.found)
 
     def settle_answers(self) -> None:
@@ -414,7 +417,7 @@ class ControllersWorld:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """The schedule, the recovery, the proof. Raises Violation."""
+        """Run the schedule, then the recovery, then the final proof. Raises Violation."""
         from tests.simulation.sim_faults import Faults
         from tests.simulation.sim_recovery import Recovery
 
@@ -436,19 +439,19 @@ class ControllersWorld:
             raise self.exception
 
     def pass_until(self, at_ms: float) -> None:
-        """Time passes, even if all nodes are busy."""
+        """Run events until a time; raises Violation if the nodes are so busy that time does not pass."""
         scheduler = self.scheduler
         if not scheduler.run(at_ms, events_max=EVENTS_MAX):
             raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def fault_happened(self, fault: Fault, what: str) -> None:
-        """A fault found something to strike."""
+        """Count a fault that has found a victim."""
         self.coverage["fault", fault.kind] += 1
         self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
 
 
 def cluster_settings() -> ClusterSettings:
-    """Shipped defaults but for times that would make every schedule long."""
+    """The default settings, except for times that would make every schedule long."""
     return ClusterSettings(
         num_partitions=2,
         default_replication_factor=2,

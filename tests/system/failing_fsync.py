@@ -1,7 +1,8 @@
-"""A node whose fdatasync fails when a test says so, in the C library (``fail_fsync.c``, which says how).
+"""A node whose fdatasync fails when a test requests it, inside the C library (see ``fail_fsync.c``).
 
-So the product's own calls fail, from Python and from ``_sync.pyx`` alike. The disk of the harness
-(``headrace_core.testing.power_loss``) sees the failure, and a later power loss takes what Linux would have lost.
+So the product's own calls fail, both those of Python and those of ``_sync.pyx``. The simulated disk
+(``headrace_core.testing.power_loss``) sees the failure, and a later power loss removes the data that Linux would have
+lost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _CONTROL = "fail-fsync"
 
 
 def compiled(directory: Path) -> Path | None:
-    """The library, made in ``directory``; None where there is no C compiler."""
+    """Compile the library in ``directory``; return None if there is no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
@@ -27,13 +28,13 @@ def compiled(directory: Path) -> Path | None:
 
 
 def prefix(library: Path, journal: Path) -> list[str]:
-    """What a node's command begins with, to run with the library."""
+    """The first words of a node's command line with which the node uses the library."""
     return ["env", f"LD_PRELOAD={library}", f"FAIL_FSYNC_CONTROL={journal / _CONTROL}"]
 
 
 def fail(journal: Path, text: str, *, nth: int = 1) -> Path:
-    """The ``nth`` sync of a file whose path contains ``text`` fails once, in the node with this journal. The file that
-    is returned is gone once that has happened."""
+    """Let the ``nth`` sync of a file whose path contains ``text`` fail once, in the node with this journal. The
+    returned file disappears when the failure has happened."""
     assert " " not in text, f"{text!r}: the control file is split at spaces"
     temporary, control = journal / f"{_CONTROL}.tmp", journal / _CONTROL
     temporary.write_text(f"{nth} {text}\n")

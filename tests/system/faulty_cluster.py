@@ -1,7 +1,7 @@
-"""A real cluster, each node a process of its own, in which everything can break.
+"""A real cluster, each node in its own process, in which a test can break everything.
 
-Every connection between nodes goes through ``FaultyNetwork``, and every node's disk can lose power or become slow
-(``PowerLossFileSystem``). Clients connect directly, but for those of coordinators.
+Every connection between nodes is routed through ``FaultyNetwork``, and every node's disk can lose power or become slow
+(``PowerLossFileSystem``). Clients connect to brokers directly, and to coordinators through the network.
 
     controllers and brokers are "controller-1", "broker-2", ... in the network's rules; clients are "client"
 """
@@ -41,14 +41,14 @@ eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.05)
 
 
 def check_silence(what: str, found_s: float, bound_s: float) -> None:
-    """Fail when a silence exceeded its bound of docs/faults.md."""
+    """Fail when a silence was longer than its bound in docs/faults.md."""
     allowed_s = bound_s * SLOW_MACHINE
     assert found_s <= allowed_s, f"{what} for {found_s:.2f} s, allowed are {allowed_s:g} s"
 
 
 class _Directory(ClusterDirectory):
-    """Internal ports, and coordinators' client ports, belong to the network, which listens there before the node does,
-    and when it is dead."""
+    """The network owns the internal ports and the client ports of coordinators: it listens on them before the node
+    starts, and while the node is dead."""
 
     def __init__(self, directory: Path, pids: dict[str, int], **how: Any) -> None:
         super().__init__(directory, **how)
@@ -65,7 +65,8 @@ class _Directory(ClusterDirectory):
 
 
 class FaultyCluster:
-    """``with`` starts and ends it. ``config``: every node's keys; ``of_node``: one node's, by its name, on top."""
+    """A ``with`` block starts and ends the cluster. ``config``: configuration keys of every node; ``of_node``:
+    additional keys by node name, which have precedence."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class FaultyCluster:
         return command + [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
 
     def _client_port(self, node: Node) -> int:
-        """Where a coordinator's clients arrive by way of the network: a member's connection may break."""
+        """The port of the network through which clients reach a coordinator: a member's connection may break there."""
         if node.name not in self._client_ports:
             taken = [port for each in self._local.state().nodes for port in (each.port, each.internal_port)]
             (port,) = ports.pick(1, avoid=[*taken, *self._ports.values(), *self._client_ports.values()])
@@ -155,11 +156,11 @@ class FaultyCluster:
         return self._client_ports[node.name]
 
     def names(self, name: str, pid: int) -> None:
-        """What this process opens is called so in the network's rules."""
+        """Give this process a name, so that the rules of the network apply to the connections that it opens."""
         self._pids[name] = pid
 
     def _who_opened(self, port: int, to: int) -> str:
-        """The node that opened a connection from this local port; a client when it is none of them."""
+        """The name of the node that opened a connection from this local port; "client" if no node did."""
         wanted = f"socket:[{_inode_of(port, to)}]"
         for name, pid in list(self._pids.items()):
             try:
@@ -178,14 +179,15 @@ class FaultyCluster:
 
     @property
     def bootstrap(self) -> str:
-        """The brokers that live and are not paused; all of them, when there is none."""
+        """The addresses of brokers that are alive and not paused; of all brokers, if there is none."""
         brokers = self._local.state().of_role("broker")
         living = [each for each in brokers if each.alive() and each.name not in self._paused]
         return ",".join(each.address for each in living or brokers)
 
     @property
     def everybody(self) -> str:
-        """All brokers, dead or alive: bootstrap servers of a client that must survive the failure of any."""
+        """The addresses of all brokers, dead or alive: bootstrap servers for a client that must survive the failure of
+        any broker."""
         return ",".join(each.address for each in self._local.state().of_role("broker"))
 
     @property
@@ -213,11 +215,11 @@ class FaultyCluster:
         return found
 
     def data(self, name: str) -> Path:
-        """The node's log directory."""
+        """The log directory of the node."""
         return Path(self.node(name).data_dirs[0])
 
     def journal(self, name: str) -> Path:
-        """Where its disk is dialled, and loses power."""
+        """The file through which a test controls the node's disk, including a power loss."""
         return self.directory / "journals" / name
 
     def log(self, name: str) -> str:
@@ -225,7 +227,7 @@ class FaultyCluster:
         return self._local.log_path(role, int(number)).read_text(errors="replace")
 
     def tails(self, lines: int = 25) -> str:
-        """The end of every node's log, for a failure's report."""
+        """The last lines of every node's log, for the report of a failure."""
         parts = []
         for node in self._local.state().nodes:
             tail = "\n".join(self.log(node.name).splitlines()[-lines:])
@@ -233,7 +235,7 @@ class FaultyCluster:
         return "\n".join(parts)
 
     def until_logged(self, name: str, text: str, *, since: int, within_s: float = TIMEOUT_S) -> None:
-        """Until a node has said something with ``text`` (of any case) after the first ``since`` characters."""
+        """Wait until a node has logged ``text`` (in any case) after the first ``since`` characters of its log."""
         eventually(
             lambda: text.lower() in self.log(name)[since:].lower(),
             lambda: f"{name} says nothing of {text!r}",
@@ -241,7 +243,7 @@ class FaultyCluster:
         )
 
     def ask(self, question: Callable[[Admin], Any]) -> Any:
-        """What an admin call answers, from whichever broker lives; None when it fails: ask again."""
+        """The answer of any live broker to an admin call; None if the call fails, so that the caller tries again."""
         try:
             if self._admin is None:
                 self._admin = Admin(bootstrap_servers=self.everybody)
@@ -250,14 +252,14 @@ class FaultyCluster:
             return None
 
     def describe(self, topic: str) -> list[PartitionDescription]:
-        """The topic's partitions, as the metadata have them now."""
+        """The partitions of the topic according to the current metadata."""
         found = eventually(
             lambda: self.ask(lambda admin: admin.describe_topics([topic], timeout=10)), f"{topic} is not described"
         )
         return sorted(found[0].partitions, key=lambda each: each.partition)
 
     def leader(self, topic: str, partition: int = 0) -> str:
-        """Waits until there is one that lives."""
+        """The name of the partition's leader; waits until there is a live one."""
 
         def found() -> str:
             leader = self.describe(topic)[partition].leader
@@ -267,8 +269,9 @@ class FaultyCluster:
         return name
 
     def preferred_leader(self, topic: str, partition: int = 0) -> str:
-        """The first replica, once it leads: then leadership stays there in the absence of failures. (A returned broker
-        gets its leaderships back a moment after it is in sync.)"""
+        """The first replica of the partition; waits until it is the leader. After that the leadership does not change
+        without a failure. (A broker that has returned gets its leaderships back a moment after its replicas are in
+        sync.)"""
 
         def leads() -> bool:
             found = self.describe(topic)[partition]
@@ -290,7 +293,7 @@ class FaultyCluster:
         return f"controller-{quorum.leader_id}"
 
     def make_topic(self, name: str, partitions: int = 1, *, copies: int = 3, **config: str) -> None:
-        """Made, with every replica in sync."""
+        """Create a topic, and wait until every replica is in sync."""
         wanted = NewTopic(name, partitions=partitions, replication_factor=copies, config=config)
         eventually(lambda: self.ask(lambda admin: admin.create_topics([wanted], timeout=20)), f"{name} is not made")
         self.until_in_sync(name)
@@ -326,7 +329,7 @@ class FaultyCluster:
             self._paused.discard(name)
 
     def lose_power(self, *names: str, loss: Loss = Loss.ALL) -> int:
-        """All of these die at once, with what they had not forced; returns how many bytes that was."""
+        """Let all these nodes lose power at once; return how many unforced bytes were lost."""
         self.kill(*names)
         return sum(lose_power(self.journal(name), loss=loss, rng=self.rng) for name in names)
 
@@ -344,7 +347,7 @@ class FaultyCluster:
         eventually(lambda: not self.node(name).alive(), f"{name} does not stop")
 
     def start(self, *names: str) -> None:
-        """Dead nodes; returns when they serve. Without names, all that are dead, at once."""
+        """Start dead nodes; return when they serve. Without names, start all dead nodes at once."""
         if not names or set(names) == set(self.dead()):
             self._local.up(Topology())
             return
@@ -353,7 +356,7 @@ class FaultyCluster:
             self._local.restart(node.role, node.id)
 
     def restart(self, name: str) -> None:
-        """A clean stop, and a start."""
+        """Stop the node cleanly and start it again."""
         self.stop(name)
         self.start(name)
 
@@ -363,7 +366,7 @@ class FaultyCluster:
             node.process.signal(number)
 
     def wipe(self, name: str) -> None:
-        """A dead node's disk is replaced by an empty one (its next start formats it)."""
+        """Replace the disk of a dead node by an empty one, which the next start formats."""
         assert not self.node(name).alive(), f"{name} is alive"
         for each in self.data(name).iterdir():
             if each.is_dir() and not each.is_symlink():
@@ -374,7 +377,7 @@ class FaultyCluster:
 
     @contextmanager
     def slow_disk(self, name: str, sync_delay_ms: float) -> Iterator[None]:
-        """Each sync of the node takes so much longer."""
+        """Let each sync of the node take this much longer during a ``with`` block."""
         Dials(sync_delay_ms=sync_delay_ms).write(self.journal(name))
         try:
             yield
@@ -386,8 +389,8 @@ class FaultyCluster:
         return self._preload is not None
 
     def fail_fsync(self, name: str, text: str, *, nth: int = 1) -> Path:
-        """A broker's ``nth`` fdatasync or fsync of a file whose path contains ``text`` fails with EIO; the file that is
-        returned is gone once it has."""
+        """Let a broker's ``nth`` fdatasync or fsync of a file whose path contains ``text`` fail with EIO; the returned
+        file disappears when the failure has happened."""
         return failing_fsync.fail(self.journal(name), text, nth=nth)
 
     # -- the replicas' files
@@ -396,12 +399,13 @@ class FaultyCluster:
         return self.data(name) / f"{topic}-{partition}"
 
     def replica_bytes(self, name: str, topic: str, partition: int) -> bytes:
-        """All of a replica's log, from its first segment on; b"" when it is not there."""
+        """The whole log of a replica, from its first segment on; b"" if the replica does not exist."""
         segments = sorted(self.replica(name, topic, partition).glob("*.log"))
         return b"".join(segment.read_bytes() for segment in segments)
 
     def until_identical(self, topic: str, partitions: Collection[int], *, within_s: float = TIMEOUT_S) -> None:
-        """Until the replicas of each partition are the same, byte for byte; SafetyViolation when they never are."""
+        """Wait until the replicas of each partition are equal, byte for byte; raises SafetyViolation if they do not
+        become equal."""
         for description in self.describe(topic):
             if description.partition not in partitions:
                 continue
@@ -437,8 +441,8 @@ _ANY_COOKIE = 0xFFFFFFFF
 
 
 def _inode_of(port: int, to: int) -> int:
-    """The socket that is connected from this port to that one, both of 127.0.0.1; 0: there is none. sock_diag(7):
-    /proc/net/tcp would be read through, and printed, for each connection."""
+    """The inode of the socket that is connected from ``port`` to ``to``, both on 127.0.0.1; 0 if there is none. The
+    lookup uses sock_diag(7), because reading /proc/net/tcp would list all connections each time."""
     host = socket.inet_aton("127.0.0.1") + bytes(12)
     ends = struct.pack(">HH", port, to) + host + host + struct.pack("=III", 0, _ANY_COOKIE, _ANY_COOKIE)
     question = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends

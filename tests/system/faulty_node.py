@@ -1,8 +1,8 @@
-"""A production node on a disk that can lose power: what the harness starts instead of ``python -m headrace_broker``.
+"""A production node on a disk that can lose power; the tests start it instead of ``python -m headrace_broker``.
 
     python faulty_node.py broker JOURNAL_DIRECTORY --config FILE [-o key=value]...
 
-Nothing but the file system is another one (``headrace_core.testing.power_loss``).
+Only the file system is replaced (``headrace_core.testing.power_loss``).
 """
 
 from __future__ import annotations

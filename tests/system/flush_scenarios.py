@@ -1,6 +1,6 @@
-"""A flush fails with EIO under load: the directory goes offline, the operator restarts the broker, the power fails.
+"""A flush fails with EIO under load: the directory goes offline, the operator restarts the broker, and the power fails.
 
-With one copy of each partition, so that nothing but the broker's own disk can bring back what it acknowledged.
+Each partition has one replica, so that only the broker's own disk can return the acknowledged records.
 """
 
 from __future__ import annotations

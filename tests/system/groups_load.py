@@ -1,7 +1,7 @@
-"""Groups under load on a failing cluster, and the checks that must hold in any case.
+"""Groups under load on a cluster with failures, and the checks that must hold in any case.
 
-Every group reads everything from a steady producer; its members commit processed records, and record what they read,
-which commits were acknowledged, and which partitions came and went. ``GroupsLoad.judge`` then finds
+Every group reads all records of a steady producer. Its members commit processed records, and record three things: what
+they read, which commits were acknowledged, and which partitions they got and lost. ``GroupsLoad.judge`` then finds
 
     skipped     a record that no member of a group has read
     repeated    a member took a partition up before an offset whose commit had been acknowledged by then
@@ -34,7 +34,8 @@ SETTINGS = {"fetch.min.bytes": 100_000, "fetch.max.wait.ms": 50}
 
 
 class GroupsLoad:
-    """``groups`` groups of ``members`` members, on a topic with a partition for each member (or ``partitions``)."""
+    """Runs ``groups`` groups of ``members`` members, on a topic with one partition per member (or with ``partitions``
+    partitions)."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class GroupsLoad:
         per_second: float = 100,
         processes: int = 0,
     ) -> None:
-        """``processes``: so many members of the first group are processes."""
+        """``processes``: number of members of the first group that run in their own process."""
         self.cluster = cluster
         self.partitions = partitions or members
         self.topic = new_name("groups")
@@ -83,7 +84,7 @@ class GroupsLoad:
             group.stop(*group.living, quietly=True)
 
     def add_process(self, group: Readers) -> ProcessReader:
-        """Called "member" in the network's rules: there may be one."""
+        """Add a member in its own process, named "member" in the rules of the network; there may be only one."""
         made = ProcessReader(
             bootstrap=group.bootstrap, group=group.group, topic=group.topic, commit_every_s=COMMIT_EVERY_S,
             settings=SETTINGS,
@@ -101,7 +102,8 @@ class GroupsLoad:
     # -- while something is broken
 
     def goes_on(self, what: str, groups: list[Readers] | None = None) -> float:
-        """Every group reads what is sent, and commits, from now on; how many seconds it took until the last one did."""
+        """Wait until every group reads and commits records that are sent from now on; return how many seconds the last
+        group needed."""
         now = time.monotonic()
 
         def does(group: Readers) -> bool:
@@ -116,7 +118,8 @@ class GroupsLoad:
         return time.monotonic() - now
 
     def reads_on(self, *, for_s: float) -> None:
-        """Every member reads what is sent, though nothing can be committed, and does so still after ``for_s``."""
+        """Check that every member reads records that are sent while no commit is possible, and still does so after
+        ``for_s``."""
         now = time.monotonic()
         members = [reader for group in self.groups for reader in group.living]
         eventually(
@@ -128,14 +131,14 @@ class GroupsLoad:
         return [reader.failed_commits[-1:] for reader in group.living if isinstance(reader, Reader)]
 
     def changes(self) -> list[Change]:
-        """Calls of the members' callbacks since all partitions were shared."""
+        """The rebalance callbacks of the members since all partitions were shared out."""
         every = [reader for group in self.groups for reader in group.every]
         return [change for reader in every for change in reader.changes if change.at > self._shared_at]
 
     # -- who coordinates
 
     def owners(self) -> list[int]:
-        """The owner of each shard; -1: none."""
+        """The coordinator of each shard; -1 if a shard has none."""
         described = self._ask(
             lambda stub: stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=10)
         )
@@ -156,7 +159,7 @@ class GroupsLoad:
         return shard_of(group.group, len(self.owners()))
 
     def coordinator_of(self, group: Readers) -> str:
-        """Waits until there is one."""
+        """The name of the group's coordinator; waits until there is one."""
         number = eventually(lambda: max(self.owners()[self.shard_of(group)], 0), f"nobody coordinates {group.group}")
         return f"coordinator-{number}"
 
@@ -170,7 +173,7 @@ class GroupsLoad:
     # -- the verdict
 
     def judge(self) -> None:
-        """Everything is mended by now."""
+        """The final checks, after all faults are repaired."""
         self.goes_on("in the end")
         self._feed.stop()
         assert self._feed.error is None, self._feed.error
@@ -192,7 +195,7 @@ class GroupsLoad:
 
 
 def anomalies(group: Readers) -> list[str]:
-    """``repeated``, ``jumped`` and ``shared``."""
+    """The anomalies ``repeated``, ``jumped`` and ``shared`` of a group."""
     found: list[str] = []
     commits = [commit for reader in group.every for commit in reader.commits]
     tenures: dict[int, list[tuple[float, float]]] = {}

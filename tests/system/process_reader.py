@@ -1,9 +1,9 @@
-"""A member of a group in a process of its own, which can be killed, frozen and cut off by itself.
+"""A group member in its own process, which can be killed, frozen and cut off separately.
 
     python -m tests.system.process_reader '{"bootstrap", "group", "topic", "commit_every_s", "settings"}'
 
-The process prints the notes of its ``Reader`` (tests/scenarios/groups), a JSON list per line; it ends when its standard
-input does. Records that it had not printed when it was killed count as unread.
+The process prints the notes of its ``Reader`` (tests/scenarios/groups), one JSON list per line, and ends when its
+standard input is closed. Records that the process had not printed when it was killed count as unread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACE_S = 0.01
 
 
 class ProcessReader:
-    """Looks like a ``Reader``."""
+    """Has the methods of a ``Reader``."""
 
     def __init__(self, **asked: Any) -> None:
         self.group = asked["group"]

@@ -1,8 +1,10 @@
-"""Faults while clients write and read. ``test_faults.py`` runs these; ``docs/faults.md`` describes them.
+"""The scenarios: faults while clients write and read. ``test_faults.py`` runs the scenarios; ``docs/faults.md``
+describes them.
 
-A scenario is a function of a ``Run``. It breaks something, shows that the cluster goes on (or that it refuses, where it
-must), and mends it, in rounds until the time is over. What was lost, repeated, reordered or made up, and whether the
-replicas are the same in the end, is judged for all of them alike (``Run.judge``).
+A scenario is a function with the parameter ``Run``. A scenario repeats rounds until its time is over: it breaks
+something, checks that the cluster continues to work (or refuses requests, where it must), and repairs it. ``Run.judge``
+checks the result in the same way for all scenarios: no record is lost, repeated, reordered or invented, and the
+replicas are equal in the end.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ LACKING_BYTES, LACKING_RECORD_BYTES, LACKING_GROWTH_BYTES_MAX = 96 * MIB, 16_000
 
 @dataclass(slots=True)
 class Run:
-    """One scenario at work."""
+    """One execution of a scenario."""
 
     cluster: FaultyCluster
     topic: str
@@ -57,23 +59,23 @@ class Run:
     started: float = field(default_factory=time.monotonic)
 
     def rounds(self) -> Iterator[int]:
-        """Numbers from 0, at least one, until the scenario has lasted long enough."""
+        """Count rounds from 0, at least one, until the scenario's time is over."""
         number = 0
         while number == 0 or time.monotonic() - self.started < self.seconds:
             yield number
             number += 1
 
     def goes_on(self, what: str, count: int = DURING_FAULT) -> None:
-        """The fault is tolerated: so many more records are acknowledged."""
+        """Check that the cluster tolerates the fault: ``count`` more records are acknowledged."""
         self.load.until_more(count, what=what)
 
     def heals(self) -> None:
-        """Every replica is in sync again, and records are acknowledged."""
+        """Wait until every replica is in sync again, and more records are acknowledged."""
         self.cluster.until_in_sync(self.topic)
         self.goes_on("after healing")
 
     def leader(self, partition: int | None = None) -> str:
-        """Of a partition, or of any."""
+        """The name of the leader of a partition; None: of a random partition."""
         if partition is None:
             partition = self.rng.randrange(self.partitions)
         return self.cluster.leader(self.topic, partition)
@@ -85,7 +87,7 @@ class Run:
         return [f"controller-{each}" for each in self.cluster.controller_ids]
 
     def judge(self) -> None:
-        """Everything is mended by now: the log is read, and everything compared."""
+        """Repair everything, read the log, and compare it with what clients have sent and read."""
         self.cluster.network.heal()
         if dead := self.cluster.dead():
             self.cluster.start(*dead)
@@ -104,7 +106,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """``everyday``: part of ``make test``. ``config``: keys that only its nodes have; it gets a cluster of its own."""
+    """``everyday``: the scenario is part of ``make test``. ``config``: configuration keys that only this scenario's
+    nodes have; such a scenario gets its own cluster."""
 
     name: str
     tell: Callable[[Run], None]
@@ -255,7 +258,7 @@ def a_leader_and_one_follower_are_cut_off_from_each_other(run: Run) -> None:
 
 @scenario(silence_s=BROKEN_LINK_S, config={"replica.lag.time.max.ms": "30000"})
 def what_a_leader_says_does_not_arrive_at_one_follower(run: Run) -> None:
-    """What the follower says arrives: it is alive, and the leader hears so."""
+    """The messages of the follower do arrive, so the leader knows that the follower is alive."""
     for number in run.rounds():
         partition = number % run.partitions
         leader = run.leader(partition)
@@ -508,7 +511,8 @@ def three_replicas_of_which_two_must_be_in_sync_refuse_writes_after_the_second_f
 
 
 def _send_once(run: Run) -> str:
-    """One record with acks=all, sent once and in no history: the error's code, or "" when it is written."""
+    """Send one record with acks=all, without a retry and outside of the history; return the code of the error, or "" if
+    the record was written."""
     settings = {"bootstrap.servers": run.cluster.bootstrap, "acks": "all", "enable.idempotence": False, "retries": 0}
     with Producer(settings) as producer:
         try:
@@ -519,7 +523,7 @@ def _send_once(run: Run) -> str:
 
 
 def _lossy_deaths(run: Run) -> None:
-    """The leader loses power, and comes back as a follower. Only what was sent shortly before may be lost."""
+    """The leader loses power, and returns as a follower. Only records that were sent shortly before may be lost."""
     for _ in run.rounds():
         run.goes_on("between failures")
         leader = run.leader(0)

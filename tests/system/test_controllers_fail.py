@@ -1,8 +1,8 @@
-"""Three real controllers whose leader is killed or frozen, again and again, while clients write: a new one takes over
-within seconds, and what was acknowledged is on every controller in the end.
+"""Three real controllers, whose leader is killed or frozen again and again while clients write. A new leader takes over
+within seconds, and in the end every controller has all acknowledged changes.
 
-``HEADRACE_FULL_KILLS=1`` (``make verify``) kills more often, and allows three seconds (``make bench-quorum`` kills 60
-times, and measures on an otherwise idle machine).
+With ``HEADRACE_FULL_KILLS=1`` (``make verify``) the test kills more often, and allows three seconds
+(``make bench-quorum`` kills 60 times, and measures on an otherwise idle machine).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAILOVER_P95_S = 3.0 if IS_FULL else 30.0
 
 
 class Writers:
-    """Threads that create topics of new names without a pause, each through nodes of its own choice."""
+    """Threads that create topics with new names without a pause, each through nodes that it chooses itself."""
 
     def __init__(self, bootstraps: list[str]) -> None:
         self._stop = threading.Event()
@@ -51,7 +51,7 @@ class Writers:
             thread.join(WAIT_S)
 
     def first_asked_after(self, begun: float) -> float:
-        """When the first write was acknowledged that was asked for after ``begun``."""
+        """The time at which the first write was acknowledged that was sent after ``begun``."""
 
         def found() -> list[float]:
             with self._lock:
@@ -86,7 +86,7 @@ class Controllers:
             return admin.describe_quorum(timeout=10)
 
     def whole(self) -> int:
-        """The leader's id, once all three are where it is, but for what is on its way."""
+        """The leader's id, once all three controllers have the same metadata, except for changes in flight."""
         found: list[int] = []
 
         def is_whole() -> bool:
@@ -103,7 +103,7 @@ class Controllers:
         return found[0]
 
     def topics(self, node_id: int, at_least: set[str]) -> set[str]:
-        """What a controller shows, once it has followed to where ``at_least`` is there."""
+        """The metadata of a controller, once it has followed the log up to ``at_least``."""
         found: set[str] = set()
         with Admin(bootstrap_servers=self.addresses[node_id]) as admin:
 

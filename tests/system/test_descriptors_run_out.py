@@ -1,4 +1,5 @@
-"""A broker without a free file descriptor hands its leaderships over, and leads again when it has some."""
+"""A broker that runs out of file descriptors hands its leaderships over, and leads again when it has free
+descriptors."""
 
 from __future__ import annotations
 

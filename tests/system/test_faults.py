@@ -1,4 +1,4 @@
-"""Real processes, real faults: the scenarios of ``scenarios.py`` on one cluster after the other.
+"""Real processes and real faults: the scenarios of ``scenarios.py``, run on one cluster after the other.
 
     HEADRACE_FAULTS      what runs
     (not set)            the everyday scenarios, a round each: a part of ``make test``
@@ -6,7 +6,7 @@
     full                 all of them, a minute each (``make verify``; HEADRACE_FAULTS_PART=2/4: its second quarter)
     name,name...         these, a minute each
 
-HEADRACE_FAULTS_SECONDS says how long, if not a minute. See docs/faults.md.
+HEADRACE_FAULTS_SECONDS sets the duration of a scenario; the default is a minute. See docs/faults.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def chosen() -> list[Scenario]:
 
 
 class Clusters:
-    """One cluster for all scenarios, until one of them fails, or needs other keys: the next gets a new one."""
+    """One cluster for all scenarios; after a failure, or for other configuration keys, the next scenario gets a new
+    one."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self._directory, self._rng = directory, rng
@@ -72,7 +73,7 @@ class Clusters:
         self._mounted: list[Path] = []
 
     def get(self, **config: str) -> FaultyCluster:
-        """``config``: what it has beside the keys of all."""
+        """``config``: configuration keys in addition to the common ones."""
         if self._config != config:
             self.close()
             self._config = config
@@ -86,7 +87,8 @@ class Clusters:
         return self._running
 
     def discard(self, *, keep_as: str | None = None) -> None:
-        """After a failure, without cleanup. ``keep_as``: its directory is copied to build/kept."""
+        """Discard the cluster after a failure, without cleanup. ``keep_as``: copy the cluster's directory to build/kept
+        under this name."""
         if self._running is not None:
             running, self._running = self._running, None
             running.__exit__(AssertionError, None, None)
@@ -153,8 +155,8 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path, rng: random.Random) -> None:
-    """Its own proof: a topic that does not wait for the disk, on a single broker, loses what it acknowledged when the
-    power fails, and the judge says so."""
+    """The test of the verdict itself: a topic that does not wait for the disk, on a single broker, loses acknowledged
+    records when the power fails, and the verdict reports that."""
     with FaultyCluster(tmp_path / "cluster", brokers=1, controllers=1, rng=rng) as cluster:
         cluster.make_topic("careless", 1, copies=1, **{"log.flush": "os"})
         with Load(cluster, "careless", 1, seed=1, consumers=1) as load:

@@ -1,4 +1,4 @@
-"""The checks of the fault programme's groups find each planted anomaly, and none in healthy runs."""
+"""The checks of the groups in the fault tests find each planted anomaly, and none in healthy runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Group:
 
 
 def reader(assigned_at: float, offsets: range | list[int], *, revoked_at: float | None = None) -> _Reader:
-    """Of partition 0; a record is read each second."""
+    """Make a history of partition 0, in which one record is read each second."""
     changes = [Change("assigned", frozenset({0}), assigned_at)]
     if revoked_at is not None:
         changes.append(Change("revoked", frozenset({0}), revoked_at))

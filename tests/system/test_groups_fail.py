@@ -91,7 +91,8 @@ def coordinators_are_killed_again_and_again(cluster: FaultyCluster, rng: random.
 
 @scenario
 def all_coordinators_are_dead_and_reading_goes_on(cluster: FaultyCluster, rng: random.Random) -> None:
-    """Beyond the grace (4 s here), with the assignment that there is; nothing is committed meanwhile."""
+    """Members continue to read beyond the grace period (4 s here) with their current assignment; commits are not
+    possible meanwhile."""
     with GroupsLoad(cluster, groups=2, members=3) as load:
         for _ in rounds():
             load.until_all_coordinate()
@@ -192,7 +193,7 @@ def a_member_is_cut_off_until_others_have_its_partitions(cluster: FaultyCluster,
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FaultyCluster]]:
-    """The running one, if there is one: after a failure the next scenario gets another."""
+    """The running cluster, if there is one: after a failure the next scenario gets another."""
     running: list[FaultyCluster] = []
     yield running
     for cluster in running:

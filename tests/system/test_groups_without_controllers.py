@@ -1,6 +1,6 @@
-"""A group reads and commits while every controller stands still, for longer than the coordinator's session.
+"""A group reads and commits while every controller is frozen, for longer than the coordinator's session.
 
-``HEADRACE_FULL_KILLS=1`` (``make verify``) freezes them for 25 s at the shipped time-outs.
+With ``HEADRACE_FULL_KILLS=1`` (``make verify``) the controllers are frozen for 25 s, with the default timeouts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 class Writer(threading.Thread):
-    """A record to each partition, every 20 ms."""
+    """Send a record to each partition every 20 ms."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Hostile clients beside a well-behaved one, for two seconds each: see bench/hostile.py, which measures for longer."""
+"""Hostile clients besides a well-behaved one, for two seconds each; bench/hostile.py measures for longer."""
 
 from __future__ import annotations
 

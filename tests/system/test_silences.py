@@ -1,4 +1,5 @@
-"""How long a partition had no acknowledgement, or a group no commit, and the bounds of docs/faults.md on that."""
+"""How long a partition had no acknowledgement, or a group no commit, and the bounds of docs/faults.md for these
+silences."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BOUNDED = [each.name for each in scenarios.SCENARIOS.values() if each.silence_s 
 
 @pytest.fixture(params=[1, 3], ids=["any machine", "CI"])
 def factor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """By how much the bounds are longer."""
+    """The factor by which the bounds are longer on a slow machine."""
     monkeypatch.setattr(faulty_cluster, "SLOW_MACHINE", request.param)
     found: int = request.param
     return found
@@ -54,7 +55,7 @@ def test_nothing_counts_before_the_first_record_or_after_the_last_one() -> None:
 
 
 def judge(monkeypatch: pytest.MonkeyPatch, name: str, silence_s: float) -> None:
-    """Judge a run that went well, but for a partition's silence."""
+    """Judge a run that is correct, except for a silence of a partition."""
     monkeypatch.setattr(scenarios, "verdict", MagicMock())
     load = MagicMock(longest_silence_s=silence_s)
     bound_s = scenarios.SCENARIOS[name].silence_s
@@ -73,7 +74,7 @@ def test_a_partitions_silence_above_the_bound_of_its_fault_fails(
 
 
 def kill_coordinators(monkeypatch: pytest.MonkeyPatch, silence_s: float) -> None:
-    """Groups that do well, but take so long to commit again."""
+    """Groups that are correct, but need this long to commit again."""
     load: Any = MagicMock()
     load.__enter__.return_value = load
     load.goes_on.return_value = silence_s
@@ -93,7 +94,7 @@ def test_a_groups_silence_above_the_bound_of_a_dead_coordinator_fails(
 
 
 def test_bounds_are_those_of_the_documentation() -> None:
-    """And each of them is the bound of a scenario."""
+    """Each of the bounds must belong to a scenario."""
     page = (ROOT / "docs" / "faults.md").read_text()
     session_s = f"its session ({scenarios.SESSION_S:g} s here, 9 s shipped) + {scenarios.ELECTION_S:g} s"
     documented = {

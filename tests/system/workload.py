@@ -1,8 +1,8 @@
 """Producers that number their records, consumers that note what they read, and the verdict at the end.
 
-A record's value is its mark, ``<producer>:<sequence>``, and padding. All responses go into one ``History``
-(``headrace_core.testing.kafka_history``): an acknowledgement with its offset, a refusal, or nothing: then the outcome
-is unknown.
+A record's value is its mark, ``<producer>:<sequence>``, and padding. All responses are recorded in one ``History``
+(``headrace_core.testing.kafka_history``): an acknowledgement with its offset, or a refusal; without a response the
+outcome is unknown.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def mark_of(value: bytes | None) -> Mark:
 
 
 class _Producing(threading.Thread):
-    """One producer. After a fatal error (its epoch is fenced, its sequence is out of order) it goes on as a new one,
-    under a new name."""
+    """One producer. After a fatal error (its epoch is fenced, its sequence is out of order) it continues as a new
+    producer, with a new name."""
 
     def __init__(self, load: Load, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -87,7 +87,7 @@ class _Producing(threading.Thread):
                 load.stopping.wait(load.pause_s)
 
     def done(self, mark: Mark, partition: int, metadata: Any, error: BaseException | None) -> bool:
-        """False: the producer is of no use any more."""
+        """Record the outcome of a record; return False if the producer can no longer be used."""
         self._free[partition].release()
         if error is None:
             self._load.acknowledge(mark, partition, metadata.offset)
@@ -100,7 +100,7 @@ class _Producing(threading.Thread):
 
 
 class _Delivered:
-    """A record's callback, on the clients' I/O thread."""
+    """The delivery callback of a record, which runs on the clients' I/O thread."""
 
     __slots__ = ("_failed", "_mark", "_partition", "_producing")
 
@@ -113,7 +113,8 @@ class _Delivered:
 
 
 class _Consuming(threading.Thread):
-    """One consumer of all partitions. ``again``: it starts again every few seconds; otherwise it follows."""
+    """A consumer of all partitions. ``again``: the consumer starts again every few seconds; otherwise it continues to
+    follow the log."""
 
     def __init__(self, load: Load, name: str, *, again: bool) -> None:
         super().__init__(name=name, daemon=True)
@@ -148,7 +149,8 @@ class _Consuming(threading.Thread):
 
 
 class Silences:
-    """Each partition's longest time without an acknowledgement, from its first one on (by ``time.monotonic``)."""
+    """The longest time of each partition without an acknowledgement, from its first acknowledgement on (by
+    ``time.monotonic``)."""
 
     def __init__(self, partitions: int) -> None:
         self._last: dict[int, float] = {}
@@ -162,7 +164,8 @@ class Silences:
         self._last[partition] = now
 
     def end(self, now: float) -> None:
-        """Nothing more is sent: what lasts until now counts, what comes later does not."""
+        """End the measurement, because no more records are sent: a silence that lasts until now counts, later ones do
+        not."""
         if self._ended is None:
             for partition in self._last:
                 self.acknowledged(partition, now)
@@ -270,7 +273,7 @@ class Load:
                 self.history.polled(consumer, partition, seen)
 
     def sent_between(self, mark: Mark, spans: Iterable[tuple[float, float]]) -> bool:
-        """Was it handed over in one of these spans (of time.monotonic)?"""
+        """Whether the record was passed to ``send`` within one of these spans (of time.monotonic)."""
         at = self._sent_at[mark]
         return any(first <= at <= last for first, last in spans)
 
@@ -278,7 +281,7 @@ class Load:
 
     @property
     def longest_silence_s(self) -> float:
-        """The longest time without an acknowledgement in any one partition, until now or the end of producing."""
+        """The longest time without an acknowledgement in any partition, until now or the end of producing."""
         with self._lock:
             return self._silences.longest_s(time.monotonic())
 
@@ -288,7 +291,7 @@ class Load:
             return self._acknowledged
 
     def until_more(self, count: int = 100, *, what: str = "", within_s: float = TIMEOUT_S) -> None:
-        """Until so many more sends are acknowledged than were when it was called."""
+        """Wait until ``count`` more sends are acknowledged than at the time of the call."""
         wanted = self.acknowledged + count
 
         def enough() -> bool:
@@ -305,7 +308,7 @@ class Load:
     # -- the end
 
     def end_producing(self) -> None:
-        """Producers send what they have, and end."""
+        """Let producers send their remaining records, and end."""
         with self._lock:
             self._silences.end(time.monotonic())
         self.stopping.set()
@@ -315,7 +318,7 @@ class Load:
         assert self.broken is None, f"a client broke: {self.broken!r}"
 
     def read_the_log(self) -> None:
-        """The whole log is read, by one that knows nothing; then the consumers end."""
+        """Read the whole log with a new consumer, then end the consumers."""
         self._read_the_log()
         self.stopping_reading.set()
         for consuming in self._consuming:
@@ -343,7 +346,7 @@ class Load:
             )
 
     def _stable(self, ask: Callable[[], Any]) -> Any:
-        """The ends, once they stand: below acks=all records are acknowledged before they are committed."""
+        """The log ends, once they no longer change: a record below acks=all is acknowledged before it is committed."""
         found = [ask()]
 
         def stand() -> bool:
@@ -369,7 +372,8 @@ class Load:
 
 
 def verdict(load: Load, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False) -> None:
-    """SafetyViolation with what is wrong, and how often. The arguments are those of ``History.anomalies``."""
+    """Raise SafetyViolation, which says what is wrong and how often. The arguments are those of
+    ``History.anomalies``."""
     found = load.history.anomalies(may_lose=may_lose, unclean=unclean)
     print(load.report())
     if found:

@@ -1,4 +1,4 @@
-"""A controller and a broker as real processes, with raw stubs: no client library in between."""
+"""A controller and a broker as real processes, which tests call through raw gRPC stubs, without the client library."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def batch(*values: bytes, timestamp_ms: int | None = None, **fields: Any) -> byt
 
 
 def values_of(records: bytes, start_offset: int = 0) -> list[bytes | None]:
-    """The values in a slice of the log, from ``start_offset`` on."""
+    """The values of the records in a slice of a log, from ``start_offset`` on."""
     found: list[bytes | None] = []
     for span in split_batches(records):
         found += [record.value for record in decode_batch(records, span.position, start_offset=start_offset)]
@@ -52,10 +52,10 @@ def values_of(records: bytes, start_offset: int = 0) -> list[bytes | None]:
 
 
 class Node:
-    """A server process in a directory of its own. It keeps the ports that it got first."""
+    """A server process with a directory of its own. After its first start the process keeps its ports."""
 
     def __init__(self, role: str, directory: Path, cluster_id: str | None, **keys: str) -> None:
-        """``cluster_id`` None: the directories are formatted already."""
+        """``cluster_id`` is None if the directories are already formatted."""
         self.role = role
         self.directory = directory
         self.data = directory / "data"
@@ -76,7 +76,7 @@ class Node:
         self.state: RuntimeState | None = None
 
     def launch(self) -> None:
-        """Start the process and do not wait."""
+        """Start the process, and return without waiting until it serves."""
         properties = self.directory / "node.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self.keys.items()))
         with (self.directory / "log").open("ab") as log:
@@ -88,7 +88,7 @@ class Node:
             )
 
     def start(self) -> None:
-        """Returns when it serves."""
+        """Start the process; return when it serves."""
         self.launch()
         self.wait_serving()
 
@@ -115,7 +115,7 @@ class Node:
         self.process.wait(WAIT_S)
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Stop the process with SIGTERM; return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
@@ -130,7 +130,7 @@ class Node:
 
 
 class Cluster:
-    """One controller, one broker. ``keys`` are the broker's."""
+    """A cluster of one controller and one broker. ``keys`` are configuration keys of the broker."""
 
     def __init__(self, directory: Path, **keys: str) -> None:
         self.directory = directory
@@ -160,7 +160,7 @@ class Cluster:
                 node.close()
 
     def restart(self) -> None:
-        """Start the broker again after it died; returns when it serves and leads."""
+        """Start the broker again after its process has ended; return when it serves and leads its partitions."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -173,13 +173,13 @@ class Cluster:
 
     @property
     def channel(self) -> grpc.Channel:
-        """To the broker's client listener."""
+        """The gRPC channel to the broker's client listener."""
         if self._channel is None:
             self._channel = self.connect()
         return self._channel
 
     def connect(self, listener: str = "client") -> grpc.Channel:
-        """A connection of its own."""
+        """Open a new connection to one of the broker's listeners."""
         own = ("headrace.test.connection", os.urandom(4).hex())
         reconnect = ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 20)
         return grpc.insecure_channel(self.broker.address(listener), options=[*COMMON_OPTIONS, *reconnect, own])
@@ -197,7 +197,8 @@ class Cluster:
         return offsets_pb2_grpc.OffsetsStub(self.channel)
 
     def topic(self, name: str, partitions: int = 1, **configs: str) -> Topic:
-        """Create a topic; ``max_message_bytes="100"`` sets max.message.bytes."""
+        """Create a topic; a keyword such as ``max_message_bytes="100"`` sets the configuration key
+        max.message.bytes."""
         new = admin_pb2.NewTopic(
             name=name,
             partitions=partitions,
@@ -217,7 +218,7 @@ class Cluster:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def threads(self) -> int:
-        """But for gRPC's timer threads, of which there are one or two, as it likes."""
+        """The number of the broker's threads, without gRPC's timer threads, whose number varies between one and two."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(not (task / "comm").read_text().startswith("grpc_global_tim") for task in tasks)
 
@@ -228,7 +229,7 @@ class Cluster:
 
 
 class Topic:
-    """A topic, with shorthands for whole requests."""
+    """A topic, with methods that make whole requests."""
 
     def __init__(self, cluster: Cluster, name: str, topic_id: bytes) -> None:
         self.cluster = cluster
@@ -236,21 +237,21 @@ class Topic:
         self.topic_id = topic_id
 
     def produce(self, *values: bytes, partition: int = 0) -> Any:
-        """Append one batch; its result."""
+        """Append one batch; return its result."""
         with Stream(produce_pb2_grpc.ProduceStub(self.cluster.channel).Produce) as stream:
             stream.send(produce_request(1, produce_partition(self.name, batch(*values), partition)))
             (result,) = stream.receive().results
             return result
 
     def append(self, records: bytes, partition: int = 0) -> Any:
-        """Append bytes as they are; the result."""
+        """Append these bytes unchanged; return the result."""
         with Stream(produce_pb2_grpc.ProduceStub(self.cluster.channel).Produce) as stream:
             stream.send(produce_request(1, produce_partition(self.name, records, partition)))
             (result,) = stream.receive().results
             return result
 
     def read(self, offset: int = 0, partition: int = 0) -> list[bytes | None]:
-        """Every value from ``offset`` to the present end."""
+        """Read all values from ``offset`` to the current log end."""
         end = self.end(partition)
         found: list[bytes | None] = []
         with Stream(fetch_pb2_grpc.FetchStub(self.cluster.channel).Fetch) as stream:
@@ -284,7 +285,7 @@ class Topic:
 
 
 class Stream:
-    """A bidirectional call: send when you like, receive in order."""
+    """A bidirectional gRPC call: requests may be sent at any time, responses are received in order."""
 
     def __init__(self, method: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -309,7 +310,7 @@ class Stream:
         return next(self.call)
 
     def half_close(self) -> list[Any]:
-        """Half-close: no more requests follow; returns the remaining responses."""
+        """Send no more requests (half-close); return the remaining responses."""
         self._requests.put(None)
         return list(self.call)
 

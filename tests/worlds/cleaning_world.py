@@ -1,4 +1,4 @@
-"""A small compacted log in memory, and the steps to clean it."""
+"""A small compacted log in memory, and the steps of a cleaning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at_once(action: Callable[[], bool]) -> bool:
 
 
 class Ledger:
-    """Values of a few keys, in small segments."""
+    """A log configuration with small segments, for a compacted topic with few keys."""
 
     def __init__(
         self, *, partition: TopicPartition = LEDGER, fs: CrashingFileSystem | None = None, **config: Any
@@ -66,7 +66,7 @@ class Ledger:
         return self.log.append(encode_batch(records), 0).base_offset
 
     def fill(self, count: int, keys: int = 5) -> None:
-        """``count`` records, one a batch, then an active segment of its own with one more."""
+        """Append ``count`` records, one per batch, then roll to a new active segment with one more record."""
         for number in range(count):
             self.put((f"key-{number % keys}", f"value {number} " + "." * 60))
         self.log.roll()
@@ -110,7 +110,7 @@ class Ledger:
         return report
 
     def records(self, max_bytes: int = 1 << 20) -> list[Record]:
-        """All of it, through reads."""
+        """All batches of the log, read with ``read``."""
         return read_on(self.log, self.log.log_start_offset, max_bytes)
 
     def values(self) -> dict[str, str]:
@@ -118,7 +118,8 @@ class Ledger:
 
 
 def read_on(log: PartitionLog, offset: int, max_bytes: int) -> list[Record]:
-    """What a consumer gets from ``offset`` to the end; offsets ascend, and it never stands still."""
+    """The records that a consumer gets from ``offset`` to the log end; checks that offsets ascend and every read makes
+    progress."""
     found: list[Record] = []
     while offset < log.log_end_offset:
         result = log.read(offset, max_bytes)

@@ -1,4 +1,4 @@
-"""A small world for tests of the cluster's rules: a core, a log in memory, a clock that is a number."""
+"""A small world for tests of the cluster's rules: a ClusterCore, a log in memory, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def id16(number: int) -> bytes:
 
 
 class ClusterWorld:
-    """``ask`` decides, and (unless ``in_flight``) commits at once; a refusal is raised."""
+    """``ask`` decides a request, and (unless ``in_flight``) commits the decision at once; it raises the error of a
+    refused request."""
 
     def __init__(self, seed: int = 0, **settings: Any) -> None:
         self.rng = random.Random(seed)
@@ -45,7 +46,7 @@ class ClusterWorld:
         return self.core.committed
 
     def decide(self, request: Request) -> Decision:
-        """Decide and accept; nothing is committed yet."""
+        """Decide a request and accept the decision, without committing it."""
         decision = self.core.decide(request, self.now_ms)
         self.log += decision.records
         self.core.accept(decision, len(self.log), epoch=1)
@@ -73,7 +74,8 @@ class ClusterWorld:
         wanted: int = -1,
         directories: tuple[bytes, ...] = (),
     ) -> Registered:
-        """The broker with directory ``number`` (or several), in its ``life``-th incarnation."""
+        """Register the broker with directory id ``number`` (or with several directories), in its incarnation number
+        ``life``."""
         reply = self.ask(
             RegisterBroker(
                 cluster_id=CLUSTER,
@@ -88,7 +90,7 @@ class ClusterWorld:
         return reply
 
     def beat(self, broker: Registered, *, applied: int | None = None, **wants: Any) -> Any:
-        """A heartbeat of a broker that has applied everything, unless told otherwise."""
+        """Send a heartbeat of a broker; by default the broker has applied all metadata."""
         return self.ask(
             Heartbeat(
                 broker_id=broker.broker_id,
@@ -109,7 +111,7 @@ class ClusterWorld:
         self.commit()
 
     def assign(self, broker: Registered, topic: TopicImage, directory: bytes, *partitions: int) -> Any:
-        """The broker says that these of its replicas are in ``directory``; what was refused."""
+        """Report that these replicas of the broker are in ``directory``; return the refused ones."""
         placements = tuple(Placement(topic.topic_id, number, directory) for number in partitions)
         return self.ask(
             AssignDirectories(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, placements=placements)

@@ -1,7 +1,8 @@
-"""A partition with plain, idempotent and transactional producers, cleaned and crashed; the plain model of a cleaning.
+"""A partition with plain, idempotent and transactional producers, whose log is cleaned and crashed; and a plain model
+of a cleaning.
 
-The model works on decoded batches and knows nothing of maps, passes, groups or files: it says of one cleaning what must
-be left of each batch. All randomness comes from one seed.
+The model works on decoded batches and knows nothing of maps, passes, groups or files: it computes what one cleaning
+must leave of each batch. One seed determines all random choices.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Rec(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch as the log holds it, with its segment's base offset."""
+    """A batch of the log, with the base offset of its segment."""
 
     header: BatchHeader
     records: tuple[Rec, ...]
@@ -63,7 +64,7 @@ class Batch(NamedTuple):
 
 
 def batches_of(log: PartitionLog) -> list[Batch]:
-    """Everything in the log, CRCs checked."""
+    """All batches of the log, with checked CRCs."""
     found = []
     for segment in log.segments:
         data = segment.log.pread(segment.size, 0)
@@ -85,7 +86,8 @@ class Transactions(NamedTuple):
 
 
 def transactions_of(batches: Iterable[Batch]) -> Transactions:
-    """By the markers, as a consumer that replays the whole log would see it."""
+    """The open and the aborted transactions according to the markers, as a consumer of the whole log would compute
+    them."""
     running: dict[int, list[int]] = {}
     aborted: set[int] = set()
     for batch in batches:
@@ -100,7 +102,7 @@ def transactions_of(batches: Iterable[Batch]) -> Transactions:
 
 
 def committed(batches: list[Batch], up_to: int | None = None) -> list[Rec]:
-    """What a read_committed consumer gets, in order."""
+    """The records that a read_committed consumer gets, in order."""
     seen = transactions_of(batches)
     limits = [offset for offset in (seen.open_from, up_to) if offset is not None]
     end = min(limits) if limits else None
@@ -114,7 +116,7 @@ def committed(batches: list[Batch], up_to: int | None = None) -> list[Rec]:
 
 
 def latest_values(records: Iterable[Rec]) -> dict[bytes, bytes]:
-    """The table that a compacted topic stands for."""
+    """The latest value of each key: the table that a compacted topic represents."""
     table: dict[bytes, bytes] = {}
     for record in records:
         if record.key is None:
@@ -127,7 +129,7 @@ def latest_values(records: Iterable[Rec]) -> dict[bytes, bytes]:
 
 
 def producers_of(batches: Iterable[Batch]) -> ProducerTable:
-    """The producer state as recovery makes it from the log."""
+    """The producer state that recovery rebuilds from the log."""
     table = ProducerTable()
     for batch in batches:
         if batch.header.is_control:
@@ -138,7 +140,7 @@ def producers_of(batches: Iterable[Batch]) -> ProducerTable:
 
 
 def last_of(table: ProducerTable, active: Iterable[int]) -> dict[int, tuple[int, int, int] | None]:
-    """Of each active producer: epoch, last sequence, last offset."""
+    """For each active producer: its epoch, last sequence and last offset."""
     found: dict[int, tuple[int, int, int] | None] = {}
     for producer_id in active:
         entry = table.get(producer_id)
@@ -151,7 +153,7 @@ def last_of(table: ProducerTable, active: Iterable[int]) -> dict[int, tuple[int,
 
 
 class Known(NamedTuple):
-    """A table's state of one producer, as far as a snapshot and the log can rebuild it."""
+    """The state of one producer, as far as a producer snapshot and the log can rebuild it."""
 
     epoch: int
     last_sequence: int
@@ -173,7 +175,7 @@ def _known(entry: ProducerEntry) -> Known:
 
 
 class Left(NamedTuple):
-    """What must be left of a batch: all about it that a cleaning could change."""
+    """The properties of a batch that a cleaning could change, with the values that the cleaning must leave."""
 
     base_offset: int
     last_offset: int
@@ -190,7 +192,7 @@ def left_of(batch: Batch) -> Left:
 def model_clean(
     batches: list[Batch], clean_offset: int, now_ms: int, retention_ms: int, table: ProducerTable
 ) -> list[Left]:
-    """One cleaning up to ``clean_offset``, as the documentation tells it."""
+    """The model of one cleaning up to ``clean_offset``, as the documentation describes a cleaning."""
     aborted = transactions_of(batches).aborted
     latest: dict[bytes, int] = {}
     for batch in batches:
@@ -252,7 +254,7 @@ def model_clean(
 
 @dataclass
 class Counts:
-    """How much a run has tried."""
+    """How much one run has exercised."""
 
     cleanings: int = 0
     crashes: int = 0
@@ -410,7 +412,7 @@ class CompactionWorld:
     # ---------------------------------------------------------------- cleaning
 
     def clean(self) -> None:
-        """One cleaning, compared with the model, and crashed at each of its steps."""
+        """Run one cleaning, compare its result with the model, and simulate a crash at each of its steps."""
         self.clock.advance(self.rng.randrange(1, 2_000))
         if self.rng.random() < 0.1:
             self.forget_idle_producers(EXPIRATION_MS)
@@ -465,7 +467,7 @@ class CompactionWorld:
             self.forget_idle_producers(EXPIRATION_MS - LATE_MS)
 
     def clean_without_crashes(self) -> None:
-        """One cleaning without crash points: a hundred times as fast."""
+        """Run one cleaning without crashes, which is a hundred times as fast."""
         self.clock.advance(self.rng.randrange(1, 2_000))
         targets = self.manager.plan(
             {PARTITION: self.log}, stable_offset_of=lambda log: self.stable_offset, now_ms=self.clock.now_ms()
@@ -482,12 +484,13 @@ class CompactionWorld:
             assert report is not None
 
     def forget_idle_producers(self, expiration_ms: int) -> None:
-        """As the broker does it now and then."""
+        """Let idle producers expire, as the broker does at intervals."""
         for table in (self.table, self.log.producers):
             self.forgotten.update(table.expire(self.clock.now_ms(), expiration_ms))
 
     def check_cleaned(self, before: list[Batch], report: CleaningReport) -> None:
-        """The log is what the model says, but for headers that a segment keeps of its last batch."""
+        """Check that the log has the batches that the model expects, except for the header that a segment keeps of its
+        last batch."""
         after = batches_of(self.log)
         expected = model_clean(
             before, report.clean_offset, self.clock.now_ms(), self.config.delete_retention_ms, self.table
@@ -508,12 +511,12 @@ class CompactionWorld:
         assert [line for line in problems if not (self.has_crashed and self._is_torn_snapshot(line))] == []
 
     def _is_torn_snapshot(self, problem: Problem) -> bool:
-        """An unreadable snapshot older than the newest sound one stays until its segment is deleted: it is never
-        read."""
+        """Ignore an unreadable producer snapshot that is older than the newest sound one: it is never read, and is
+        deleted together with its segment."""
         return isinstance(problem, Note) and problem.path.endswith(SNAPSHOT_SUFFIX)
 
     def check_view(self, before: list[Batch], after: list[Batch]) -> None:
-        """What holds at every moment of a cleaning, however far it came."""
+        """Check what must hold at every moment of a cleaning, even of an incomplete one."""
         offsets = [record.offset for batch in after for record in batch.records]
         assert offsets == sorted(set(offsets)), f"seed {self.seed}: offsets out of order"
         for batch in after:
@@ -532,7 +535,7 @@ class CompactionWorld:
         )
 
     def check_crash(self, clone: CrashingFileSystem, what: str, allowed: list[bytes]) -> None:
-        """What is recovered is the log as it was before or after one of the swaps, and nothing lies about."""
+        """Check that recovery finds the log as it was before or after one of the swaps, and leaves no stray files."""
         end = self.log.log_end_offset
         recovery_point = self.rng.choice([0, end])
         log = self.open_log(clone, recovery_point)
@@ -544,7 +547,8 @@ class CompactionWorld:
         assert odd == [], f"seed {self.seed}: a crash at {what} left {odd}"
 
     def check_recovered_producers(self, log: PartitionLog, what: str) -> None:
-        """Those that were known are known as before; others were forgotten, and will be again."""
+        """Check that recovery knows the same producers as before the crash; additional producers must be idle ones,
+        which expire again."""
         found, known = known_of(log.producers), known_of(self.table)
         assert {producer_id: found.get(producer_id) for producer_id in known} == known, (
             f"seed {self.seed}: a crash at {what} changed what is known of producers"
@@ -554,7 +558,7 @@ class CompactionWorld:
 
 
 def run_history(seed: int, counts: Counts) -> None:
-    """Writes and cleans in turns."""
+    """Run a history of alternating writes and cleanings."""
     world = CompactionWorld(seed, counts)
     for _ in range(world.rng.randrange(2, 5)):
         world.write(world.rng.randrange(10, 60))

@@ -1,4 +1,4 @@
-"""A controller without a network: driver and storage on a file system in memory."""
+"""A controller without a network: its driver and its storage on a file system in memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def new_driver(storage: MetadataStorage, clock: ManualClock | None = None, seed:
 async def running(
     fs: CrashingFileSystem, clock: ManualClock | None = None, seed: int = 1
 ) -> AsyncIterator[ControllerDriver]:
-    """A controller that serves; stopped cleanly at the end, unless the disk failed."""
+    """A controller that serves; it is stopped cleanly at the end, unless its disk has failed."""
     clock = clock or ManualClock()
     storage = open_storage(fs, clock)
     driver = new_driver(storage, clock, seed)

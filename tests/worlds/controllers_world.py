@@ -1,4 +1,4 @@
-"""Real controllers in one process: ``app.serve`` on real disks and sockets."""
+"""Real controllers in one process: ``app.serve`` with real disks and sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLUSTER = id_to_text(bytes(range(16)))
 
 
 class Controller:
-    """One controller as it runs, but for the process."""
+    """One controller, run in the same way as in production, but not in its own process."""
 
     def __init__(self, root: Path, node_id: int, bootstrap: str) -> None:
         self.node_id = node_id
@@ -61,14 +61,14 @@ class Controller:
             await self._task
 
     async def cut_short(self) -> None:
-        """The task that ran it was cancelled."""
+        """Cancel the task that runs the controller."""
         task, self._task = self._task, None
         assert task is not None
         task.cancel()
         await asyncio.wait([task])
 
     async def ended(self) -> None:
-        """Returns when it has ended by itself; raises what ended it."""
+        """Wait until the controller has ended without a stop; raise the error that ended it."""
         task, self._task = self._task, None
         assert task is not None
         await task
@@ -86,7 +86,8 @@ class Controller:
         return await self.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest())
 
     async def describe_once(self, holds: Callable[[admin_pb2.DescribeQuorumResponse], bool]) -> Any:
-        """The first description for which ``holds``. On a busy machine there may be no leader for a moment."""
+        """Describe the quorum until ``holds`` accepts a description; return that description. On a busy machine there
+        may be no leader for a moment, so failed calls are repeated."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -103,7 +104,7 @@ def ids(replicas: Any) -> list[int]:
 
 
 def with_controllers(root: Path, voters: int, others: int, test: Callable[..., Awaitable[None]]) -> None:
-    """``test`` with so many voters, and others that follow."""
+    """Run ``test`` with ``voters`` voting controllers and ``others`` observers."""
 
     async def run() -> None:
         first = Controller(root, 1, "")

@@ -1,4 +1,5 @@
-"""A controller, a broker and coordinators as real processes, and members that speak the protocol by hand."""
+"""A controller, a broker and coordinators as real processes, and group members that use the protocol without the
+SDK."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _numbers = itertools.count()
 
 
 class GroupsCluster:
-    """``with GroupsCluster(directory, coordinators=2) as cluster``."""
+    """Use it as ``with GroupsCluster(directory, coordinators=2) as cluster``."""
 
     def __init__(self, directory: Path, coordinators: int, **keys: str) -> None:
         """``keys``: the coordinators'."""
@@ -85,7 +86,7 @@ class GroupsCluster:
     # -- who owns what -----------------------------------------------------------------------------------------------
 
     def owners(self) -> list[int]:
-        """Of each shard; the topic is made by asking."""
+        """The coordinator of each shard; the first call also creates the topic of the shards."""
         stub = metadata_pb2_grpc.MetadataStub(self.cluster.channel)
         stub.FindCoordinator(metadata_pb2.FindCoordinatorRequest(keys=["g"]), timeout=LONG_S)
         assignments = stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=LONG_S)
@@ -97,7 +98,7 @@ class GroupsCluster:
         return owners[shard_of(group, len(owners))] if owners else -1
 
     def group_of(self, number: int) -> str:
-        """A new group that this coordinator owns."""
+        """The name of a new group whose coordinator has the id ``number``."""
         while True:
             group = f"group-{next(_numbers)}"
             if self.owner_of(group) == number:
@@ -122,7 +123,7 @@ class GroupsCluster:
     # ---------------------------------------------------------------------------------------
 
     def ask(self, group: str, call: Callable[[Any], Any]) -> Any:
-        """The answer of the group's owner; retried as a client would."""
+        """Call a group's coordinator and return its answer; failed calls are repeated as a client would repeat them."""
 
         def answer() -> Any:
             owner = self.owner_of(group)
@@ -171,7 +172,8 @@ def fetch(group: str, topic: str) -> Any:
 
 
 class Member:
-    """A member on a stream of its own: it says at once that it reads what it is given, and nothing else any more."""
+    """A group member with its own stream. It reports at once that it reads the assigned partitions and has released all
+    others."""
 
     def __init__(self, cluster: GroupsCluster, group: str, topics: Iterable[str], instance: str | None = None) -> None:
         self.cluster, self.group, self.instance = cluster, group, instance
@@ -188,7 +190,7 @@ class Member:
         self.connect()
 
     def connect(self) -> None:
-        """A new stream to the group's owner, on which the member continues."""
+        """Open a new stream to the group's coordinator, on which the member continues."""
         self.ended = None
         #: How often the present stream was answered, without an error.
         self.answers = 0
@@ -220,7 +222,7 @@ class Member:
         self._requests.put(groups_pb2.MembershipRequest(correlation_id=next(self._correlation), leave=leaving))
 
     def hang_up(self) -> None:
-        """As a process that dies."""
+        """Close the stream without a leave request, as the end of a process does."""
         self.call.cancel()
 
     def wait(self, condition: Callable[[Member], Any], what: str) -> None:

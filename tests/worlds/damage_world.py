@@ -1,4 +1,4 @@
-"""A small log with every feature, a model of its content, and a check of what a damaged copy returns."""
+"""A small log with every feature, a model of its content, and a check of what a log returns whose files are damaged."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _TIMES = (0, 5, 5, 9, 3, 20, 14, 22, 22, 30, 28, 41)
 
 
 def of_today(positions: range) -> range:
-    """Those whose turn it is today: of STEP days in a row, each position has one."""
+    """The positions to test today: within STEP days in a row, each position is tested once."""
     day = int(os.environ["HEADRACE_TEST_SEED"])
     return positions[(day - positions.start) % STEP :: STEP]
 
 
 @dataclass(frozen=True)
 class Image:
-    """A log directory at rest, and the model: what must be read from it."""
+    """A log directory without a running process, and the model: the records that must be read from it."""
 
     fs: CrashingFileSystem
     records: dict[int, tuple[int, bytes, int]]  # offset: timestamp, value, leader epoch
@@ -51,19 +51,19 @@ class Image:
 
     @property
     def bytes_below_the_start(self) -> int:
-        """Bytes of batches below the log start."""
+        """The number of bytes of batches below the log start offset."""
         first = split_batches(self.fs.files()[f"{ROOT}/{ORDERS}/{0:020}.log"])
         return sum(span.size for span in first if span.last_offset < self.log_start_offset)
 
     @property
     def last_batch(self) -> range:
-        """Where the last batch is in its file."""
+        """The position of the last batch in its file."""
         last = max(path for path in self.fs.files() if path.startswith(f"{ROOT}/{ORDERS}/") and path.endswith(".log"))
         size = len(self.fs.files()[last])
         return range(size - split_batches(self.fs.files()[last])[-1].size, size)
 
     def damaged(self) -> CrashingFileSystem:
-        """A copy to be damaged."""
+        """A copy of the file system, which a test may damage."""
         return self.fs.crash_clone(loss=Loss.NONE)
 
 
@@ -74,7 +74,8 @@ def open_directory(fs: CrashingFileSystem) -> LogDirectory:
 
 
 def make_image(*, clean: bool) -> Image:
-    """Several segments, three leader epochs, batches with and without compression, a log start in the middle of one."""
+    """A log with several segments, three leader epochs, batches with and without compression, and a log start offset in
+    the middle of a segment."""
     fs = CrashingFileSystem(keep_trace=False)
     format_directory(fs, ROOT, cluster_id="c", node_id=1)
     directory = open_directory(fs)
@@ -108,7 +109,7 @@ def make_image(*, clean: bool) -> Image:
 
 
 class Outcome(enum.Enum):
-    """What may become of damaged bytes. There is no fourth."""
+    """What damaged bytes may lead to. A damage must not have any other outcome."""
 
     IDENTICAL = "what was written is served"
     NAMED = "a named error"
@@ -116,7 +117,7 @@ class Outcome(enum.Enum):
 
 
 def judge_start(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
-    """Starts on ``fs``, in which the file ``path`` is damaged, and reads everything in every way."""
+    """Open the log directory on ``fs``, whose file ``path`` is damaged, and read all records in all ways."""
     size = len(fs.files().get(path, b""))
     with said() as lines:
         try:
@@ -133,7 +134,7 @@ def judge_start(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
 
 
 def judge_payments(directory: LogDirectory, path: str) -> Outcome:
-    """The other partition: one record, flushed."""
+    """Judge the second partition, which has one flushed record."""
     if PAYMENTS in directory.quarantined:
         assert path in directory.quarantined[PAYMENTS].message
         return Outcome.NAMED
@@ -148,7 +149,7 @@ def judge_payments(directory: LogDirectory, path: str) -> Outcome:
 
 
 def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, lines: list[str]) -> Outcome:
-    """The partition with everything in it."""
+    """Judge the partition with all features."""
     if ORDERS in directory.quarantined:
         assert path in directory.quarantined[ORDERS].message
         return Outcome.NAMED
@@ -163,7 +164,7 @@ def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, li
 
 
 def judge_log(image: Image, log: PartitionLog, path: str, *, end_offset: int | None = None) -> Outcome:
-    """Reads an open log in every way; what is not an error is what was written."""
+    """Read an open log in all ways: each read must return what was written, or raise an error."""
     end = image.log_end_offset if end_offset is None else end_offset
     assert log.log_start_offset == image.log_start_offset, "deleted records came back, or others went"
     kept = {offset: record for offset, record in image.records.items() if offset < end}
@@ -222,7 +223,7 @@ def _read_all(
 
 @contextmanager
 def said() -> Iterator[list[str]]:
-    """What the log's modules tell the process's log."""
+    """Collect the lines that the modules of the log write to the process's logger."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

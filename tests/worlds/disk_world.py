@@ -1,4 +1,4 @@
-"""Real disks that a test may fill, break and remove; and producers that retry."""
+"""Real disks that a test may fill, break and remove; and producers that retry failed appends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tests.worlds.broker_world import Cluster, Stream, Topic, batch, produce_par
 
 
 def run(*command: str) -> None:
-    """CalledProcessError with what it said."""
+    """Run a command; raise CalledProcessError, with the command's output, if it fails."""
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 def mount(*arguments: str) -> None:
-    """Skips the test where mounting is not allowed; as root, which CI is, it is."""
+    """Mount a disk; skip the test where mounting is not allowed. (In CI the tests run as root, so mounting is
+    allowed.)"""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a disk of its own")
     try:
@@ -36,7 +37,7 @@ def free_bytes(path: Path) -> int:
 
 
 def directory_of(cluster: Cluster, topic: Topic) -> dict[int, str]:
-    """Which directory (its name) has each partition; those in a directory that is offline are missing."""
+    """The name of the directory of each partition; partitions in an offline directory are missing."""
     answer = cluster.admin.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(), timeout=20)
     return {
         item.partition: Path(directory.path).name
@@ -47,14 +48,14 @@ def directory_of(cluster: Cluster, topic: Topic) -> dict[int, str]:
 
 
 def offline(cluster: Cluster) -> list[str]:
-    """The names of the directories that are offline."""
+    """The names of the offline directories."""
     answer = cluster.admin.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(), timeout=20)
     return [Path(directory.path).name for directory in answer.directories if directory.error.code]
 
 
 class Load(threading.Thread):
-    """Appends numbered batches to one partition, one after the other, until told to stop. A number that was refused is
-    never used again: so what is in the log twice, or out of order, was not put there by us."""
+    """Appends numbered batches to one partition, one after the other, until it is stopped. A number whose append failed
+    is never used again. So if the log has a number twice, or out of order, the broker has caused that."""
 
     def __init__(self, topic: Topic, partition: int, *, value_bytes: int, first: int = 0) -> None:
         super().__init__(daemon=True)
@@ -95,12 +96,13 @@ class Load(threading.Thread):
 
 
 def numbers_in(topic: Topic, partition: int) -> list[int]:
-    """The numbers of all values that a ``Load`` has written, in the order of the log."""
+    """The numbers of all values that a ``Load`` has written, in log order."""
     return [int.from_bytes(value[:8], "big") for value in topic.read(0, partition) if value is not None and value[8:]]
 
 
 def check_nothing_lost(topic: Topic, partition: int, acknowledged: list[int]) -> None:
-    """Everything acknowledged is there, in order, once; more may be there (refused or unanswered at the end)."""
+    """Check that the log has every acknowledged number once, in order; it may also have numbers that were refused or
+    not answered."""
     found = numbers_in(topic, partition)
     assert found == sorted(set(found)), f"{topic.name}-{partition}: twice, or out of order"
     missing = sorted(set(acknowledged) - set(found))

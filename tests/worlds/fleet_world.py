@@ -1,4 +1,4 @@
-"""One controller and several brokers as real processes, and topics whose partitions they replicate."""
+"""One controller and several brokers as real processes, and topics with replicas on these brokers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _names = itertools.count()
 
 
 class Fleet:
-    """``with Fleet(directory) as fleet``. Brokers have the ids 1, 2, 3, ...; ``keys`` are theirs."""
+    """Use it as ``with Fleet(directory) as fleet``. The brokers have the ids 1, 2, 3, ...; ``keys`` are their
+    configuration keys."""
 
     def __init__(self, directory: Path, brokers: int = 3, **keys: str) -> None:
         self.directory = directory
@@ -98,11 +99,11 @@ class Fleet:
         self.brokers[broker_id].kill()
 
     def restart(self, broker_id: int) -> None:
-        """Returns when it serves."""
+        """Start a broker again; return when it serves."""
         self.brokers[broker_id].start()
 
     def replace_disk(self, broker_id: int) -> None:
-        """The broker's only disk is a new one, formatted and empty."""
+        """Replace the broker's only disk by a new one, which is formatted and empty."""
         data = self.brokers[broker_id].data
         shutil.rmtree(data)
         format_directories([str(data)], cluster_id="tests", node_id=broker_id)
@@ -133,7 +134,7 @@ class Fleet:
     def topic(
         self, partitions: int = 1, *, on: Iterable[int] | None = None, replicas: int = 3, **configs: str
     ) -> ReplicatedTopic:
-        """A new topic. ``on``: where each partition is to be, its leader first; else where the controllers like."""
+        """A new topic. ``on``: the brokers of each partition's replicas, leader first; None: the controllers choose."""
         name = f"topic-{next(_names)}"
         new = admin_pb2.NewTopic(name=name, configs={key.replace("_", "."): value for key, value in configs.items()})
         if on is None:
@@ -152,7 +153,7 @@ class Fleet:
 
 
 class ReplicatedTopic:
-    """A topic, seen through whichever brokers live."""
+    """A topic, with requests to any live broker."""
 
     def __init__(self, fleet: Fleet, name: str, partitions: int) -> None:
         self.fleet = fleet
@@ -162,7 +163,7 @@ class ReplicatedTopic:
     # -- metadata ----------------------------------------------------------------------------------------------------
 
     def state(self, partition: int = 0) -> Any:
-        """As a broker that lives has it."""
+        """The partition's metadata on a live broker."""
         return until(lambda: self._described(), f"somebody to tell of {self.name}", LONG_S).partitions[partition]
 
     def _described(self) -> Any:
@@ -202,7 +203,7 @@ class ReplicatedTopic:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def try_append(self, records: bytes, partition: int = 0, *, acks: Any = produce_pb2.ACKS_ALL) -> Any:
-        """One attempt at the current leader: its result. Raises grpc.RpcError when it is down."""
+        """Try once to append at the current leader; return the result. Raises grpc.RpcError when the leader is down."""
         leader = self.leader(partition)
         if leader < 0:
             return None
@@ -212,7 +213,7 @@ class ReplicatedTopic:
             return result
 
     def append(self, *values: bytes, partition: int = 0, acks: Any = produce_pb2.ACKS_ALL) -> int:
-        """Append one batch, trying again while nothing was written for sure; its base offset."""
+        """Append one batch and return its base offset; retry as long as certainly nothing was written."""
         records = batch(*values)
 
         def appended() -> Any:
@@ -227,7 +228,7 @@ class ReplicatedTopic:
         return int(until(appended, f"an append to {self.name}-{partition}", LONG_S).base_offset)
 
     def try_read(self, offset: int, partition: int = 0) -> bool:
-        """One fetch at the current leader; False for an error response."""
+        """Fetch once from the current leader; return False for an error response."""
         leader = self.wait_leader(lambda _: True, partition)
         with Stream(fetch_pb2_grpc.FetchStub(self.fleet.channel(leader)).Fetch) as stream:
             stream.send(fetch_request(1, fetch_partition(self.name, offset, partition), max_wait_ms=0))
@@ -235,7 +236,7 @@ class ReplicatedTopic:
             return not result.error.code
 
     def delete_records(self, before: int, partition: int = 0) -> int:
-        """The log start afterwards."""
+        """Delete the records before an offset; return the new log start offset."""
         item = offsets_pb2.DeleteRecordsPartition(topic=self.name, partition=partition, before_offset=before)
         stub = offsets_pb2_grpc.OffsetsStub(self.fleet.channel(self.leader(partition)))
         request = offsets_pb2.DeleteRecordsRequest(partitions=[item], timeout_ms=int(LONG_S * 1000))
@@ -244,7 +245,7 @@ class ReplicatedTopic:
         return int(result.low_watermark)
 
     def read(self, partition: int = 0) -> list[bytes | None]:
-        """Every value that a consumer finds at the leader now."""
+        """All values that a consumer can read from the leader now."""
         leader = self.wait_leader(lambda _: True, partition)
         channel = self.fleet.channel(leader)
         offset, end = self.offset(partition, earliest=True), self.offset(partition)
@@ -261,7 +262,7 @@ class ReplicatedTopic:
         return found
 
     def offset(self, partition: int = 0, *, earliest: bool = False) -> int:
-        """The high watermark, as the leader tells it; or where the log starts."""
+        """The high watermark according to the leader; with ``earliest``, the log start offset."""
 
         def asked() -> Any:
             leader = self.leader(partition)
@@ -289,13 +290,13 @@ class ReplicatedTopic:
         return self.fleet.brokers[broker_id].data / f"{self.name}-{partition}"
 
     def bytes_on(self, broker_id: int, partition: int = 0) -> bytes:
-        """All batches of a replica, in order, across segments."""
+        """All batches of one replica, in order, from all segments."""
         return b"".join(
             each.read_bytes().rstrip(b"\0") for each in sorted(self.path(broker_id, partition).glob("*.log"))
         )
 
     def wait_same_bytes(self, *brokers: int, partition: int = 0) -> bytes:
-        """Until these brokers have the same bytes, and more than none; the bytes."""
+        """Wait until the replicas on these brokers have the same bytes, at least one; return these bytes."""
 
         def same() -> bytes | None:
             found = {self.bytes_on(broker_id, partition) for broker_id in brokers}
@@ -305,8 +306,8 @@ class ReplicatedTopic:
 
 
 class Load(threading.Thread):
-    """Appends numbered batches with acks=all to the current leader, one after the other. The number of an append that
-    failed, or whose outcome is unknown, is not used again."""
+    """Appends numbered batches with acks=all to the current leader, one after the other. If an append fails, or its
+    outcome is unknown, its number is not used again."""
 
     def __init__(self, topic: ReplicatedTopic, partition: int = 0) -> None:
         super().__init__(daemon=True)
@@ -333,7 +334,7 @@ class Load(threading.Thread):
                 self._stopping.wait(0.02)
 
     def wait_for(self, more: int) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until ``more`` additional appends are acknowledged."""
         wanted = len(self.acknowledged) + more
         until(lambda: len(self.acknowledged) >= wanted, f"{more} more acknowledged appends", LONG_S)
 
@@ -345,7 +346,7 @@ class Load(threading.Thread):
 
 
 def check_nothing_lost(topic: ReplicatedTopic, acknowledged: list[int], partition: int = 0) -> None:
-    """Every acknowledged number is there, once, in order."""
+    """Check that the log has every acknowledged number once, in order."""
     found = [int(value) for value in topic.read(partition) if value is not None]
     assert found == sorted(set(found)), f"{topic.name}-{partition}: twice, or out of order"
     missing = sorted(set(acknowledged) - set(found))

@@ -1,7 +1,7 @@
-"""Controllers simulated for followers of the metadata: real calls over loopback, a log in memory.
+"""Simulated controllers for code that follows the metadata: real gRPC calls over loopback, a log in memory.
 
-A ``Quorum`` is the truth: what is committed, and the leader. A ``Member`` is one controller with its own knowledge of
-it: the real FollowMetadata and ReadIndex (headrace_controller.handlers.follow) on its listener.
+A ``Quorum`` has the true state: the committed records, and the leader. A ``Member`` is one controller, with its own
+knowledge of that state. Its listener runs the real FollowMetadata and ReadIndex (headrace_controller.handlers.follow).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ WAIT_S = 60.0
 
 
 def note(key: str, value: str) -> ConfigRecord:
-    """A record that costs nothing and can be read back: a setting of broker 7."""
+    """A small metadata record whose effect a test can read: a configuration key of broker 7."""
     return ConfigRecord(2, "7", key, value)
 
 
 class Quorum:
-    """What is committed, by which leader in which term."""
+    """The committed batches, and the current leader and term."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []  # (base offset, next offset, bytes)
@@ -51,7 +51,7 @@ class Quorum:
         return self.image.next_offset
 
     def commit(self, *records: MetadataRecord) -> int:
-        """One decision; its metadata offset. Members that hear of it at once apply it."""
+        """Commit one decision; return its metadata offset. Members that are not deaf apply the decision at once."""
         base = self.end
         data = encode_decision(records, timestamp_ms=1, base_offset=base, epoch=self.term)
         self.batches.append((base, base + len(records), data))
@@ -65,7 +65,7 @@ class Quorum:
         return self.commit(TopicRecord(name, name.encode().ljust(16, b".")))
 
     def elect(self, node_id: int) -> None:
-        """A new term. Those who are deaf do not hear of it."""
+        """A new term. Members that are deaf do not learn of the new leader."""
         self.term += 1
         self.leader_id = node_id
         for member in self.members:
@@ -76,8 +76,8 @@ class Quorum:
 
 
 class Member:
-    """One controller: what it has applied (``image``), and its belief about the leader. ``is_deaf``: it receives
-    nothing; as leader, its barriers do not end."""
+    """One controller: what it has applied (``image``), and which leader it believes in. ``is_deaf``: the member
+    receives nothing; if it is the leader, its read barriers never end."""
 
     def __init__(self, quorum: Quorum, node_id: int, log_start: int = 0) -> None:
         self.quorum = quorum
@@ -98,7 +98,7 @@ class Member:
         self.catch_up()
 
     def catch_up(self, end: int | None = None) -> None:
-        """Apply what is committed (up to ``end``)."""
+        """Apply the committed batches (up to ``end``)."""
         for base, next_offset, data in self.quorum.batches:
             if self.image.next_offset <= base and (end is None or next_offset <= end):
                 (batch,) = decode_batches(data)
@@ -161,7 +161,7 @@ class Member:
 
 
 class Served(cluster_pb2_grpc.ClusterServicer):
-    """A member on a listener. ``stop`` breaks all connections; ``start`` takes the same port again."""
+    """A Member that serves on a listener. ``stop`` breaks all connections; ``start`` listens on the same port again."""
 
     def __init__(self, member: Member, clock: Clock | None = None) -> None:
         self.member = member
@@ -189,7 +189,7 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         self.service.start()
 
     async def stop(self, *, forget: bool = False) -> None:
-        """``forget``: no node names its address any more."""
+        """``forget``: no other node reports this member's address any more."""
         if self._listener is not None:
             self.service.close()
             await self._listener.stop(0)
@@ -201,14 +201,14 @@ class Served(cluster_pb2_grpc.ClusterServicer):
 
 
 class ServedByFormerRelease(Served):
-    """A controller of the release before: it serves ReadIndex under its former name only."""
+    """A controller of the previous release, which serves ReadIndex under its former name only."""
 
     ReadIndex = cluster_pb2_grpc.ClusterServicer.ReadIndex
 
 
 @contextlib.asynccontextmanager
 async def serving(members: Iterable[Member], *, former: Container[int] = ()) -> AsyncIterator[list[Served]]:
-    """``former``: ids of the members that are of the release before."""
+    """``former``: ids of the members that run the previous release."""
     served = [ServedByFormerRelease(member) if member.node_id in former else Served(member) for member in members]
     try:
         for each in served:
@@ -221,7 +221,7 @@ async def serving(members: Iterable[Member], *, former: Container[int] = ()) -> 
 
 @contextlib.asynccontextmanager
 async def running(work: Any) -> AsyncIterator[asyncio.Task[Any]]:
-    """A task for as long as the block lasts; what it raises by itself is raised here."""
+    """Run a task for the duration of a ``with`` block; raise the task's own error if it fails."""
     task = asyncio.ensure_future(work)
     try:
         yield task

@@ -1,4 +1,4 @@
-"""A broker that follows, and the test as its leader: it answers joins and pushes batches."""
+"""A broker that follows a partition; the test is the partition's leader: it answers joins and pushes batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batches(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
 
 
 class Leader:
-    """Stands for the streams, and for the broker at their other end."""
+    """Stands for the streams to leaders, and for the broker at the other end of a stream."""
 
     def __init__(self) -> None:
         self.replica: FollowerReplica | None = None
@@ -99,7 +99,7 @@ class Leader:
                 await asyncio.wait([asyncio.ensure_future(self._changed.wait())], timeout=0.05)
 
     async def asked(self) -> Join:
-        """Its next join, once it can."""
+        """The follower's next join, as soon as it may join."""
         await self.until(lambda: self.wanted and self.follower.can_join)
         self.wanted.clear()
         self.acks.clear()
@@ -128,7 +128,8 @@ class Leader:
 
 
 class FollowersWorld:
-    """``async with FollowersWorld() as (broker, leader)``: broker 1 follows broker 2 in orders-0."""
+    """Use it as ``async with FollowersWorld() as (broker, leader)``: broker 1 follows broker 2 in partition
+    orders-0."""
 
     def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
         self.fs = fs or CrashingFileSystem()

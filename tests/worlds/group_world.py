@@ -1,8 +1,9 @@
-"""A shard's groups without a network: members that behave as clients do, a log, and coordinators that start and stop.
+"""The groups of one shard without a network: members that behave like clients, a log, and coordinators that start and
+stop.
 
-A member keeps the protocol's promises: it reads its last assignment, revokes before it reports so, stops when it is
-removed, and stops when its connection has been broken for the grace period. Its messages stay in order, as on a stream,
-until the test delivers them.
+A member keeps the promises of the protocol: it reads its last assignment, revokes a partition before it reports that,
+stops when it is removed, and stops when its connection has been broken for the grace period. The messages of a member
+stay in order, as on a stream, until the test delivers them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def parts(name: str, *numbers: int) -> frozenset[Part]:
 
 
 class GroupShardWorld:
-    """A coordinator of one shard, its log, and the time."""
+    """The coordinator of one shard, its log, and the time."""
 
     def __init__(
         self,
@@ -73,7 +74,8 @@ class GroupShardWorld:
     # -- the coordinator ---------------------------------------------------------------------------------------------
 
     def take_over(self, *, keep: int | None = None) -> Groups:
-        """Another process serves the shard from now on; ``keep``: of the log (the rest was never committed)."""
+        """Another process becomes the shard's coordinator. ``keep``: how many records of the log remain (the other
+        records were never committed)."""
         if keep is not None:
             del self.log[keep:]
         self.groups = Groups(self.settings, awaits_proof=self.awaits_proof)
@@ -116,7 +118,7 @@ class GroupShardWorld:
         self._done(self.groups.tick(self.now_ms))
 
     def sleep(self, duration_ms: int) -> None:
-        """Time passes, and what is due meanwhile is done when it is."""
+        """Advance the time; work that becomes due meanwhile runs at its time."""
         end_ms = self.now_ms + duration_ms
         while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -135,7 +137,7 @@ class GroupShardWorld:
         return reply
 
     def join(self, *names: str, **about: Any) -> list[Client]:
-        """Members that have joined and received their assignments."""
+        """Make members that join and receive their assignments."""
         made = [Client(self, name, **about) for name in names]
         for client in made:
             client.join()
@@ -143,7 +145,7 @@ class GroupShardWorld:
         return made
 
     def converge(self, rounds: int = 30) -> None:
-        """All connected members heartbeat and receive until nothing is in flight."""
+        """Let all connected members send heartbeats and receive responses until no message is in flight."""
         for _ in range(rounds):
             for client in self.clients.values():
                 client.hear_all()
@@ -158,7 +160,7 @@ class GroupShardWorld:
 
 
 class Client:
-    """A member. ``reading``: what it reads at this moment."""
+    """A member. A simulated group member; ``reading`` has the partitions that it reads now."""
 
     def __init__(
         self, shard: GroupShardWorld, name: str, *, subscribes: Iterable[str] = ("orders",), **about: Any
@@ -182,7 +184,7 @@ class Client:
 
     @property
     def has_news(self) -> bool:
-        """Is there something that the coordinator does not know of it yet, or it has not heard?"""
+        """Whether there is a message for the member, or a state of it that the coordinator does not know yet."""
         if not self.is_member or self.connection is None:
             return bool(self.inbox)
         return bool(self.inbox) or self._said != (self.epoch, self.revision, self.reading)
@@ -194,7 +196,7 @@ class Client:
             self.cut_ms = None
 
     def cut(self) -> None:
-        """The connection breaks with all messages in flight; only ``disconnect`` informs the coordinator."""
+        """Break the connection, with all messages in flight; only ``disconnect`` informs the coordinator."""
         if self.connection is not None:
             self.cut_ms = self.shard.now_ms
         self.connection = None
@@ -213,7 +215,8 @@ class Client:
         self.is_member = False
 
     def pause_if_cut_off(self) -> None:
-        """The client's half of the grace: without a connection for so long, it reads nothing until it is answered."""
+        """The client's side of the grace period: after that time without a connection, the member reads nothing until
+        it gets a response."""
         if self.cut_ms is not None and self.shard.now_ms - self.cut_ms >= self.shard.settings.connection_grace_ms:
             self.reading = self.letting_go = frozenset()
 
@@ -255,7 +258,7 @@ class Client:
         return reply
 
     def hear(self, *, lets_go: bool = True) -> None:
-        """The next message arrives; with ``lets_go`` what is to be let go is let go at once."""
+        """Receive the next message; with ``lets_go`` the member releases revoked partitions at once."""
         message = self.inbox.popleft()
         if isinstance(message, MemberRemoved):
             self.removed = message
@@ -279,7 +282,7 @@ class Client:
             self.hear()
 
     def leave_without_answer(self) -> None:
-        """It leaves without a response."""
+        """Leave the group without receiving a response."""
         self.reading = self.letting_go = frozenset()
         self.is_member = False
         self.cut()

@@ -1,6 +1,6 @@
-"""Groups under any order of events: members join, leave, lag, lose connections; messages cross; coordinators change,
-with truncated decisions; topics grow and are deleted. No two members ever read the same partition, and at the end every
-partition has a reader."""
+"""Groups under any order of events: members join, leave, lag and lose connections; messages cross; coordinators change,
+with truncated decisions; topics grow and are deleted. No two members may ever read the same partition, and at the end
+every partition must have a reader."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @rule(duration_ms=st.sampled_from([1, 100, 499, 501, 5_000, 46_000]))
     def sleep(self, duration_ms: int) -> None:
-        """Members heartbeat in time, unless their connections are broken; all that is due is done when it is."""
+        """Advance the time. Members send heartbeats in time unless their connections are broken, and all due work runs
+        at its time."""
         left_ms = duration_ms
         while left_ms > 0:
             step_ms = min(left_ms, 400)
@@ -107,14 +108,15 @@ class GroupsMachine(RuleBasedStateMachine):
                         client.heartbeat()
 
     def stop_who_is_cut_off(self, step_ms: int) -> None:
-        """Clients look at the clock all the time, not only when the machine lets them."""
+        """Stop members whose grace period ends during this step: real clients check the clock all the time, not only
+        when the test advances it."""
         for client in self.shard.clients.values():
             if client.cut_ms is not None and self.shard.now_ms + step_ms - client.cut_ms >= GRACE_MS:
                 client.reading = client.letting_go = frozenset()
 
     @rule(orders=st.integers(0, 8), audit=st.integers(0, 3))
     def topics_change(self, orders: int, audit: int) -> None:
-        """Partitions are only ever added, and a topic goes as a whole."""
+        """Change the topics: partitions can only be added, and a topic is deleted as a whole."""
         self.counts["orders"] = max(self.counts["orders"], orders)
         if audit == 0:
             self.counts.pop("audit", None)
@@ -124,14 +126,14 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """Another coordinator replays the log. Members without connection get a new grace period; no other member's
-        begins."""
+        """Another coordinator takes over the shard and replays the log. Members without a connection get a new grace
+        period; the grace period of other members does not begin."""
         self.shard.take_over()
 
     @precondition(lambda self: self.members())
     @rule(number=st.integers(0, 10), leaves=st.booleans(), kept=st.integers(0, 12))
     def append_is_cut_off(self, number: int, leaves: bool, kept: int) -> None:
-        """Only the first records of a decision are in the log, no response is sent, and another coordinator takes
+        """Only the first records of a decision reach the log, no response is sent, and another coordinator takes
         over."""
         client = self.one(number)
         about = {"instance_id": client.about.get("instance_id")}
@@ -189,7 +191,7 @@ class GroupsMachine(RuleBasedStateMachine):
         assert self.shard.groups._state.groups[GROUP].owners == copy._state.groups[GROUP].owners
 
     def teardown(self) -> None:
-        """At the end all live members return, and every partition has a reader."""
+        """At the end all live members return, and every partition must have a reader."""
         if not hasattr(self, "shard"):
             return
         for client in self.members():

@@ -1,5 +1,5 @@
-"""Two scripted coordinators behind real sockets: groups "a..." belong to the first, all others to the second. Offsets,
-members and topics are plain tables."""
+"""Two scripted coordinators with real sockets: groups whose name begins with "a" belong to the first, all others to the
+second. Offsets, members and topics are plain tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOPIC_IDS = {"orders": b"o" * 16, "clicks": b"c" * 16}
 
 
 class StandinGroupsWorld:
-    """What both know. ``failures``: errors that the next calls of a method meet, one each."""
+    """What both know. ``failures``: the errors that the next calls of a method return, one error per call."""
 
     def __init__(self) -> None:
         self.coordinators = [Coordinator(self, 0), Coordinator(self, 1)]
@@ -70,7 +70,7 @@ class StandinGroupsWorld:
 
 
 class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServicer, offsets_pb2_grpc.OffsetsServicer):
-    """One of the two; it is a broker as well, for metadata and logs."""
+    """One of the two coordinators; it is also a broker, for metadata and logs."""
 
     def __init__(self, world: StandinGroupsWorld, index: int) -> None:
         self.world = world
@@ -268,7 +268,7 @@ def _abort(context: Any, error: HeadraceError) -> None:
 
 
 def member(member_id: str, client_id: str, *parts: tuple[str, int], **more: Any) -> groups_pb2.DescribedMember:
-    """One that reads ``parts``."""
+    """A member that reads ``parts``."""
     described = groups_pb2.DescribedMember(
         member_id=member_id, client_id=client_id, host="127.0.0.1", member_epoch=4, topics=["orders"], **more
     )

@@ -1,4 +1,5 @@
-"""Common parts of the log's tests: batches with identifying values, a directory in memory, and a full read."""
+"""Common parts of the log's tests: batches with recognizable values, a log directory in memory, and a read of the whole
+log."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ NOW_MS = 1_700_000_000_000
 
 
 def batch(*values: str, timestamp_ms: int = NOW_MS, pad: int = 0) -> bytes:
-    """One uncompressed batch; record i has the time ``timestamp_ms + i``."""
+    """Make one uncompressed batch; record i has the timestamp ``timestamp_ms + i``."""
     return encode_batch([(timestamp_ms + i, None, value.encode() + b"." * pad, []) for i, value in enumerate(values)])
 
 
 def formatted() -> CrashingFileSystem:
-    """A file system with one formatted, durable log directory."""
+    """A file system with one formatted log directory, whose files are durable."""
     fs = CrashingFileSystem()
     format_directory(fs, ROOT, cluster_id="test", node_id=1)
     return fs
@@ -34,7 +35,7 @@ def formatted() -> CrashingFileSystem:
 def open_directory(
     fs: CrashingFileSystem, config: LogConfig | None = None, clock: ManualClock | None = None
 ) -> LogDirectory:
-    """Every use of a log's descriptor may close another log's: that must have no effect."""
+    """Make every use of a log's descriptor close a descriptor of another log if possible: that must have no effect."""
     chosen = config or LogConfig()
     return LogDirectory.open(
         DescriptorCache(fs, 1),
@@ -46,7 +47,7 @@ def open_directory(
 
 
 def values_of(log: PartitionLog, max_bytes: int = 1 << 20) -> list[str]:
-    """Every value in the log, through reads; asserts that offsets have no gap and batches are sound."""
+    """Read all values of the log; check that offsets have no gap and that batches are sound."""
     values: list[str] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -63,5 +64,5 @@ def values_of(log: PartitionLog, max_bytes: int = 1 << 20) -> list[str]:
 
 
 def log_files(fs: CrashingFileSystem) -> dict[str, bytes]:
-    """What a second recovery must leave alone: every file but the lock."""
+    """The files that a second recovery must not change: all files except the lock."""
     return {path: data for path, data in fs.files().items() if not path.endswith("/.lock")}

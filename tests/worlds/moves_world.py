@@ -1,4 +1,4 @@
-"""The cluster world with brokers that follow their leaders, and time that passes: for tests of moves."""
+"""A ClusterWorld with brokers that follow their leaders, and with a clock that advances: for tests of reassignments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worlds.cluster_world import ClusterWorld
 
 
 class MovesWorld(ClusterWorld):
-    """``brokers``: broker 1 to ``count``, all live, in ``racks`` if given."""
+    """Brokers 1 to ``count``, all live, in ``racks`` if given."""
 
     def __init__(self, count: int, *, racks: Iterable[str | None] = (), seed: int = 0, **settings: Any) -> None:
         super().__init__(seed, **settings)
@@ -43,7 +43,7 @@ class MovesWorld(ClusterWorld):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def upkeep(self, *, steps_max: int = 1_000) -> list[MetadataRecord]:
-        """All that time demands now; the records of it."""
+        """Apply all decisions that are due by time; return their records."""
         begin = len(self.log)
         for _ in range(steps_max):
             decision = self.core.upkeep(self.now_ms)
@@ -55,7 +55,7 @@ class MovesWorld(ClusterWorld):
         raise AssertionError(f"no end of upkeep: {self.log[-3:]}")
 
     def pass_time(self, ms: float, *, but: Iterable[int] = ()) -> None:
-        """Brokers heartbeat meanwhile, all of them ``but`` some; what time demands is done."""
+        """Advance the time: all brokers ``but`` some send heartbeats, and decisions that become due are applied."""
         silent = set(but)
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
@@ -69,8 +69,7 @@ class MovesWorld(ClusterWorld):
     # -- replication --------------------------------------------------------------------------------------------------
 
     def catch_up(self, *, at_most: int = 1_000_000, but: Iterable[int] = ()) -> int:
-        """Leaders take into their ISR the replicas that live and are not in it, of ``at_most`` partitions; of how many
-        they did."""
+        """Let leaders add live replicas to the ISR, in ``at_most`` partitions; return the number of partitions."""
         away, taken = set(but), 0
         for topic in self.image.topics.values():
             for number in range(len(topic.partitions)):
@@ -106,7 +105,7 @@ class MovesWorld(ClusterWorld):
             raise result.error
 
     def settle(self, *, rounds_max: int = 200, but: Iterable[int] = ()) -> int:
-        """Upkeep and catching up until nothing moves any more; the rounds that it took."""
+        """Alternate upkeep and catching up until no reassignment remains; return the number of rounds."""
         for rounds in range(rounds_max):
             self.upkeep()
             if not (self.image.ledger.reassigning or self.image.ledger.queued):
@@ -125,7 +124,7 @@ class MovesWorld(ClusterWorld):
         return [each.error for each in reply]
 
     def move(self, topic: str, number: int, targets: tuple[int, ...] | None, **options: Any) -> None:
-        """One of them; a refusal is raised."""
+        """Request one reassignment; raise the error if it is refused."""
         (error,) = self.reassign({(topic, number): targets}, **options)
         if error is not None:
             raise error
@@ -143,7 +142,7 @@ class MovesWorld(ClusterWorld):
 
 
 def with_replicas(count: int, *replicas: tuple[int, ...], **settings: Any) -> MovesWorld:
-    """Brokers and a topic t with these replicas."""
+    """Make brokers, and a topic t with these replicas."""
     world = MovesWorld(count, **settings)
     world.topic("t", list(replicas))
     return world

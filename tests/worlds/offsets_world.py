@@ -1,4 +1,4 @@
-"""Groups as the offsets see them, set by hand, and a shard's offsets over them."""
+"""Group states that a test sets, and the committed offsets of a shard that depend on these groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW_MS = 1_800_000_000_000
 
 @dataclass
 class Group:
-    """``members``: id -> epoch. ``empty_since_ms`` counts while there are none."""
+    """``members`` maps member ids to member epochs. ``empty_since_ms`` counts while the group has no members."""
 
     members: dict[str, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
@@ -30,7 +30,7 @@ class Group:
 
 
 class GroupsByHand:
-    """A GroupStateMachine whose groups are what a test says they are."""
+    """Stands for GroupStateMachine: its groups are what the test sets."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
@@ -103,7 +103,7 @@ class GroupsByHand:
 
 
 class OffsetsWorld:
-    """A shard's offsets; all their records are kept, and ``successor`` replays them."""
+    """The offsets of one shard; all records are kept, and ``successor`` replays them."""
 
     def __init__(self, settings: OffsetSettings | None = None) -> None:
         self.groups = GroupsByHand()
@@ -127,7 +127,7 @@ class OffsetsWorld:
         return groups
 
     def successor(self) -> OffsetsLogic:
-        """A new owner of the shard that has replayed the log."""
+        """A new coordinator of the shard, which has replayed the log."""
         logic = OffsetsLogic(self.groups, self.settings)
         for key, value in self.log:
             logic.replay(key, value)

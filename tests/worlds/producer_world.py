@@ -1,5 +1,5 @@
-"""Common parts of tests of producer state: idempotent batches, a list of all appends, and the expected table, computed
-independently of the log."""
+"""Common parts of the tests of producer state: idempotent batches, a list of all appends, and the expected producer
+table, computed independently of the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Sent(NamedTuple):
-    """A batch in the log."""
+    """A batch that was appended to the log."""
 
     base_offset: int
     count: int
@@ -39,7 +39,7 @@ def idempotent(
     offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A batch of a producer; ``producer_id`` -1: of one that is not idempotent."""
+    """Make a batch of a producer; ``producer_id`` -1 makes a batch without idempotence."""
     plain = producer_id < 0
     return encode_batch(
         [(timestamp_ms, None, f"{producer_id}:{sequence + i}".encode(), []) for i in range(count)],
@@ -52,7 +52,7 @@ def idempotent(
 
 
 def append(log: PartitionLog, *batches: bytes, leader_epoch: int = 0) -> AppendInfo | HeadraceError:
-    """One request with these batches."""
+    """Append one request with these batches."""
     (outcome,) = log.append_many([Append(data=b"".join(batches), leader_epoch=leader_epoch)])
     return outcome
 
@@ -62,7 +62,7 @@ Expected = dict[int, tuple[int, int, list[tuple[int, int]]]]
 
 
 def expected_of(sent: list[Sent], end: int) -> Expected:
-    """What must be known of the producers of a log that ends at ``end``."""
+    """The producer state that must be known of a log that ends at ``end``."""
     found: Expected = {}
     for batch in sent:
         if batch.next_offset > end or batch.producer_id < 0:
@@ -76,7 +76,7 @@ def expected_of(sent: list[Sent], end: int) -> Expected:
 
 
 def check_table(table: ProducerTable, expected: Expected, *, whole_window: bool = False) -> None:
-    """``table`` says what ``expected`` does; of each window it may lack the older batches."""
+    """Check that ``table`` has the expected state; each producer's window may lack older batches."""
     assert {entry.producer_id for entry in table} == set(expected)
     for entry in table:
         epoch, timestamp_ms, batches = expected[entry.producer_id]
@@ -88,7 +88,7 @@ def check_table(table: ProducerTable, expected: Expected, *, whole_window: bool 
 
 
 class Producers:
-    """Producers that write to a log, and the list of what is in it."""
+    """Producers that write to a log, and the list of their appended batches."""
 
     def __init__(self, rng: random.Random, ids: int = 4) -> None:
         self.rng = rng
@@ -97,7 +97,7 @@ class Producers:
         self.clock_ms = NOW_MS
 
     def cut(self, end: int) -> None:
-        """The log was cut there."""
+        """Forget the batches behind ``end``, where the log was truncated."""
         self.sent = [batch for batch in self.sent if batch.next_offset <= end]
 
     def next_sequence(self, producer_id: int) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class Producers:
         return 0, self.rng.choice([0, 0, 2**31 - 2])
 
     def write(self, log: PartitionLog, requests: int = 1, leader_epoch: int = 0) -> None:
-        """Requests that are in one turn of the log's owner, with one to three batches each."""
+        """Append several requests in one pass of the log's writer, each with one to three batches."""
         appends, coming = [], []
         end = log.log_end_offset
         for _ in range(requests):
@@ -130,12 +130,13 @@ class Producers:
         assert log.log_end_offset == end
 
     def check(self, log: PartitionLog, *, whole_window: bool = False) -> None:
-        """The log's table is the one that its batches demand."""
+        """Check that the log's producer table matches the appended batches."""
         check_table(log.producers, expected_of(self.sent, log.log_end_offset), whole_window=whole_window)
         assert log.producers.next_offset == log.log_end_offset
 
     def check_window(self, log: PartitionLog) -> None:
-        """Every producer may send its last batches again: each is known by its first offset, and none is appended."""
+        """Send the last batches of every producer again: each must be answered with its first offset, and none may be
+        appended."""
         end = log.log_end_offset
         for producer_id in range(self.ids):
             its = [batch for batch in self.sent if batch.producer_id == producer_id]

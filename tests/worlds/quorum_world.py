@@ -1,4 +1,4 @@
-"""Several controllers without a network, moved by hand: each one's disk is in memory, all share one clock.
+"""Several controllers without a network, which the test drives: each one's disk is in memory, and all share one clock.
 
 world = QuorumWorld(3, rng)
 world.elect()                      -> the leader's node id
@@ -37,7 +37,7 @@ TICK_MS = 100
 
 @dataclass
 class Asked:
-    """What became of something that was asked for."""
+    """The outcome of a request to a controller."""
 
     results: list[Any] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class QuorumWorld:
         format_directories([ROOT], cluster_id=CLUSTER, node_id=node.node_id, fs=node.fs)
 
     def key(self, number: int) -> ReplicaKey:
-        """The node on the disk that it has now."""
+        """The replica key of a node: its id and the id of its current disk."""
         return ReplicaKey(number, read_meta(ROOT, fs=self.nodes[number].fs).directory_id)
 
     def start(self, number: int) -> QuorumController:
@@ -146,13 +146,13 @@ class QuorumWorld:
         self.lost(number)
 
     def lost(self, number: int) -> None:
-        """The others notice that its connections broke."""
+        """The other controllers notice that the node's connections have broken."""
         for other in self.alive():
             if other.node_id != number and other.voters.find(number) is not None:
                 other.peer_lost(other.voters.find(number) or self.key(number))
 
     def add_node(self, number: int) -> QuorumController:
-        """One that is no voter."""
+        """Add a controller that is no voter."""
         node = self.nodes[number] = Node(number, CrashingFileSystem())
         self.format(node)
         write_first_voters(node.fs, ROOT, VoterSet.of([]))
@@ -180,7 +180,7 @@ class QuorumWorld:
         self._cuts.clear()
 
     def deliver(self) -> None:
-        """All messages that are under way."""
+        """Deliver all messages that are in flight."""
         for _ in range(len(self.network)):
             message = self.network.popleft()
             if frozenset((message.sender.node_id, message.to.node_id)) in self._cuts or self.is_cut(message):
@@ -198,7 +198,7 @@ class QuorumWorld:
         controller.finish()
 
     def settle(self) -> None:
-        """Turns and messages, until nothing is left to do without time."""
+        """Let controllers take their turns and deliver messages, until no work remains that is due now."""
         for _ in range(10_000):
             due = [each for each in self.alive() if each.until_due_ms() <= 0]
             if not due and not self.network:
@@ -209,7 +209,7 @@ class QuorumWorld:
         raise AssertionError("the controllers never come to rest")
 
     def pass_ms(self, ms: int) -> None:
-        """Time passes tick by tick, and all do what is due."""
+        """Advance the time tick by tick; all controllers do the work that is due."""
         for _ in range(0, ms, TICK_MS):
             self.clock.advance(TICK_MS)
             self.settle()
@@ -233,7 +233,7 @@ class QuorumWorld:
 
     @property
     def leader(self) -> QuorumController:
-        """The active one of the highest term."""
+        """The active controller with the highest term."""
         return max((each for each in self.alive() if each.is_active), key=lambda each: each.term)
 
     def elect(self) -> QuorumController:
@@ -252,13 +252,13 @@ class QuorumWorld:
         return asked
 
     def call(self, method: Callable[..., None], *arguments: Any) -> Asked:
-        """``read``, ``add_voter`` and the like."""
+        """Call a controller method that reports its result later, such as ``read`` or ``add_voter``."""
         asked = Asked()
         method(*arguments, asked.results.append)
         return asked
 
     def do(self, request: Request) -> Answer:
-        """By the leader, to the end."""
+        """Send a request to the leader, and wait for its answer."""
         asked = self.ask(self.leader.node_id, request)
         self.settle()
         return asked.answer
@@ -285,7 +285,7 @@ class QuorumWorld:
         )
 
     def make_snapshots(self) -> None:
-        """Each one makes a snapshot of all that it has applied, if that is anything new."""
+        """Let each controller make a snapshot of its applied metadata, if there is anything new."""
         for controller in self.alive():
             job = controller.snapshot_due()
             if job is not None:
@@ -294,12 +294,12 @@ class QuorumWorld:
         self.settle()
 
     def snapshots(self, number: int) -> int:
-        """How many there are on the disk, without the first voters."""
+        """The number of snapshots on a node's disk, without the file of the first voters."""
         names = [path.rpartition("/")[2] for path in self.nodes[number].fs.files()]
         return sum(name.endswith(".checkpoint") and int(name[:20]) > 0 for name in names)
 
     def run_until_crash(self, ms: int) -> bool:
-        """Time passes; has one crashed?"""
+        """Advance the time; return whether a controller has crashed."""
         try:
             self.pass_ms(ms)
         except SimulatedCrash:
@@ -307,7 +307,8 @@ class QuorumWorld:
         return False
 
     def register_until_deposed(self, number: int) -> Asked:
-        """The leader is asked for what is written even within the reserve, until it cannot be; the last one."""
+        """Send the leader requests that may use the disk's reserve, until it has to give up its leadership; return the
+        last request."""
         for life in range(1, 10_000):
             asked = self.ask(
                 number,
@@ -327,7 +328,7 @@ class QuorumWorld:
         return sorted(self[number].image.topic_ids)
 
     def logs(self) -> dict[int, bytes]:
-        """Each one's whole log, as it lies on the disk."""
+        """The whole log of each controller, as stored on its disk."""
         return {
             number: b"".join(content for path, content in sorted(node.fs.files().items()) if path.endswith(".log"))
             for number, node in self.nodes.items()

@@ -1,4 +1,4 @@
-"""Controllers' links on loopback: real sockets and servers, with only the tested part of raft."""
+"""The raft links of controllers on loopback: real sockets and servers, without the rest of Raft."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class End:
-    """One controller's links, and what they told it."""
+    """The links of one controller, and the messages that they received."""
 
     def __init__(self, own: ReplicaKey, port: int, cluster_id: str = CLUSTER) -> None:
         self.key = own
@@ -79,7 +79,7 @@ def _streams(end: End, others: Sequence[ReplicaKey]) -> set[int]:
 
 @asynccontextmanager
 async def quorum(size: int) -> AsyncIterator[list[End]]:
-    """So many voters, all connected with each other."""
+    """Make ``count`` voters, each connected with all others."""
     ends = [End(key(node_id), free_port()) for node_id in range(1, size + 1)]
     members = voters_of(ends)
     for end in ends:

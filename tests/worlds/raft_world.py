@@ -1,9 +1,9 @@
-"""Raft nodes without anything around them: disks in memory, a network that a test (or a seed) moves by hand.
+"""Raft nodes alone: disks in memory, and a network whose messages a test (or a seed) moves.
 
-``Disk`` keeps what a real one would: it is written as ``Ready`` says, and a crash between two steps loses what was not
-forced. ``RaftWorld`` carries out what the nodes ask for, and checks after every step what must always hold (Raft,
-figure 3): one leader in a term; what is committed anywhere is committed everywhere the same, for ever; a leader has all
-of it.
+``Disk`` keeps what a real disk would keep: it is written as ``Ready`` demands, and a crash between two steps loses data
+that were not forced. ``RaftWorld`` does what the nodes request, and checks after every step what must always hold
+(Raft, figure 3). A term has one leader; a committed entry is the same everywhere and forever; a leader has all
+committed entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NODE_CLASS: type[RaftNode] = RaftNode
 
 
 def key(node_id: int, disk: int = 1) -> ReplicaKey:
-    """The replica of a node on its first, second, ... disk."""
+    """The replica key of a node with its first, second, ... disk."""
     return ReplicaKey(node_id, bytes([disk]) * 16)
 
 
@@ -42,13 +42,13 @@ def voters(*node_ids: int) -> VoterSet:
 
 
 def control(kind: EntryKind, term: int, base_offset: int, members: VoterSet) -> bytes:
-    """What a leader makes of its own entries: bytes that no other entry has."""
+    """The bytes of an entry that the leader itself makes; no other entry has the same bytes."""
     return f"[{kind.value} {term} at {base_offset}: {members}]".encode()
 
 
 @dataclass
 class Disk:
-    """What one replica has stored. Implements LogView."""
+    """The data that one replica has stored. Implements LogView."""
 
     start: SnapshotId
     hard_state: HardState = field(default_factory=HardState)
@@ -77,7 +77,7 @@ class Disk:
         )
 
     def carry_out(self, ready: Ready) -> bool:
-        """Step 2 of a Ready; False when it completed a snapshot that is damaged."""
+        """Carry out step 2 of a Ready; return False when that completes a damaged snapshot."""
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
         if ready.chunk is not None:
@@ -115,7 +115,7 @@ class Disk:
 
 
 class Replica:
-    """A node, its disk, and what it has applied."""
+    """A node, its disk, and the entries that it has applied."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Replica:
 
 
 class RaftWorld:
-    """See the module. Messages lie in ``network`` until they are delivered, doubled or lost."""
+    """See the module. Messages stay in ``network`` until the test delivers, doubles or loses them."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class RaftWorld:
             self.add(member)
 
     def add(self, own: ReplicaKey) -> Replica:
-        """A replica with an empty disk, which knows the first voters."""
+        """Add a replica with an empty disk, which knows the first voters."""
         replica = self.replicas[own] = Replica(own, Disk(self.first), self.settings, self.draw, self.node_class)
         return replica
 
@@ -186,7 +186,7 @@ class RaftWorld:
                 self.work(replica)
 
     def work(self, replica: Replica, *, crash_after: int | None = None) -> None:
-        """Have a replica do its pending work until there is none. ``crash_after``: it crashes before the n-th
+        """Let a replica do its pending work until none is left. ``crash_after``: the replica crashes before its n-th
         distinguishable step."""
         step = 0
 
@@ -220,11 +220,11 @@ class RaftWorld:
                 return
 
     def at(self, address: ReplicaKey) -> Replica | None:
-        """The receiver at an address: the network knows nodes, not their disks."""
+        """The replica at an address: the network knows node ids, not disks."""
         return next((replica for own, replica in self.replicas.items() if own.node_id == address.node_id), None)
 
     def deliver(self, message: Message) -> None:
-        """Deliver one message, unless the node is down."""
+        """Deliver one message, unless the receiver is down."""
         replica = self.at(message.to)
         if replica is None or not replica.is_up or self.is_cut(message.sender, message.to):
             return
@@ -232,7 +232,7 @@ class RaftWorld:
         self.work(replica)
 
     def settle(self, rounds: int = 5000) -> None:
-        """Deliver until the network is empty."""
+        """Deliver messages until the network is empty."""
         for _ in range(rounds):
             if not self.network:
                 return
@@ -242,11 +242,11 @@ class RaftWorld:
         raise AssertionError(f"the network never became quiet: {self.network[:5]}")
 
     def crash(self, replica: Replica) -> None:
-        """The process is gone, with all that was in its memory."""
+        """End a replica's process; the data in its memory are lost."""
         replica.is_up = False
 
     def kill(self, replica: Replica) -> None:
-        """A crash whose end the others see: the kernel closes its connections."""
+        """Crash a replica, and let the other replicas notice: the kernel closes its connections."""
         self.crash(replica)
         for other in self._up(()):
             other.node.peer_lost(replica.key)
@@ -256,7 +256,7 @@ class RaftWorld:
         self.work(replica)
 
     def elect(self, node_id: int) -> RaftNode:
-        """Time passes for one node only, until it leads."""
+        """Advance the time of one node only, until it is the leader."""
         for _ in range(100):
             self.tick(node_id)
             self.settle()
@@ -270,7 +270,7 @@ class RaftWorld:
         return entry
 
     def compact(self, replica: Replica, offset: int) -> None:
-        """The state machine takes a snapshot below ``offset``, which must be applied."""
+        """Let the state machine take a snapshot below ``offset``, up to which the replica must have applied the log."""
         assert offset <= replica.applied
         log = replica.node.log
         term = log.term_below(offset)
@@ -290,7 +290,7 @@ class RaftWorld:
         ]
 
     def on_ready(self, replica: Replica, ready: Ready) -> None:
-        """A hook for observers."""
+        """A hook that observers may override."""
 
     # -- what must always hold
 
@@ -302,7 +302,7 @@ class RaftWorld:
         assert ready.committed >= replica.applied, f"{replica.key}: the commit offset went back to {ready.committed}"
 
     def _check_complete(self, replica: Replica, term: int) -> None:
-        """Leader completeness (5.4): what was committed in earlier terms is in the leader's log."""
+        """Check leader completeness (5.4): the leader's log has all entries that were committed in earlier terms."""
         log = replica.node.log
         for entry in self.history.values():
             if entry.term < term and entry.next_offset > log.start.offset:
@@ -310,7 +310,7 @@ class RaftWorld:
                 assert found == entry.term, f"{replica.key} leads in {term} without {entry} (has term {found} there)"
 
     def _apply(self, replica: Replica, committed: int) -> None:
-        """State machine safety (5.4.3)."""
+        """Apply committed entries, and check state machine safety (5.4.3)."""
         start = replica.disk.start.place.offset
         if replica.applied < start:
             assert start <= committed, f"{replica.key} begins at {start}, beyond what it calls committed, {committed}"

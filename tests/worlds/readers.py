@@ -1,4 +1,5 @@
-"""Consumers of a group, each in its own thread, that note their assignments and records; and a producer with a rate."""
+"""Group consumers, each in its own thread, that record their assignments and the records they read; and a producer with
+a fixed rate."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def new_topic(bootstrap: str, partitions: int, *, copies: int | None = None, **c
 
 
 def send(bootstrap: str, topic: str, counts: Mapping[int, int], *, timestamps_ms: Sequence[int] | None = None) -> None:
-    """So many records to each partition, acknowledged; ``timestamps_ms``: of each partition's, in order."""
+    """Send this many records to each partition, and wait until they are acknowledged; ``timestamps_ms``: the timestamps
+    of each partition's records, in order."""
     with Producer(bootstrap_servers=bootstrap) as producer:
         futures = [
             producer.send(
@@ -63,7 +65,7 @@ class Read(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A callback's call; ``what``: assigned, revoked, lost."""
+    """One call of a rebalance callback; ``what`` is assigned, revoked or lost."""
 
     what: str
     partitions: frozenset[int]
@@ -71,7 +73,7 @@ class Change(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Acknowledged; ``asked``, ``at``: when it was sent, and when it was heard of."""
+    """One acknowledged commit; ``asked`` is when it was sent, ``at`` when the acknowledgement arrived."""
 
     partition: int
     offset: int
@@ -80,7 +82,8 @@ class Commit(NamedTuple):
 
 
 class Reader:
-    """A member, from ``with`` (or ``start``) to ``stop``. ``handle`` is what its program does with each record."""
+    """A member of a group, which runs from ``with`` (or ``start``) to ``stop``. ``handle`` is the program's work for
+    each record."""
 
     def __init__(
         self,
@@ -93,7 +96,8 @@ class Reader:
         commit_every_s: float | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """``commit_every_s``: it commits what it has handled, and does not wait for that; None: auto-commit."""
+        """``commit_every_s``: interval at which the member commits the handled records without waiting for the result;
+        None: auto-commit."""
         self.group, self.topic = group, topic
         #: In the order in which they were handled.
         self.read: list[Read] = []
@@ -137,11 +141,11 @@ class Reader:
         self._stop.set()
 
     def stop(self) -> None:
-        """A clean end: what it handled is committed, and it leaves."""
+        """Stop the member cleanly: it commits the handled records and leaves the group."""
         self.__exit__(None, None, None)
 
     def check(self) -> None:
-        """Raise what ended it."""
+        """Raise the error that ended the member, if any."""
         if self.error is not None:
             raise AssertionError(f"a reader of {self.group} ended: {self.error!r}") from self.error
 
@@ -208,7 +212,7 @@ class Reader:
 
 
 class Readers:
-    """Members of one group on one topic."""
+    """The members of one group, which read one topic."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, **how: Any) -> None:
         self.bootstrap, self.group, self.topic, self.partitions, self._how = bootstrap, group, topic, partitions, how
@@ -229,7 +233,7 @@ class Readers:
         return made
 
     def stop(self, *readers: Reader, quietly: bool = False) -> None:
-        """All of these at once."""
+        """Stop all these members at once."""
         for reader in readers:
             reader.ask_to_stop()
         self.living = [each for each in self.living if each not in readers]
@@ -238,11 +242,11 @@ class Readers:
                 reader.stop()
 
     def counts(self) -> list[int]:
-        """How many partitions each living one has, the fewest first."""
+        """The number of partitions of each running member, in ascending order."""
         return sorted(len(each.partitions) for each in self.living)
 
     def until_shared(self) -> None:
-        """Wait until every partition has one reader, and no reader has more than a fair share."""
+        """Wait until every partition has one reader, and no reader has more than a fair share of the partitions."""
         share = self.partitions // len(self.living)
         fair = {share} if self.partitions % len(self.living) == 0 else {share, share + 1}
 
@@ -255,11 +259,11 @@ class Readers:
         until(is_shared, lambda: f"{self.group} is not shared: {[sorted(each.partitions) for each in self.living]}")
 
     def times(self) -> Counter[tuple[int, int]]:
-        """How often each (partition, offset) was processed, by all readers."""
+        """How often each (partition, offset) was processed, by all readers together."""
         return Counter((each.partition, each.offset) for reader in self.every for each in list(reader.read))
 
     def until_read(self, ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
-        """Wait until everything below these ends was processed; returns how often each record was."""
+        """Wait until all records below these ends were processed; return how often each record was processed."""
         wanted = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
 
         def is_read() -> bool:
@@ -272,7 +276,7 @@ class Readers:
 
 
 class Feed:
-    """A producer that sends ``per_second`` records, to one partition after the other, until the ``with`` is over."""
+    """A producer that sends ``per_second`` records during a ``with`` block, to all partitions in turn."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: float) -> None:
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
@@ -292,12 +296,12 @@ class Feed:
             raise AssertionError(f"the feed of {self._topic} failed: {self.error!r}") from self.error
 
     def stop(self) -> None:
-        """Returns when everything is acknowledged."""
+        """Stop sending; return when all records are acknowledged."""
         self._stop.set()
         self._thread.join(LONG_S)
 
     def ends(self) -> dict[int, int]:
-        """The log end of each partition of a topic without other writers; after ``stop``."""
+        """The log end of each partition, for a topic without other writers; call it after ``stop``."""
         whole, rest = divmod(self.sent, self._partitions)
         return {partition: whole + (partition < rest) for partition in range(self._partitions)}
 
@@ -321,7 +325,7 @@ class Feed:
 
 
 class Watcher:
-    """Looks at a group from outside: what it has committed, and how far it is behind."""
+    """Observes a group from outside: its committed offsets and its lag."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
@@ -334,7 +338,7 @@ class Watcher:
         self._consumer.close()
 
     def committed(self) -> dict[int, int]:
-        """By partition; 0 where nothing is."""
+        """The committed offset of each partition; 0 for a partition without a commit."""
         found: Mapping[TopicPartition, OffsetAndMetadata | None] = self._consumer.committed(self._everywhere)
         return {tp.partition: offsets.offset if (offsets := found[tp]) is not None else 0 for tp in self._everywhere}
 
@@ -342,13 +346,13 @@ class Watcher:
         return {tp.partition: end for tp, end in self._consumer.end_offsets(self._everywhere).items()}
 
     def lag(self) -> int:
-        """Records that are there and not committed."""
+        """The number of records that exist but are not committed."""
         committed = self.committed()
         return sum(self.ends().values()) - sum(committed.values())
 
 
 def gaps(reads: Iterable[Read], since: float) -> dict[int, float]:
-    """Of each partition, the longest time between two reads after ``since``."""
+    """For each partition, the longest time between two reads after ``since``."""
     longest: dict[int, float] = {}
     last: dict[int, float] = {}
     for read in sorted(reads, key=lambda each: each.at):
@@ -360,4 +364,4 @@ def gaps(reads: Iterable[Read], since: float) -> dict[int, float]:
 
 
 class Crash(Exception):
-    """A program's own error, which no code catches."""
+    """An error of the user's program, which no code of Headrace catches."""

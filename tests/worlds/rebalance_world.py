@@ -1,4 +1,5 @@
-"""Images for the tests of moves: brokers with racks, topics with given replicas, all of it by records."""
+"""Metadata images for tests of reassignments: brokers with racks, and topics with given replicas, all made by
+records."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def applied(image: MetadataImage, records: Sequence[MetadataRecord]) -> Metadata
 def cluster(
     racks: Sequence[str | None], *, fenced: Collection[int] = (), draining: Collection[int] = ()
 ) -> MetadataImage:
-    """Brokers 1, 2, ... in these racks."""
+    """Records that register brokers 1, 2, ... in these racks."""
     records: list[MetadataRecord] = [ClusterRecord(CLUSTER, 2)]
     for number, rack in enumerate(racks, start=1):
         endpoints = (BrokerEndpoint("client", "h", number),)
@@ -42,7 +43,7 @@ def cluster(
 
 
 def with_topic(image: MetadataImage, name: str, replicas: Iterable[tuple[int, ...]]) -> MetadataImage:
-    """A topic whose partitions have these replicas, all in sync, led by the first."""
+    """Records of a topic whose partitions have these replicas: all are in sync, and the first one leads."""
     topic_id = id16(10_000 + len(image.topics))
     records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
     records += [PartitionRecord(topic_id, number, each, each, each[0], 0, 0) for number, each in enumerate(replicas)]
@@ -50,7 +51,8 @@ def with_topic(image: MetadataImage, name: str, replicas: Iterable[tuple[int, ..
 
 
 def random_cluster(rng: random.Random) -> MetadataImage:
-    """2 to 9 brokers in up to 4 racks, some fenced, some draining, with topics that lie anyhow."""
+    """Make a random cluster: 2 to 9 brokers in up to 4 racks, some fenced, some draining, and topics with random
+    replicas."""
     count = rng.randint(2, 9)
     numbers = range(1, count + 1)
     names: list[str | None] = rng.choice([[None], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", None]])
@@ -65,7 +67,7 @@ def random_cluster(rng: random.Random) -> MetadataImage:
 
 
 def after_moves(image: MetadataImage, moves: Sequence[Move]) -> MetadataImage:
-    """As if all were done at once."""
+    """The image after all these reassignments are completed."""
     records = []
     for move in moves:
         partition = image.topics[move.topic_id].partitions[move.partition]

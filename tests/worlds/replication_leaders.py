@@ -1,4 +1,5 @@
-"""A broker's led partitions without logs: a leader's lane reads generated batches of given sizes."""
+"""The partitions that a broker leads, without logs: a leader's lane (the queue of its messages to one follower) reads
+generated batches of given sizes."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Batch(NamedTuple):
 
 
 class Led:
-    """A LedPartition. ``cold_below``: what lies there is not in memory. ``deleted_below``: the log starts there, which
-    the leader has not heard of yet."""
+    """A LedPartition. ``cold_below``: records below this offset are not in memory. ``deleted_below``: the log starts at
+    this offset, which the leader does not know yet."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Led:
 
 
 class LeadingBroker:
-    """A LaneHost, with a clock that the test moves."""
+    """A LaneHost, with a clock that the test advances."""
 
     def __init__(self) -> None:
         self.led: dict[bytes, Led] = {}
@@ -166,14 +167,14 @@ def join(
 
 
 def said(lane: LeaderLane) -> Response:
-    """Its next message, which has to be there."""
+    """The next message of the lane, which must have one."""
     outgoing = lane.next()
     assert outgoing is not None, "the lane has nothing to say"
     return outgoing.response
 
 
 def drain(lane: LeaderLane) -> list[Response]:
-    """Everything that it has to say now."""
+    """All messages that the lane can send now."""
     messages = []
     while (outgoing := lane.next()) is not None:
         messages.append(outgoing.response)

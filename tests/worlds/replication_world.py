@@ -1,5 +1,5 @@
 """A leading broker and a scripted follower: the real service, lanes, logs and writers on a file system in memory, and
-streams whose written messages the test takes."""
+streams whose sent messages the test reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ WINDOW = 8 << 20
 
 
 class FollowerEnd:
-    """One stream to the service, as a follower has it. ``reads``: it takes messages as they come."""
+    """The follower's end of one stream to the replication service. ``reads``: the follower reads messages as soon as
+    they are sent."""
 
     def __init__(self, service: ReplicationService, *, reads: bool = True) -> None:
         self.stream = FakeStream()
@@ -45,7 +46,7 @@ class FollowerEnd:
         self.stream.send = sending  # type: ignore[method-assign]
 
     def take(self) -> None:
-        """Read what was sent: the stream's queue is empty then, and the leader hears of it."""
+        """Read the messages that were sent, so that the stream's queue is empty and the leader is notified."""
         while self._taken < len(self.stream.sent):
             self.got.append(wire.response_of(self.stream.sent[self._taken]))
             self._taken += 1
@@ -72,7 +73,8 @@ class FollowerEnd:
 
 
 class ReplicationWorld:
-    """``async with ReplicationWorld(SoloBroker(fs)) as world``: broker 2 is registered, with broker epoch 7."""
+    """Use it as ``async with ReplicationWorld(SoloBroker(fs)) as world``: broker 2 is registered, with broker epoch
+    7."""
 
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker
@@ -88,7 +90,7 @@ class ReplicationWorld:
         await self.broker.__aexit__(*exc)
 
     async def registers(self, broker_epoch: int) -> None:
-        """Broker 2 has registered, and the metadata says so."""
+        """Let broker 2 register, so that the metadata have the registration."""
         endpoint = BrokerEndpoint("internal", "127.0.0.1", 2)
         before = self.broker.image
         await self.broker.change(
@@ -99,7 +101,7 @@ class ReplicationWorld:
         self.broker.context.metadata.advance(self.broker.image, delta)
 
     async def topic(self, name: str, partitions: int = 1) -> None:
-        """Both brokers have it, and this one leads."""
+        """Create a topic with replicas on both brokers; this broker leads it."""
         topic_id, both = name.encode().ljust(16, b"."), (BROKER_ID, FOLLOWER)
         await self.broker.change(
             TopicRecord(name, topic_id),
@@ -119,7 +121,7 @@ class ReplicationWorld:
         assert not isinstance(outcome, HeadraceError), outcome
 
     def log_bytes(self, topic: str, partition: int = 0) -> bytes:
-        """Everything that the leader has."""
+        """All bytes of the leader's log."""
         log = self.broker.partitions.leader(TopicPartition(topic, partition)).log
         found, offset = b"", log.log_start_offset
         while offset < log.log_end_offset:

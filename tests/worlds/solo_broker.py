@@ -1,7 +1,7 @@
 """A broker without processes and without gRPC: the real handlers, replicas and writers on a file system in memory.
 
-The metadata is made by hand; streams are fakes that collect what is sent. So a disk can fail, stall or fill up, and a
-crash can lose every unsynced byte, while a handler is at work.
+The test makes the metadata; streams are fakes that collect the sent messages. So a disk can fail, stall or fill up, and
+a crash can lose every unsynced byte, while a handler is at work.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StallingFileSystem(CrashingFileSystem):
 
 
 class _File:
-    """A file whose sync is another one."""
+    """A file whose ``sync`` is replaced."""
 
     def __init__(self, file: Any, sync: Callable[[], None]) -> None:
         self._file = file
@@ -95,7 +95,8 @@ class _File:
 
 
 class FakeStream:
-    """Stands for rpc.streams.ServerStream: collects what is sent; nothing is written until the test says so."""
+    """Stands for rpc.streams.ServerStream and collects the sent messages; no message counts as written until the test
+    says so."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -135,7 +136,7 @@ class FakeStream:
 
 
 class Nobody:
-    """In place of the streams to leaders: replicas that should follow wait."""
+    """Stands for the streams to leaders: replicas that should follow a leader just wait."""
 
     def follow(self, replica: FollowerReplica) -> None:
         pass
@@ -149,7 +150,8 @@ class Nobody:
 
 
 class SoloBroker:
-    """``async with SoloBroker(fs) as broker``: started on what is in ``fs`` (formatted when it is new)."""
+    """Use it as ``async with SoloBroker(fs) as broker``: the broker starts with the contents of ``fs`` (formatted if it
+    is new)."""
 
     def __init__(
         self,
@@ -162,10 +164,9 @@ class SoloBroker:
         streams: ReplicationStreams | None = None,
         **static: str,
     ) -> None:
-        """``image``: what the controller has decided before the start; ``storage_fs``: what the storage works on, if
-        that is not ``fs`` itself; ``shortage_first_ms``: how long a shortage of space lasts at least, once it is
-        measured; ``streams``: what brings followers their leaders' records; ``static``: topic keys of the broker's
-        file."""
+        """``image``: the metadata before the start. ``storage_fs``: the file system of the storage, if it is not ``fs``
+        itself. ``shortage_first_ms``: shortest time that a measured shortage of space lasts. ``streams``: replaces the
+        streams from leaders. ``static``: topic keys in the broker's properties file."""
         self.fs = fs
         self.roots = roots or ("/data",)
         self.image = image or MetadataImage()
@@ -243,7 +244,7 @@ class SoloBroker:
         await self.storage.close({}, broker_epoch=1)
 
     async def change(self, *records: MetadataRecord) -> None:
-        """The controller has decided this."""
+        """Apply records that the controller has decided."""
         image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
         self.image = image
         await self.roles.apply(image, delta)
@@ -266,7 +267,7 @@ class SoloBroker:
         )
 
     async def again(self, name: str) -> None:
-        """The controller has changed something about each partition that means nothing to this broker."""
+        """Apply a change to each partition of the topic that has no meaning for this broker."""
         topic = self.image.topic(name)
         assert topic is not None
         await self.change(
@@ -290,7 +291,7 @@ class SoloBroker:
         return FetchStream(self.context, stream), stream  # type: ignore[arg-type]
 
     async def append(self, topic: str, records: bytes, partition: int = 0) -> Any:
-        """One request on a stream of its own; its only result."""
+        """Send one append request on a new stream; return its only result."""
         handler, stream = self.producer()
         handler.on_request(produce(1, topic, records, partition))
         (answer,) = await stream.wait_sent(1)
@@ -298,7 +299,7 @@ class SoloBroker:
         return answer.results[0]
 
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
-        """What a consumer can read now."""
+        """The values that a consumer can read now."""
         replica = self.partitions.leader(TopicPartition(topic, partition))
         end, offset = replica.leader.high_watermark, replica.leader.log_start
         found: list[bytes | None] = []

@@ -1,6 +1,7 @@
-"""A voter's storage on a file system that crashes, beside a model of what it must hold.
+"""The storage of a voter on a file system that crashes, with a model of the data that it must hold.
 
-The model is a history of entries. ``Model.fits`` opens what a crash has left and says what of it cannot be."""
+The model is a history of log entries. ``Model.wrong`` compares the storage after a crash with the model, and says what
+is impossible."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ VOTERS = VoterSet.of(KEYS[:3], {1: "one:9093", 2: "two:9093", 3: "[::1]:9093"})
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 700) -> None:
-    """Segments of a few entries, and a recovery point every few records: a short history has many of both."""
+    """Use segments of a few entries, and a recovery point every few records, so that a short history has many of
+    both."""
     config = replace(storage_module._LOG_CONFIG, segment_bytes=size)
     monkeypatch.setattr(storage_module, "_LOG_CONFIG", config)
     monkeypatch.setattr(storage_module, "_RECOVERY_POINT_EVERY", 7)
@@ -84,7 +86,7 @@ def decision(term: int, at: int, *records: MetadataRecord) -> Entry:
 
 
 def topic(term: int, at: int) -> Entry:
-    """One that no other place makes."""
+    """An entry with a new topic; no other position of the log makes the same entry."""
     topic_id = at.to_bytes(8, "big") + term.to_bytes(8, "big")
     partition = PartitionRecord(topic_id, 0, (1,), (1,), 1, 0, 0)
     return decision(term, at, TopicRecord(f"t{at}-{term}", topic_id), partition)
@@ -95,7 +97,7 @@ def setting(term: int, at: int, size: int = 5) -> Entry:
 
 
 def some_entries(rng: random.Random, at: int, term: int, count: int) -> list[Entry]:
-    """A leader's log goes on: of ``term`` and later ones, of every kind."""
+    """Continue a leader's log with random entries of all kinds, in ``term`` and later terms."""
     entries: list[Entry] = []
     voters = VOTERS
     for _ in range(count):
@@ -130,8 +132,8 @@ def history(rng: random.Random, count: int) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Model:
-    """What was acknowledged. ``entries``: the whole history that this disk stands for, from offset 0 on; the log may
-    begin behind any snapshot. ``snapshot``: the offset of the newest one that was finished."""
+    """What was acknowledged. ``entries``: the whole history that this disk stands for, from offset 0 on; the stored log
+    may begin behind any snapshot. ``snapshot``: the offset of the newest completed snapshot."""
 
     entries: tuple[Entry, ...] = ()
     hard_state: HardState = FIRST_TERM
@@ -170,7 +172,8 @@ class Model:
         return builder.finish(offset, epoch)[0]
 
     def wrong(self, storage: MetadataStorage, end_min: int) -> str | None:
-        """Why ``storage`` is not this history, up to anywhere from ``end_min`` to its end; None: it is."""
+        """Why ``storage`` does not hold this history, with a log end between ``end_min`` and the end of the history;
+        None if it does."""
         stored = storage.stored(VoterSet.of([]))
         end, start = stored.end_offset, stored.start
         if not end_min <= end <= self.end or end not in {0, *(entry.next_offset for entry in self.entries)}:
@@ -214,7 +217,7 @@ def entries_of(storage: MetadataStorage, stored: Stored) -> Iterator[Entry]:
 
 
 def replayed(storage: MetadataStorage) -> MetadataImage:
-    """What a start makes of it: the newest snapshot, and the log behind it."""
+    """The image that a start builds: the newest snapshot and the log behind it."""
     image = storage.load_image()
     for batch in storage.batches(image.next_offset):
         image = image.apply(batch.records, batch.next_offset, batch.epoch)
@@ -226,7 +229,7 @@ def replayed(storage: MetadataStorage) -> MetadataImage:
 
 @dataclass
 class Voter:
-    """A storage, its model, and what may be found if the power goes now: (model, smallest end)."""
+    """A storage, its model, and the states that a power loss now may leave: (model, smallest log end)."""
 
     fs: CrashingFileSystem
     storage: MetadataStorage
@@ -242,7 +245,7 @@ class Voter:
         return cls(fs, storage, model, [(model, 0)])
 
     def _do(self, what: str, after: Model, end_min: int, action: Callable[[], object]) -> None:
-        """``end_min``: what of the log may be left when the power goes in the middle."""
+        """Carry out one action; ``end_min`` is the smallest log end that a power loss during the action may leave."""
         self.doing = what
         self.allowed = [(self.model, min(end_min, self.model.end)), (after, min(end_min, after.end))]
         action()
@@ -274,7 +277,8 @@ class Voter:
         return found[0]
 
     def install(self, leaders: Model, offset: int, chunk_bytes: int) -> None:
-        """What the leader's log says below ``offset``, which is not on this disk."""
+        """Install the leader's snapshot below ``offset``, which is sent in chunks, because this disk lacks those
+        entries."""
         snapshot, data = leaders.snapshot_id(offset), snapshot_bytes(leaders, offset)
         for position in range(0, len(data), chunk_bytes):
             piece = data[position : position + chunk_bytes]
@@ -298,7 +302,8 @@ class Voter:
 
 
 def go_on(voter: Voter, when: str) -> Voter:
-    """The next process: it finds what may be there, and that is what it stands for from now on."""
+    """Start the next process after a crash: its storage must hold one of the allowed states, which becomes the voter's
+    model."""
     storage = open_storage(voter.fs)
     complaints = [model.wrong(storage, end_min) for model, end_min in voter.allowed]
     assert None in complaints, f"{when}: {complaints}"
@@ -310,7 +315,7 @@ def go_on(voter: Voter, when: str) -> Voter:
 
 
 def snapshot_bytes(model: Model, offset: int) -> bytes:
-    """A leader's snapshot of what lies below ``offset``."""
+    """The bytes of a leader's snapshot of the entries below ``offset``."""
     fs = formatted()
     storage = open_storage(fs)
     storage.save_hard_state(FIRST_TERM)

@@ -1,10 +1,10 @@
 """One transaction shard, the leaders of its partitions and its producers, in memory, driven by a seed.
 
-All failures that the messages allow occur: responses are lost and requests repeated, an append fails after a decision,
-the shard moves to a new owner, markers arrive late and twice, producers are replaced and continue as zombies, time-outs
-expire. Epochs end at 6, so producer ids change often. ``check`` and the assertions on the way verify: a transaction has
-one outcome everywhere, the one that its producer received; a replaced producer writes nothing more; no identity is
-given twice.
+All failures occur that the messages allow: responses are lost and requests repeated; an append fails after a decision;
+the shard gets a new coordinator; markers arrive late and twice; replaced producers continue as zombies; timeouts
+expire. Producer epochs end at 6, so producer ids change often. ``check`` and the assertions verify three rules: a
+transaction has one outcome everywhere, the one that its producer received; a replaced producer writes nothing more; no
+identity is given twice.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
 
 
 class LostAnswerError(Exception):
-    """The request may have had its effect."""
+    """The response was lost: the request may have had its effect."""
 
 
 @dataclass
 class Leader:
-    """One partition, by the rules of version 2 (design: brokers): data needs an add, markers need a new epoch."""
+    """One partition with the rules of transaction version 2 (design: brokers): data need an add, markers need a new
+    epoch."""
 
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, list[str]] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Leader:
 
 @dataclass(eq=False)
 class Instance:
-    """A producer's process. ``transaction``: the name of what it sends now; "" none is open."""
+    """A producer's process. ``transaction``: the name of the instance's open transaction; "" if none is open."""
 
     transactional_id: str
     number: int
@@ -135,7 +136,7 @@ class TransactionWorld:
                     assert not leader.open.get(producer_id), f"{push}: {partition} has no marker yet"
 
     def ask(self, request: object) -> object:
-        """The answer; LostAnswerError: the append failed, or the answer was lost."""
+        """The answer to a request; LostAnswerError if the append failed or the answer was lost."""
         decision = self.machine.handle(request, self.now_ms)
         fate = self.random.random()
         if decision.records and fate < 0.05:
@@ -178,7 +179,8 @@ class TransactionWorld:
         return self.random.choice(alive) if alive else None
 
     def init(self) -> None:
-        """A new instance takes an id; sometimes it goes on with what its predecessor has prepared."""
+        """A new instance takes over a transactional id; sometimes it continues the transaction that its predecessor has
+        prepared."""
         transactional_id = self.random.choice("ab")
         keep = self.random.random() < 0.5
         was = self.machine.transactions.get(transactional_id)
@@ -244,7 +246,8 @@ class TransactionWorld:
         self.count("sends")
 
     def refused(self, instance: Instance) -> None:
-        """Fenced: replaced, or its transaction has timed out, and it learns that now."""
+        """Handle a refused request: the instance was replaced, or its transaction has timed out, and it learns of that
+        now."""
         self.count("fenced")
         if self.newest[instance.transactional_id] is not instance:
             instance.is_over = True
@@ -356,7 +359,7 @@ class TransactionWorld:
             self.count("old markers")
 
     def move(self) -> None:
-        """A new owner: what the former one was to send may still come."""
+        """The shard gets a new coordinator; markers that the former one has sent may still arrive."""
         self.count("moves")
         before = self.machine
         self._loaded()
@@ -373,7 +376,7 @@ class TransactionWorld:
             self.count("time-outs")
 
     def abort(self) -> None:
-        """An operator aborts what is open."""
+        """An operator aborts the open transaction."""
         try:
             self.ask(AbortTransaction(self.random.choice("ab")))
         except (LostAnswerError, InvalidTxnStateError, TransactionalIdNotFoundError, CoordinatorLoadInProgressError):
@@ -383,7 +386,7 @@ class TransactionWorld:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: prepared transactions are completed, others time out, all markers come."""
+        """End all failures: prepared transactions are completed, other transactions time out, all markers arrive."""
         for transactional_id, transaction in list(self.machine.transactions.items()):
             if transaction.is_undecided_for_ever:
                 request = CompleteTransaction(transactional_id, transaction.identity, commit=True)

@@ -1,4 +1,4 @@
-"""Poll a condition for a limited time. A failure names what did not happen."""
+"""Poll a condition until it is true, for a limited time. The error of a failed wait names what did not happen."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def until(
     *,
     pause_s: float = 0.005,
 ) -> Any:
-    """The first true value of ``condition``, which is called every ``pause_s``.
+    """Call ``condition`` every ``pause_s`` seconds, and return its first true value.
 
-    ``what``: names the condition in the error, the source of ``condition`` if empty.
-    Raises NotInTimeError if there is no true value ``within_s``.
+    ``what`` names the condition in the error; the default is the source text of ``condition``. Raises NotInTimeError if
+    no value is true within ``within_s``.
     """
     deadline = time.monotonic() + within_s
     while not (value := condition()):
@@ -41,7 +41,7 @@ async def until_async(
     *,
     pause_s: float = 0.002,
 ) -> Any:
-    """As ``until``; the event loop runs on between two looks."""
+    """Wait like ``until``, but let the event loop run between two calls."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         if time.monotonic() >= deadline:

@@ -1,8 +1,9 @@
-"""`make soak MINUTES=120`: a real cluster under mixed load for hours, with one kill -9 a minute.
+"""`make soak MINUTES=120`: a real cluster under mixed load for hours, with one kill -9 per minute.
 
-Shows that nothing acknowledged is lost, doubled or reordered, and that no process grows. docs/soak.md says what is
-judged. Leaves in build/soak: samples.csv, summary.json, soak.png, the nodes' logs, and after a miss the data. The last
-line of the output is the summary. Exit code 1 on a miss; nothing is tried twice.
+The soak shows that no acknowledged record is lost, doubled or reordered, and that no process grows. docs/soak.md lists
+all criteria. It leaves these files in build/soak: samples.csv, summary.json, soak.png, the logs of the nodes, and the
+data if a criterion was missed. The last line of the output is the summary. Exit code 1 means that a criterion was
+missed; a failed check is not repeated.
 
     .venv/bin/python -m tests.system.soak.soak --minutes 120 [--seed 1] [--save]
 """
@@ -91,7 +92,7 @@ class ClientProcess:
         return self._process.poll() is None
 
     def finish(self) -> dict[str, Any]:
-        """Its report, once it has done what is left."""
+        """Ask the process to finish its work; return its report."""
         try:
             output, _ = self._process.communicate("stop\n", timeout=END_S)
             return dict(json.loads(output.splitlines()[-1]))
@@ -108,7 +109,7 @@ class ClientProcess:
 
 
 class Soak:
-    """One run, from ``run`` to its summary."""
+    """One soak, from its start to its summary."""
 
     def __init__(self, minutes: float, seed: int, data: Path) -> None:
         self.minutes, self.seed, self.data = minutes, seed, data
@@ -143,7 +144,8 @@ class Soak:
         return self._summary(sampler, reports, logs)
 
     def _in_order(self) -> Iterator[ClientProcess]:
-        """Producers end first; then consumers can read to the end."""
+        """The client processes in the order in which they must end: producers first, so that consumers can read to the
+        end."""
         yield from self._clients
 
     def _processes(self, cluster: LocalCluster) -> Iterator[Process]:
@@ -157,7 +159,7 @@ class Soak:
     # -- what breaks
 
     def _break(self, cluster: LocalCluster, sampler: Sampler) -> None:
-        """Kill a node each minute, and start it again some seconds later."""
+        """Kill a node every minute, and start it again some seconds later."""
         number = 0
         while sampler.minute < self.minutes and not self._somebody_ended():
             # (The last victim is back half a minute before the end.)
@@ -179,7 +181,7 @@ class Soak:
         cluster.restart(role, node_id)
 
     def _let_lead(self, cluster: LocalCluster, node_id: int) -> None:
-        """The controller that is never killed would lead for ever."""
+        """Transfer the leadership to a controller: otherwise the controller that is never killed would always lead."""
         try:
             with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
                 admin.transfer_leadership(node_id, timeout=10)
@@ -195,7 +197,7 @@ class Soak:
         self.disk_mib = max(self.disk_mib, bytes_in(self.data) / MIB)
 
     def _node_logs(self, cluster: LocalCluster) -> dict[str, int]:
-        """Tracebacks in each node's log; the logs are kept."""
+        """Count the tracebacks in each node's log; the logs are kept."""
         found = {}
         for node in cluster.ps():
             text = cluster.log(node["role"], node["id"])
@@ -268,7 +270,7 @@ class Soak:
 
 
 def bytes_in(directory: Path) -> int:
-    """Bytes that the files take on the disk; files may come and go meanwhile."""
+    """The disk space of the files in a directory; files may appear and disappear meanwhile."""
     total = 0
     for root, _, names in os.walk(directory):
         for name in names:

@@ -1,8 +1,9 @@
-"""The soak's client processes: each works until a line arrives on its standard input, then prints one JSON document.
+"""The client processes of the soak: each works until a line arrives on its standard input, then prints one JSON
+document.
 
     python -m tests.system.soak.soak_clients producers|readers|group|admin BOOTSTRAP SEED
 
-They live as long as the run, so that what a client leaks is seen too.
+The processes live as long as the run, so that a leak in a client shows too.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PRODUCER = {
 
 @dataclass
 class Client:
-    """What the threads of a client process share."""
+    """The state that the threads of a client process share."""
 
     bootstrap: str
     rng: random.Random
@@ -84,7 +85,8 @@ class Client:
 
 
 class Producing:
-    """One topic's producer, at its rate. After a failed send it goes on as a new one, under a new name."""
+    """The producer of one topic, which sends at a fixed rate. After a failed send it continues as a new producer, with
+    a new name."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self.client, self.topic = client, topic
@@ -176,7 +178,7 @@ class Producing:
             raise _NotQueuedError from error
 
     def done(self, marks: list[Mark], key: bytes | None, error: BaseException | None) -> None:
-        """The outcome of these records, on the client's I/O thread."""
+        """Record the outcome of these records; called on the client's I/O thread."""
         now = time.monotonic()
         with self._lock:
             if error is not None:
@@ -237,7 +239,7 @@ def _partitions(topic: str) -> list[TopicPartition]:
 
 
 class Reading:
-    """Follows a topic from its first record to its last: by ``poll``, or by ``fetch_arrow``."""
+    """Reads a topic from its first record to its last, with ``poll`` or with ``fetch_arrow``."""
 
     def __init__(self, client: Client, topic: str, *, arrow: bool) -> None:
         self.client, self.topic, self.arrow = client, topic, arrow
@@ -268,7 +270,7 @@ class Reading:
 
 
 def take(consumer: Consumer, follower: Follower, *, arrow: bool, latest: dict[str, int] | None = None) -> None:
-    """The next records go to ``follower``; ``latest``: each key's last number."""
+    """Pass the next records to ``follower``; ``latest`` gets the last number of each key."""
     if arrow:
         table = consumer.fetch_arrow(timeout=0.5, columns=["partition", "offset", "value"], include_headers=False)
         columns = (table.column(name).to_pylist() for name in ("partition", "offset", "value"))
@@ -284,7 +286,7 @@ def take(consumer: Consumer, follower: Follower, *, arrow: bool, latest: dict[st
 
 
 def what_is_left(client: Client, topic: str, latest: dict[str, int] | None = None) -> Follower:
-    """Read a topic again, from the first record that retention or compaction left to the last one."""
+    """Read a topic again, from the first record that retention or compaction has left to the last one."""
     follower = Follower(topic, whole=False, compacted=topic == COMPACTED)
     settings = {"bootstrap.servers": client.bootstrap, "auto.offset.reset": "earliest"}
     with Consumer(settings) as consumer:
@@ -319,7 +321,8 @@ STEADY, COMING_S = 2, 20.0
 
 
 class Members:
-    """Members of one group: some stay, one comes and goes. What they read is compared with what was committed."""
+    """The members of one group: some stay, one leaves and joins again. The records that the members read are compared
+    with their commits."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -363,7 +366,7 @@ class Members:
                     leaving.wait(0.1)
 
     def catch_up(self) -> list[str]:
-        """A last member reads to the end; returns what is not read, or not committed, in the end."""
+        """Let a last member read to the end; return the records that are unread or uncommitted in the end."""
         leaving = threading.Event()
         (last,) = self.client.start(lambda: self._be_member(leaving))
         deadline = time.monotonic() + TIMEOUT_S
@@ -402,7 +405,8 @@ def group(client: Client) -> dict[str, Any]:
 
 
 def admin(client: Client) -> dict[str, Any]:
-    """Admin calls all the time; short-lived topics and clients; now and then a reader that begins at the start."""
+    """Sends admin calls all the time, creates short-lived topics and clients, and sometimes starts a reader at the
+    beginning of a topic."""
     done: Counter[str] = Counter()
     with Admin(bootstrap_servers=client.bootstrap) as asking:
         number = 0
@@ -449,7 +453,7 @@ def _try(client: Client, done: Counter[str], name: str, work: Callable[[], objec
 
 
 def _short_lived(client: Client) -> None:
-    """A producer and a consumer that live for a moment; the consumer reads from the oldest segment."""
+    """Run a producer and a consumer for a moment; the consumer reads from the oldest segment."""
     with Producer(bootstrap_servers=client.bootstrap) as producer:
         producer.send("soak-passing-clients", b"hello").result(timeout=30)
     with Consumer(bootstrap_servers=client.bootstrap, auto_offset_reset="earliest") as consumer:

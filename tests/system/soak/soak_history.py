@@ -1,8 +1,8 @@
-"""Find lost, doubled and reordered records of a run of hours in bounded memory.
+"""Find lost, doubled and reordered records in a run of hours, with bounded memory.
 
-Each producer numbers its records per partition: 0, 1, 2, ... The number is in the value. One reader follows all
-partitions and expects the next number each time. So the state is a number per producer and partition, and the few
-numbers that are missing at the moment; a list of all records is not kept.
+Each producer numbers its records per partition: 0, 1, 2, ... The value of each record has its number. One reader
+follows all partitions and expects the next number each time. So the state is one number per producer and partition, and
+the few numbers that are missing at the moment; no list of all records is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUOTED_MAX = 20
 
 
 class Mark(NamedTuple):
-    """Which record this is. ``producer`` names one producer's life."""
+    """The identity of a record. ``producer`` is the name of one producer's life."""
 
     producer: str
     partition: int
@@ -31,14 +31,14 @@ def value_of(mark: Mark, size: int) -> bytes:
 
 
 def mark_of(value: bytes | None) -> Mark:
-    """The mark in a value; ValueError when no soak producer wrote it."""
+    """The mark in a value; raises ValueError if no producer of the soak wrote the value."""
     producer, partition, sequence = (value or b"").partition(b"|")[0].decode().split(":")
     return Mark(producer, int(partition), int(sequence))
 
 
 @dataclass(slots=True)
 class Anomalies:
-    """How many of each kind, and the first ones in words."""
+    """The number of anomalies of each kind, and a description of the first ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
     quoted: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Anomalies:
             self.quoted.append(f"{kind}: {what}")
 
     def merge(self, other: Mapping[str, Any]) -> None:
-        """Add what ``report`` of another process's anomalies says."""
+        """Add the anomalies in the ``report`` of another process."""
         self.counts.update(other["counts"])
         self.quoted = (self.quoted + list(other["quoted"]))[:QUOTED_MAX]
 
@@ -58,10 +58,10 @@ class Anomalies:
 
 
 class Follower:
-    """What one reader saw of a topic's partitions, from the first record on, in the order of reading.
+    """What one reader saw of the partitions of a topic, from the first record on, in the order of reading.
 
-    ``whole``: every number is expected, from 0. Else reading begins where retention left the log (any first number),
-    or the topic is compacted (``compacted``: numbers and offsets only grow).
+    ``whole``: every number is expected, from 0. Otherwise reading begins where retention has left the log (at any
+    number), or the topic is compacted (``compacted``: numbers and offsets only grow).
     """
 
     def __init__(self, topic: str, *, whole: bool = True, compacted: bool = False) -> None:
@@ -75,7 +75,7 @@ class Follower:
         self._missing: dict[Mark, int] = {}
 
     def read(self, partition: int, offset: int, value: bytes | None) -> Mark | None:
-        """Take the next record; None when it is none of ours."""
+        """Take the next record; returns None if no producer of the soak wrote it."""
         self.count += 1
         self._see_offset(partition, offset)
         try:
@@ -126,7 +126,8 @@ class Follower:
         return f"{self.topic}-{partition} offset {offset}"
 
     def report(self) -> dict[str, Any]:
-        """For the verdict, as JSON: where each producer's numbers ended, and which are missing before that."""
+        """The JSON data for the verdict: the last number of each producer, and the numbers that are missing before
+        it."""
         return {
             "topic": self.topic,
             "count": self.count,
@@ -138,8 +139,8 @@ class Follower:
 
 @dataclass(slots=True)
 class Claims:
-    """What one producer process says of a topic: per (producer, partition) how many were sent and acknowledged, and
-    from which number on nothing is claimed because a send failed."""
+    """What one producer process reports about a topic: how many records each (producer, partition) has sent and got
+    acknowledged, and from which number on there is no claim because a send failed."""
 
     topic: str
     sent: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class Claims:
     failed_from: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def next(self, producer: str, partition: int, count: int = 1) -> int:
-        """The first of ``count`` new numbers."""
+        """Reserve ``count`` new numbers; return the first."""
         key = (producer, partition)
         first = self.sent.get(key, 0)
         self.sent[key] = first + count
@@ -178,7 +179,7 @@ class Claims:
 
 
 def judge(claims: Mapping[str, Any], followed: Mapping[str, Any]) -> Anomalies:
-    """Compare a topic's ``Claims.report()`` with the ``Follower.report()`` of one that read all of it."""
+    """Compare a topic's ``Claims.report()`` with the ``Follower.report()`` of a reader of the whole topic."""
     found = Anomalies()
     found.merge(followed)
     topic = claims["topic"]
@@ -201,7 +202,7 @@ def judge(claims: Mapping[str, Any], followed: Mapping[str, Any]) -> Anomalies:
 
 
 def judge_compacted(acknowledged: Mapping[str, int], latest: Mapping[str, int]) -> Anomalies:
-    """Every key's last acknowledged number is in the compacted log, or a later one."""
+    """Check that the compacted log has the last acknowledged number of every key, or a later one."""
     found = Anomalies()
     for key, sequence in acknowledged.items():
         if latest.get(key, -1) < sequence:
@@ -214,9 +215,11 @@ def _table(rows: list[list[Any]]) -> dict[tuple[str, int], int]:
 
 
 class GroupCover:
-    """Has a consumer group read every record? Per partition the offset up to which all were read.
+    """Checks that a consumer group reads every record. The state is, per partition, the offset up to which all records
+    were read.
 
-    Members call ``read`` before they commit, so a member that takes a partition over begins at or before that offset.
+    Members call ``read`` before they commit, so a member that takes over a partition begins at that offset or before
+    it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Draw a soak's samples, and put its picture and table into docs/soak.md."""
+"""Draw the samples of a soak, and put the picture and the table into docs/soak.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLORS = {"controller": "#1b6ca8", "broker": "#d1495b", "coordinator": "#2a9d8f"
 
 
 def binned(samples: Iterable[Sample], figure: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Per process: minutes, and the medians around them."""
+    """For each process: the minutes, and the medians around them."""
     bins: dict[str, dict[int, list[float]]] = {}
     for sample in samples:
         at = int(sample.minute / BIN_MINUTES)
@@ -30,7 +30,8 @@ def binned(samples: Iterable[Sample], figure: str) -> dict[str, tuple[list[float
 
 
 def draw(samples: Sequence[Sample], kills: Sequence[tuple[float, str]], minutes: float, path: Path) -> None:
-    """One panel per judged figure; thick: processes that are never killed; ticks below: kills."""
+    """Draw one panel for each figure with a limit. Thick lines are processes that are never killed; ticks at the bottom
+    are kills."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -62,7 +63,7 @@ def draw(samples: Sequence[Sample], kills: Sequence[tuple[float, str]], minutes:
 
 
 def write_page(summary: Mapping[str, Any], picture: Path, docs: Path) -> None:
-    """Copy the picture to docs/pictures, and replace what is between the marks in docs/soak.md."""
+    """Copy the picture to docs/pictures, and replace the text between the marks in docs/soak.md."""
     shutil.copy(picture, docs / "pictures" / "soak.png")
     page = docs / "soak.md"
     before, _, rest = page.read_text().partition(BEGIN)

@@ -33,7 +33,7 @@ DESCRIPTORS_MAX, THREADS_MAX, GRPC_THREADS_MAX = 1_000, 150, 40
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """``kept``: never killed during the run, so its growth is judged."""
+    """``kept``: the process is never killed during the run, so its growth is judged."""
 
     name: str
     role: str
@@ -43,7 +43,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``minute`` of the run; ``age_s``: how long this process has lived."""
+    """``minute``: minute of the run; ``age_s``: age of the process in seconds."""
 
     minute: float
     name: str
@@ -59,7 +59,7 @@ class Sample:
 
 
 def take(process: Process, minute: float) -> Sample | None:
-    """None when the process is gone."""
+    """Take a sample of a process; None if the process has ended."""
     base = Path(f"/proc/{process.pid}")
     try:
         memory = dict(_numbers((base / "smaps_rollup").read_text()))
@@ -78,7 +78,8 @@ def take(process: Process, minute: float) -> Sample | None:
 
 
 def thread_names(pid: int) -> Iterator[str]:
-    """As the kernel has them: a Python thread has its program's name. OSError when the process is gone."""
+    """The names of the process's threads in the kernel: a Python thread has the name of its program. Raises OSError if
+    the process has ended."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it has just ended
             yield (thread / "comm").read_text().rstrip("\n")
@@ -136,8 +137,9 @@ def windows(minutes: float) -> tuple[tuple[float, float], tuple[float, float]] |
 
 
 def compare(samples: Iterable[Sample], minutes: float) -> list[dict[str, Any]]:
-    """Per process the medians of both windows, what grew too much first of all: ``{"name", "role", "judged", "misses",
-    figure: {"early", "late", "growth"}, ...}``. Without windows the medians are those of the whole run."""
+    """The medians of both windows for each process, with the processes that grew too much first:
+    ``{"name", "role", "judged", "misses", figure: {"early", "late", "growth"}, ...}``. Without windows the medians are
+    those of the whole run."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.age_s >= AGE_MIN_S:
@@ -171,7 +173,7 @@ def _median(samples: list[Sample], figure: str) -> float | None:
 
 
 def beyond_bounds(samples: Iterable[Sample]) -> list[str]:
-    """The worst sample of each process and figure that is above its absolute bound, in words."""
+    """For each process and figure the worst sample above its absolute bound, as text."""
     worst: dict[tuple[str, str], tuple[float, float, float]] = {}
     for sample in samples:
         for figure, bound in (

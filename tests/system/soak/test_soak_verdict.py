@@ -1,4 +1,4 @@
-"""The soak's judge, on planted histories and samples: each anomaly is found, a healthy run has none."""
+"""Tests of the soak's verdict with planted histories and samples: each anomaly is found, and a healthy run has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MINUTES = 120.0
 
 
 class Log:
-    """One partition's history: what a producer sent, what the checker reads."""
+    """The history of one partition: what a producer sent, and what the reader read."""
 
     def __init__(self, count: int = 10) -> None:
         self.claims = Claims("t")
@@ -161,7 +161,7 @@ def test_anomalies_of_other_processes_are_added() -> None:
 
 
 def _samples(name: str = "broker-1", *, kept: bool = True, age_s: float = 100, **late: float) -> list[Sample]:
-    """A sample a minute; ``late``: the figures of the last hour."""
+    """One sample per minute; ``late``: the figures of the last hour."""
 
     def sample(minute: int) -> Sample:
         figures = {"rss_mib": 100.0, "descriptors": 50.0, "threads": 20.0, "grpc_threads": 8}
