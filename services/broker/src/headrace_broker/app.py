@@ -9,8 +9,8 @@ A clean stop asks the controller to move leaderships away, refuses new requests 
 The broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop with
 ``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
-A broker that cannot reach the controllers continues to serve. Every append that it acknowledges is on its disk, and no
-record is committed without the in-sync replicas.
+A broker that cannot reach the controllers continues to serve. Every append that the broker acknowledges is on its disk,
+and no record is committed without the in-sync replicas.
 """
 
 from __future__ import annotations
@@ -457,8 +457,8 @@ class Broker:
         self._serve_or_not()
 
     def _serve_or_not(self) -> None:
-        """Serve only while the controllers do not fence this broker and it has applied the metadata that says so. The
-        same metadata contains the leaderships and epochs that are valid now."""
+        """Serve only while the controllers do not fence this broker, and the broker has applied the metadata that
+        unfences it. The same metadata contains the leaderships and epochs that are valid now."""
         assert self._session is not None
         if not self._ready or self._stopping:
             return

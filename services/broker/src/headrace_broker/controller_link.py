@@ -121,8 +121,8 @@ class ControllerLink:
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
     ) -> DirectoriesAssigned:
         """Report the directories of this broker's replicas (KIP-858); returns the replicas that the controllers
-        refused. The replicas in ``fresh`` will be created again with empty logs. When this call returns, they are
-        eligible for no election (KIP-903). Raises the errors of ``call``, and StaleBrokerEpochError."""
+        refused. The replicas in ``fresh`` will be created again with empty logs. When this call returns, the ``fresh``
+        replicas are eligible for no election (KIP-903). Raises the errors of ``call``, and StaleBrokerEpochError."""
         request = cluster_pb2.AssignReplicasToDirsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
@@ -151,9 +151,9 @@ class ControllerLink:
     ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
         """Propose new in-sync sets of partitions that this broker leads (KIP-497). Returns each partition's state after
         the call, or the error of the refusal (cluster.proto lists the errors). ``metadata_offset`` is the offset up to
-        which this broker has applied the metadata log. Sends at most one request; the caller repeats a failed one. The
-        controller answers a repeated change like a new one. Raises the errors of ``call``, StaleBrokerEpochError, and
-        NetworkError if the answer was lost."""
+        which this broker has applied the metadata log. Sends at most one request; the caller repeats a failed request.
+        The controller answers a repeated change like a new change. Raises the errors of ``call``,
+        StaleBrokerEpochError, and NetworkError if the answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=self._identity.broker_id,
             broker_epoch=self._identity.broker_epoch,

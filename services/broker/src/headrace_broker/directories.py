@@ -9,8 +9,8 @@ An unmounted directory looks like an empty one. So the broker creates no file in
 ``.lock`` and found the directory's id in ``meta.properties`` (``check_mounted``, every five seconds).
 
 A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
-EMFILE or ESTALE does not count as one (``DirectoryWriter.read_failed``). The process then has no free descriptor, or
-the file was deleted during the read.
+EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). The process then has no free
+descriptor, or the file was deleted during the read.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class DirectoryDescription:
 
 def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: int) -> list[MetaProperties]:
     """Read the identity of each directory, and put unreadable directories offline. Returns the identities of the
-    readable ones.
+    readable directories.
 
     Raises errors for mistakes that a person must correct. InvalidConfigError: a directory of another node, a directory
     given twice, or no formatted directory. InconsistentClusterIdError: directories of two clusters. StorageError:
@@ -246,9 +246,9 @@ def _segment_bytes(fs: FileSystem, path: str) -> int:
 
 
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:
-    """The directory for one more partition: the one with the fewest logs, as in Kafka, then the one with the most free
-    space. ``added`` counts logs that are planned but not created. A full directory is chosen only if all directories
-    are full. ``candidates`` must not be empty."""
+    """The directory for one more partition: the directory with the fewest logs, as in Kafka, then the one with the most
+    free space. ``added`` counts logs that are planned but not created. A full directory is chosen only if all
+    directories are full. ``candidates`` must not be empty."""
 
     def load(directory: HeldDirectory) -> tuple[bool, int, int]:
         is_full, logs, free = directory.load

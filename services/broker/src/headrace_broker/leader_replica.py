@@ -115,17 +115,17 @@ class LeaderReplica:
         written: Callable[[], None] | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Append a producer's batches to the log. Calls ``done`` when this broker has met the topic's flush policy and,
-        if ``committed``, every in-sync replica has too.
+        """Append a producer's batches to the log. Calls ``done`` when this broker and, if ``committed``, every in-sync
+        replica have met the topic's flush policy.
 
-        Errors are raised (then ``done`` is not called) or passed to ``done``. Errors are those of ``accept``,
-        OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and the error with which the leader
-        resigned. With ``committed``, NotEnoughReplicasError means that no record was written. With a ``fence`` (a
-        coordinator's append to its shard) the errors include FencedShardEpochError, UnexpectedLogEndError, and
+        Errors are raised (then ``done`` is not called) or passed to ``done``. The possible errors are those of
+        ``accept``, OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and the error with which the
+        leader resigned. With ``committed``, NotEnoughReplicasError means that no record was written. With a ``fence``
+        (a coordinator's append to its shard) the errors include FencedShardEpochError, UnexpectedLogEndError, and
         InvalidRequestError for batches without the fence's epoch.
 
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
-        From then on this broker no longer keeps the request's bytes.
+        After ``written`` was called, this broker no longer keeps the request's bytes.
 
         A repeated batch of an idempotent producer gets the offset of its first append, under the same conditions.
         Batches that are costly to check are checked on a thread; later batches wait, to keep the order.
@@ -166,7 +166,8 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first waiting append has been checked. Continue with the appends behind it that need no thread."""
+        """The first waiting append has been checked. Continue with the appends behind the checked one that need no
+        thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -228,7 +229,7 @@ class LeaderReplica:
             self._finish_check(append, _nothing)
 
     def log_advanced(self) -> None:
-        """The writer has changed this log. Called before the appends' callbacks."""
+        """The directory writer has changed this log. Called before the callbacks of the log's appends."""
         log = self.log
         if log.is_closed:
             return

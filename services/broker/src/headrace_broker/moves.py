@@ -2,8 +2,8 @@
 
 One move runs at a time, with its own task and its own thread. The copy catches up while appends continue. When the copy
 is near the log's end, the replica holds appends for some milliseconds (``LeaderReplica.hold``) until the rest is
-copied. Appends then continue in the other directory. ``headrace_core.log.moving`` describes the steps on the disk, and
-the state after a crash in each step.
+copied. After the move, appends continue in the other directory. ``headrace_core.log.moving`` describes the steps on the
+disk, and the state after a crash in each step.
 """
 
 from __future__ import annotations

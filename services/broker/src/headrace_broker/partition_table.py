@@ -1,5 +1,5 @@
-"""Table of the partitions that this broker leads, follows or cannot serve. ``roles`` writes it; all other parts only
-read it.
+"""Table of the partitions that this broker leads, follows or cannot serve. ``roles`` writes the table; all other parts
+only read it.
 
 Handlers look up the ``leader`` of a partition, which raises an error if this broker does not lead it. The storage
 notifies the table of logs that a directory writer changed. The table knows the applied metadata; it uses no other part

@@ -49,7 +49,7 @@ class Placement:
             self.withheld.discard(partition)
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Id of the directory that has the partition's log (sound or damaged) or that failed before the log was
+        """Id of the directory that has the partition's log (sound or damaged), or that failed before the log was
         created. LOST if the log may be in a directory that was offline at the start; None if there is no log."""
         if partition in self.withheld:
             return LOST

@@ -2,8 +2,8 @@
 
 A block belongs to this broker even if the broker stops before using all of it. There are 2^63 ids, and none is used
 twice. The broker requests the next block when 90 % of the current block are used, as in Kafka. One request at a time
-serves all waiting producers. So a producer waits for the controller only if the broker has no block. That is right
-after the broker's start, or when the controllers were unreachable for the last 10 % of the block.
+serves all waiting producers. So a producer waits for the controller only if the broker has no block. A broker has no
+block right after its start, or when the controllers were unreachable for the last 10 % of the block.
 """
 
 from __future__ import annotations

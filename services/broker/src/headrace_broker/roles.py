@@ -14,9 +14,9 @@ Between two roles of a partition, the broker waits for all appends of the direct
 offset at which its epoch begins, and a new follower knows its log end. The high watermark passes from one role to the
 next.
 
-A missing log is created in the directory that the metadata names. If this broker no longer has that disk, it first
-reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log when the metadata
-shows the report. A damaged log is healed if its partition has other replicas (partition/healing.py).
+A missing log is created in the directory that the metadata names. If this broker no longer has the recorded disk, it
+first reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log when the
+metadata shows the report. A damaged log is healed if its partition has other replicas (partition/healing.py).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ReplicationStreams(Protocol):
 
 
 #: Reports to the controllers that a replica (topic id, partition) starts with an empty log in a directory. Calls back
-#: with the metadata offset from which the controllers know it.
+#: with the metadata offset from which the controllers know that the replica is fresh.
 ReportFresh = Callable[[bytes, int, bytes, Callable[[int], None]], None]
 
 
@@ -211,8 +211,8 @@ class Roles:
         await self._take_up(anew)
 
     def _may_be_made(self, each: Assigned) -> bool:
-        """Heal a damaged replica as far as possible. Returns whether its log may be deleted and created again,
-        empty."""
+        """Heal a damaged replica as far as possible. Returns whether the replica's log may be deleted and created
+        again, empty."""
         step = next_step(each.state, self._broker_id)
         if step is Step.KEEP:
             return False
@@ -253,8 +253,8 @@ class Roles:
 
     def _confirm_leave(self, followed: FollowerReplica) -> None:
         """Confirm the leave of a replica with a damaged log. The leader must know that the replica left before the
-        controllers learn that it starts with an empty log. A leader that does not know might propose the replica for
-        the in-sync set again."""
+        controllers learn that it starts with an empty log. A leader that does not know of the leave might propose the
+        replica for the in-sync set again."""
         healing = self._healing[followed.partition] = HealingReplica((followed.leader_id, followed.leader_epoch))
 
         def confirmed() -> None:
@@ -337,8 +337,8 @@ class Roles:
         return None
 
     def _end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
-        """End this broker's role in the partition with the error ``reason``; returns its high watermark, or None if it
-        had no role."""
+        """End this broker's role in the partition with the error ``reason``. Returns the role's high watermark, or None
+        if there was no role."""
         led = self._table.led.pop(partition, None)
         if led is not None:
             led.leader.resign(reason)

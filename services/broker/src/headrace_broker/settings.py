@@ -2,14 +2,15 @@
 
 ``BrokerSettings`` has the current values. This broker's dynamic values have priority over the dynamic values of all
 brokers, these over the properties file, and the file over the defaults. ``LiveSettings.current`` has the values in
-effect. Code that cannot read it each time (a waiting thread, an object that was given a limit) subscribes to changes:
+effect. Code that cannot read a setting each time (a waiting thread, an object that was given a limit) subscribes to
+changes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 
 Subscribers are called in the event loop, after the topics' settings are in effect (``Roles.apply``) and before the
 metadata change counts as applied. So a client that alters a key through this broker receives the answer after the new
-value is in effect. To add a key, add a field to ``BrokerSettings``. Topic keys reach the logs in another way
-(``LogSettings``).
+value is in effect. To add a key, add a field to ``BrokerSettings``. Topic keys reach the logs through ``LogSettings``
+instead.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class LiveSettings:
         return lambda: self._subscribers.pop(changed, None) and None
 
     def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
-        """Apply the broker keys of ``image``. If there is a ``delta``, apply them only if it changed a broker key."""
+        """Apply the broker keys of ``image``. With a ``delta``, apply the broker keys only if the delta changed one."""
         if delta is not None and not any(
             kind is ConfigResourceType.BROKER and name in ("", str(broker_id)) for kind, name in delta.configs
         ):

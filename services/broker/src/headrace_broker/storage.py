@@ -1,6 +1,6 @@
 """The broker's log directories, each with its writer, and the logs in them.
 
-``placement`` chooses the directory of a new partition. A failed directory takes only the partitions in it offline. A
+``placement`` chooses the directory of a new partition. A failed directory takes offline only the partitions in it. A
 full directory refuses appends and new logs until it has room again (``headrace_core.log.space``).
 
 A directory that was offline may have logs of topics that were deleted in the meantime. So the storage compares the
@@ -92,9 +92,9 @@ class Signal(Generic[P]):
 
 
 class Storage:
-    """See the module. ``on_turn`` receives the logs that the writer advanced; ``on_written`` is called before it with
-    the logs that have unflushed bytes. ``assigned`` returns the directory that the controllers recorded. Other parts of
-    the broker subscribe to the storage's signals."""
+    """See the module. ``on_turn`` receives the logs that the writer advanced. Before it, ``on_written`` receives the
+    logs that have unflushed bytes. ``assigned`` returns the directory that the controllers recorded. Other parts of the
+    broker subscribe to the storage's signals."""
 
     def __init__(
         self,
@@ -499,10 +499,10 @@ class Storage:
                 return
 
     async def move(self, partition: TopicPartition, root: str) -> None:
-        """Start to move a partition's log to the directory ``root`` (KIP-113). If ``root`` is its current directory, a
-        running move is cancelled. Returns when the move has begun. ``describe`` shows the copy as a future log until it
-        replaces the log, which ``directory_changed`` reports and ``until_moved`` awaits. A move does not continue after
-        a restart of the broker.
+        """Start to move a partition's log to the directory ``root`` (KIP-113). If ``root`` is the log's current
+        directory, a running move is cancelled. Returns when the move has begun. ``describe`` shows the copy as a future
+        log until the copy replaces the log. ``directory_changed`` reports the replacement, and ``until_moved`` waits
+        for it. A move does not continue after a restart of the broker.
 
         Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if one of the two directories is
         offline. Raises DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker

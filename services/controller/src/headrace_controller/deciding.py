@@ -94,9 +94,9 @@ class Decider:
         self._core.skip(entry.next_offset, entry.term)
 
     def forgive_pause(self, now_ms: float) -> None:
-        """Call this with each tick, before any decision. After a pause of this process, the nodes' silence proves
-        nothing, so their sessions start again. A planned sleep is no pause, however short the sessions are; otherwise
-        short sessions would never end."""
+        """Call this method with each tick, before any decision. After a pause of this process, the nodes' silence
+        proves nothing, so their sessions start again. A planned sleep is no pause, however short the sessions are;
+        otherwise short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning("this process was paused for %.0f ms; the session of each broker starts again", paused_ms)

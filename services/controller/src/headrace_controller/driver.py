@@ -128,9 +128,9 @@ class ControllerDriver:
             self._wake.set()
 
     async def read_barrier(self, *, is_deferred: bool) -> int:
-        """A linearizable read: returns a metadata offset. An image with all entries below it contains every change that
-        was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600 ms longer (the
-        heartbeat interval is 300 ms). Raises NotControllerError unless this node leads."""
+        """A linearizable read: returns a metadata offset. An image with all entries below that offset contains every
+        change that was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600 ms
+        longer (the heartbeat interval is 300 ms). Raises NotControllerError unless this node leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_deferred=is_deferred))
         return offset
 

@@ -1,8 +1,8 @@
 """A controller without its event loop: a Raft node, the cluster's state, and the disk.
 
 The controller is synchronous, without threads and sockets. A ``Clock`` gives the time, ``draw`` the random numbers, and
-``send`` takes the messages. The driver runs it in a real process, the simulator in a simulated process. A controller
-works in *turns*:
+``send`` takes the messages. The driver runs the controller in a real process, the simulator in a simulated process. A
+controller works in *turns*:
 
     begin     processes due ticks; decides submitted requests, each on the speculation after the one before; gets Raft's
               Ready, and sends what promises nothing about this disk (Ready, step 1). True: there is work for the disk
@@ -11,16 +11,16 @@ works in *turns*:
     finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
 
 Messages may arrive between the three steps, and a crash may happen between any two. Requests that arrive during a turn
-are decided in the next one: under load, turns grow instead of queueing up. ``next_due_ms`` returns the time of the next
-turn: the next tick that may have an effect, not each tick.
+are decided in the next turn: under load, turns grow instead of queueing up. ``next_due_ms`` returns the time of the
+next turn: the next tick that may have an effect, not each tick.
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
 A leader is not active at first. Raft's leader becomes *active* when it has committed an entry of its own term and
-applied all committed entries. Only an active leader knows every change that was ever answered (thesis, 6.4). Until
-then, requests wait. When the leader resigns, the speculative image is dropped. Decisions that are already appended wait
-for their commit or truncation (waiting.py). Requests that are not appended, and all requests at a follower, get
-NotControllerError with the leader's name.
+applied all committed entries. Only an active leader knows every change that was ever answered (thesis, 6.4). Requests
+wait until the leader is active. When the leader resigns, the speculative image is dropped. Decisions that are already
+appended wait for their commit or truncation (waiting.py). Requests that are not appended, and all requests at a
+follower, get NotControllerError with the leader's name.
 
 **A reply waits until its state is committed**, even if the request wrote no record. If that state is already
 committed, a heartbeat round must first confirm that no other node leads (ReadIndex), because a refusal is also a read.
@@ -28,7 +28,7 @@ committed, a heartbeat round must first confirm that no other node leads (ReadIn
 **A full disk.** Requests that add metadata are refused first, while the disk still has room for the other records. When
 a write fails, the controller acts as if no part of its Ready was done: Raft restarts with the state on the disk. A sole
 voter refuses all requests with DISK_FULL (retriable) until there is room, and then leads again. After a failed write,
-one of several voters does not stand for election for a while, so that another voter leads. As a follower it
+one of several voters does not stand for election for a while, so that another voter leads. As a follower this voter
 acknowledges no entries. No broker is fenced because of a full controller disk.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
@@ -108,9 +108,9 @@ class _VoterChange(NamedTuple):
 
 
 class QuorumController:
-    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``. An error that any of them
-    raises is final. ``done`` is called once for each request, from ``finish`` or ``fail_all``, with the result or a
-    HeadraceError."""
+    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``. An error that any of the
+    three methods raises is final. ``done`` is called once for each request, from ``finish`` or ``fail_all``, with the
+    result or a HeadraceError."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class QuorumController:
     ) -> None:
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
-        #: Returns the address that a connected node reported, or "" if it reported none. The owner of the connections
-        #: sets this function.
+        #: Returns the address that a connected node reported, or "" if it reported none. The object that owns the
+        #: connections sets this function.
         self.seen_address: Callable[[int], str] = lambda node_id: ""
         self._tick_ms = settings.tick_ms
         self._core = core
@@ -176,7 +176,7 @@ class QuorumController:
     @property
     def is_serving(self) -> bool:
         """Whether this node leads, or follows a leader and has applied all entries that were committed at its start. In
-        a new cluster this includes at least the first record, which has the cluster's id."""
+        a new cluster, the applied entries include at least the first record, which has the cluster's id."""
         return self._has_caught_up and self._raft.leader != NO_LEADER and bool(self.image.cluster_id)
 
     @property
@@ -235,7 +235,7 @@ class QuorumController:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether so many voters have disconnected that the remaining ones are no majority."""
+        """Whether so many voters have disconnected that the remaining voters are no majority."""
         voters = self._raft.voters
         return len(voters) - sum(key in self._gone for key in voters) < voters.majority
 
@@ -527,10 +527,10 @@ class QuorumController:
         self._is_due, self._ticks_planned = True, 1
 
     def _count_ticks(self) -> None:
-        """Process past ticks without an effect before an event that arrives between turns. Without this, the event
-        (such as the start of a wait for a leader) would be dated too early. The last planned tick is left to the turn,
-        even when it is due, because the turn processes arrived messages before it judges silence. (Without this, the
-        turn would take the earlier ticks for a pause.)"""
+        """Process past ticks without an effect before an event that arrives between turns. Without this method, the
+        event (such as the start of a wait for a leader) would be dated too early. The last planned tick is left to the
+        turn, even when it is due, because the turn processes arrived messages before it judges silence. (The turn would
+        otherwise take the earlier ticks for a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:

@@ -163,7 +163,8 @@ class SnapshotStore:
 
     @property
     def names_first_voters(self) -> bool:
-        """Whether ``format`` wrote the first voters into a snapshot. (If so, only this file has the first voters.)"""
+        """Whether ``format`` wrote the first voters into a snapshot. (If this is true, only the file that ``format``
+        wrote has the first voters.)"""
         return self.find(BEGINNING) is not None or any(each.place == BEGINNING for each in self.damaged)
 
     def find(self, place: Place) -> SnapshotId | None:
@@ -183,7 +184,7 @@ class SnapshotStore:
             raise CorruptLogError(f"{path}: {error.message}") from None
 
     def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot from ``position`` on, and whether they are its last ones; None if the snapshot was
+        """Bytes of a snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
         removed. Raises CorruptLogError if the snapshot has become damaged, so that it is not sent."""
         known = self.find(snapshot.place)
         if known is None or known.voters != snapshot.voters:
@@ -200,9 +201,9 @@ class SnapshotStore:
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write a chunk durably. Returns False, and removes the file, in two cases. In the first case the chunk does
-        not follow the bytes in the file. In the second it was the last one, and the snapshot is damaged or another one
-        than expected. Raises DiskFullError (the file is removed too), UnsupportedVersionError for a snapshot of a newer
-        Headrace, and OSError."""
+        not follow the bytes in the file. In the second case the chunk was the last one, and the snapshot is damaged or
+        another one than expected. Raises DiskFullError (the file is removed too), UnsupportedVersionError for a
+        snapshot of a newer Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()

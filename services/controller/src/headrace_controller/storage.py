@@ -197,8 +197,8 @@ class MetadataStorage:
     @property
     def _pending(self) -> SnapshotId | None:
         """The newest snapshot, if it is already in use but has not replaced the log yet. The snapshot was received
-        whole and ends beyond the log, and the disk is too full to start the log again. Until then the log counts as
-        empty; it is started again before the next write."""
+        whole and ends beyond the log, and the disk is too full to start the log again. Until it is replaced, the log
+        counts as empty; it is started again before the next write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
             return None
@@ -396,7 +396,7 @@ class MetadataStorage:
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
         """``job`` has run, and its snapshot is durable. The new snapshot is used from now on, and the log begins after
-        the snapshot before it. Returns the snapshot before it if the log has a new start (then call
+        the snapshot before it. Returns the snapshot before the job's snapshot if the log has a new start (then call
         ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
@@ -445,7 +445,7 @@ class MetadataStorage:
 
     def _settle(self) -> None:
         """Replace the log by the newest snapshot, if that ends beyond the log. Raises DiskFullError; then call this
-        again later (see ``_pending``)."""
+        method again later (see ``_pending``)."""
         pending = self._pending
         if pending is None:
             return

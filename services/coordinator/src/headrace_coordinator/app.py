@@ -2,8 +2,8 @@
 
 ``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot: a coordinator's
 state is in its shards' partitions. The coordinator then binds both listeners, loads the snapshot, and follows the
-metadata log. Finally it registers, applies the metadata up to the registration, claims the shards assigned to its
-coordinator epoch, and serves.
+metadata log. Finally the coordinator registers, applies the metadata up to the registration, claims the shards assigned
+to its coordinator epoch, and serves.
 
 A clean stop asks the controllers to assign the shards to other coordinators, which the members learn. The coordinator
 then ends the streams and unregisters. A stop with ``at_once`` cuts the connections without notice.

@@ -44,7 +44,7 @@ def kind_of(key: bytes) -> int:
 
 
 class ShardRecord(NamedTuple):
-    """A record of ``__consumer_offsets``. ``value`` None is a tombstone."""
+    """A record of ``__consumer_offsets``. A ``value`` of None is a tombstone."""
 
     key: bytes
     value: bytes | None

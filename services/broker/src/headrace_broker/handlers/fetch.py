@@ -13,7 +13,7 @@ A consumer that names its rack may read from a follower. The leader's response n
 is one (KIP-392). The partition then leaves this session, and the consumer adds it to a session with the named broker. A
 consumer without a rack reads only from leaders, so it notices a change of leader at once.
 
-A newer request ends the wait of the current one, even if the newer request is empty. A client that always keeps two
+A newer request ends the wait of the current request, even if the newer one is empty. A client that always keeps two
 requests in flight would poll without pause at the log's end. So clients should send the next request ahead only while
 responses contain records.
 """
@@ -49,8 +49,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
-#: Size limit of a fetch response, even if the client allows more: larger ones gain nothing and cost memory (decision
-#: 5).
+#: Size limit of a fetch response, even if the client allows more: larger responses gain nothing and cost memory
+#: (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
 #: When a stream has more bytes of unwritten responses than this, its next fetch request waits.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
@@ -324,8 +324,8 @@ class FetchStream(StreamHandler[Any]):
         self._count_unread()
 
     def _schedule_wake(self) -> None:
-        """Enough bytes have arrived for the waiting request. Answer it at the end of this event loop pass, with all
-        records that arrive in the pass."""
+        """Enough bytes have arrived for the waiting request. Answer the request at the end of this event loop pass,
+        with all records that arrive in the pass."""
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon(self._woken)

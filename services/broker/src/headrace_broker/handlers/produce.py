@@ -289,7 +289,8 @@ class ProduceStream(StreamHandler[Any]):
         broker.budget.take(pending.size, self)
 
     def _end(self, pending: _Pending) -> None:
-        """Release the request's bytes from the limits once it is answered and its records have left the memory."""
+        """Release the request's bytes from the limits when the request is answered and its records have left the
+        memory."""
         if pending.is_over or not pending.answered or pending.in_memory:
             return
         pending.is_over = True

@@ -367,7 +367,7 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
 
 class _ThrottledReplicas:
     """Partitions that are throttled while this broker leads them. The topics' ``leader.replication.throttled.replicas``
-    lists them ("partition:leader,...", or "*"). The list is read again when a configuration changes."""
+    lists these partitions ("partition:leader,...", or "*"). The list is read again when a configuration changes."""
 
     __slots__ = ("_configs", "_of_topic")
 

@@ -332,7 +332,7 @@ class PartitionFollower:
 
     @property
     def wanted_log_start(self) -> int:
-        """The leader's log start, limited to this log: the follower deletes the records below it."""
+        """The leader's log start, limited to the end of this log: the follower deletes the records below it."""
         return max(self.log_start, min(self._leader_log_start, self.high_watermark))
 
     def next_ack(self) -> Ack | None:

@@ -49,8 +49,8 @@ class _Handle(Generic[F]):
 
 
 class FollowerLane(Generic[F]):
-    """See the module. The partitions that this broker follows at one leader, on one lane (live or catch-up); it
-    outlives its streams."""
+    """See the module. The partitions that this broker follows at one leader, on one lane (live or catch-up). A
+    FollowerLane outlives its streams."""
 
     def __init__(self) -> None:
         self._next_number = 1
@@ -74,7 +74,7 @@ class FollowerLane(Generic[F]):
         self._wanted[replica] = None
 
     def leave(self, replica: F, *, cannot_append: bool = False) -> None:
-        """Take the partition off the lane. ``cannot_append``: it leaves because its log takes no appends."""
+        """Take the partition off the lane. ``cannot_append``: the partition leaves because its log takes no appends."""
         handle = self._let_go(replica)
         if cannot_append and handle is not None:
             self._cannot_append.add(handle.number)
@@ -113,8 +113,8 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def broken(self) -> list[F]:
-        """The stream ended, and with it all handles. Returns the partitions, which will join the next stream. The
-        leader then pushes records again that were received but not written."""
+        """The stream ended, and all its handles ended with it. Returns the partitions, which will join the next stream.
+        The leader then pushes records again that were received but not written."""
         lost = list(self._by_replica)
         self._by_number.clear()
         self._by_replica.clear()

@@ -7,8 +7,8 @@ The leader keeps three sets of replicas, as in KIP-497::
     maximal       union of both: all that the controllers MAY hold to be in sync; the high watermark waits for them
 
 So a removal from the in-sync set counts when it is confirmed, and an addition as soon as it is proposed. A proposal
-ends with the controller's answer or with metadata of a newer partition epoch. A refusal ends it only while it is
-*certain* that no other attempt is in progress. Until the proposal ends it is repeated, and the leader makes no other
+ends with the controller's answer or with metadata of a newer partition epoch. A refusal ends a proposal only while it
+is *certain* that no other attempt is in progress. Until a proposal ends it is repeated, and the leader makes no other
 proposal.
 
 An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed, and granted after a
@@ -119,8 +119,8 @@ class FollowerProgress:
         self.caught_up_ms = _NEVER
         self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement, and the leader's log end at that time.
         self.ack_leader_end = -1
-        #: Whether the follower, outside the ISR, could join it at the last check. The high watermark waits for an
-        #: eligible follower that keeps up; without the wait the follower could never reach it under load.
+        #: Whether the follower, which is outside the ISR, could join it at the last check. The high watermark waits for
+        #: an eligible follower that keeps up; without the wait the follower could never reach it under load.
         self.is_eligible = False
         #: Whether the follower reported that its log takes no appends, and has not appended since.
         self.cannot_append = False
@@ -334,7 +334,7 @@ class InSyncSet:
         self._set_maximal()
 
     def next_due_ms(self, now_ms: int, leader_end: int) -> int | None:
-        """Time of the next call of ``change``; None if only an event makes it necessary."""
+        """Time of the next call of ``change``; None if only an event makes a call necessary."""
         if self._asked is not None:
             return max(self._next_ms, now_ms) if self._repeat else None
         if self.recovering:
@@ -386,7 +386,8 @@ class InSyncSet:
         # Any other refusal means that the leader epoch or the partition epoch is outdated: newer metadata will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
-        """Apply the partition's state in the metadata log. Returns False if this state is outdated."""
+        """Apply the partition's state in the metadata log. Returns False if the metadata's state is older than the
+        state known here."""
         if partition_epoch < self.partition_epoch:
             return False
         self.replicas = tuple(replicas)

@@ -19,8 +19,9 @@ high watermark:
     it does not advance while fewer than min.insync.replicas are in sync, so that the last
     replica to leave the ISR has every committed record (eligible leader replicas)                 KIP-966
 
-A new leader starts with the high watermark that it knew as a follower, and learns the true one from the followers'
-first acknowledgements. Until it has reached ``epoch_start``, queries for the latest offset fail (KIP-207).
+A new leader starts with the high watermark that it knew as a follower. It learns the true high watermark from the
+followers' first acknowledgements. Until the high watermark has reached ``epoch_start``, queries for the latest offset
+fail (KIP-207).
 
 There are four kinds of waiters. A producer with acks waits for an end offset. The end offsets grow along the queue,
 except for duplicates, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session
@@ -104,8 +105,8 @@ class PartitionLeader:
 
     ``replicas`` and ``isr`` are broker ids, including the leader's; empty sequences mean that the leader is the only
     replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
-    called when a follower fell behind, caught up or left. Its receiver then calls ``next_due_ms`` and ``isr_change``.
-    An idle partition causes no call.
+    called when a follower fell behind, caught up or left. The receiver of the call then calls ``next_due_ms`` and
+    ``isr_change``. An idle partition causes no call.
     """
 
     __slots__ = (
@@ -281,7 +282,7 @@ class PartitionLeader:
 
     def check_latest_known(self) -> None:
         """Raise OffsetNotAvailableError until the high watermark has reached the start of this epoch. After an election
-        it may be below the previous leader's high watermark (KIP-207)."""
+        the high watermark may be below the previous leader's high watermark (KIP-207)."""
         if self.high_watermark < self.epoch_start:
             raise OffsetNotAvailableError(
                 f"{self.partition}: the high watermark {self.high_watermark} has not reached {self.epoch_start}, "
@@ -544,8 +545,8 @@ class PartitionLeader:
         self._in_sync.proposed(change)
 
     def altered(self, isr: tuple[int, ...], partition_epoch: int, leader_epoch: int, recovering: bool = False) -> bool:
-        """Apply the controllers' answer to AlterPartition. Returns False if it is outdated, or for another leader
-        epoch."""
+        """Apply the controllers' answer to AlterPartition. Returns False if the answer is outdated, or for another
+        leader epoch."""
         if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
             return False
         self._recompute()
@@ -586,7 +587,7 @@ class PartitionLeader:
                 self._on_isr_due()
 
     def when_committed(self, end_offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the high watermark reaches ``end_offset``, immediately if it already has."""
+        """Call ``waiter`` when the high watermark reaches ``end_offset``; call it at once if that has happened."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif end_offset <= self.high_watermark:
@@ -602,7 +603,7 @@ class PartitionLeader:
                 waiters.insert(place, (end_offset, waiter))
 
     def when_deleted(self, offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the low watermark reaches ``offset``, immediately if it already has."""
+        """Call ``waiter`` when the low watermark reaches ``offset``; call it at once if that has happened."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif offset <= self.low_watermark:

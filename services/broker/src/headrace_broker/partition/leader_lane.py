@@ -25,9 +25,9 @@ Records are sent as soon as they are in the leader's log, before its flush. So a
 acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable ends that
 followers acknowledge.
 
-A join compares the follower's log with the leader's: is it a prefix (``matching.py``)? A replica that is far behind
-uses the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73). Near the log's end it returns to
-the live lane.
+A join compares the follower's log with the leader's log: is the follower's log a prefix (``matching.py``)? A replica
+that is far behind uses the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73). Near the log's
+end the replica returns to the live lane.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class LedPartition(Protocol):
 
 
 class ColdRead(NamedTuple):
-    """A request to read records that are not in the page cache. The shell reads them on a thread and calls
+    """A request to read records that are not in the page cache. The shell reads the records on a thread and calls
     ``was_read``."""
 
     replica: JoinedReplica
@@ -239,8 +239,9 @@ class LeaderLane:
         wake_at: Callable[[int], None],
     ) -> None:
         """The caller has checked ``hello`` against the metadata; all lanes share ``registry`` and ``pacer``. ``wake``
-        is called, perhaps often, when ``next`` may have a new message. ``wake_at`` is called with the time at which it
-        may have one (``due_ms``). Raises InvalidRequestError for a window that is too small for any batch."""
+        is called, perhaps often, when ``next`` may have a new message. ``wake_at`` is called with the time at which
+        ``next`` may have a message (``due_ms``). Raises InvalidRequestError for a window that is too small for any
+        batch."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(f"broker {hello.broker_id}: window_bytes={hello.window_bytes}: must be above 0")
         self.broker_id = hello.broker_id
@@ -303,8 +304,8 @@ class LeaderLane:
             follower_end=join.log_end,
             follower_epoch=join.last_epoch,
         )
-        # Read the log's own start after the epochs. A deletion advances this start first, then the epochs, and then
-        # ``leader.log_start``. A follower that restarted at ``leader.log_start`` could ask for deleted offsets.
+        # Read the log's own start after the epochs. A deletion advances the log's own start first, then the epochs, and
+        # then ``leader.log_start``. A follower that restarted at ``leader.log_start`` could ask for deleted offsets.
         here = leader.high_watermark, source.log_start, leader.log_end
         if not found.matches:
             leader.follower_tried(self.broker_id, self._now_ms())

@@ -11,10 +11,10 @@ epoch once. So the leader looks up the follower's last epoch in its own epoch hi
     its last epoch is older than the first one that we     restart: its records below our start may never have been
     know, because retention deleted ours                   committed, and it must neither show nor keep them
 
-The follower truncates its log at the end of that epoch, in the leader's log or in its own, whichever is lower. After
-the truncation the follower joins again. Each round trip removes one epoch that the leader never had, so any number of
-elections in between is covered (KIP-279). The comparison never uses the high watermark, because records above the
-follower's high watermark may be committed (KIP-101).
+The follower truncates its log at the end of that epoch, in the leader's log or in its own log, whichever is lower.
+After the truncation the follower joins again. Each round trip removes one epoch that the leader never had, so any
+number of elections in between is covered (KIP-279). The comparison never uses the high watermark, because records above
+the follower's high watermark may be committed (KIP-101).
 
 A follower may name an epoch of which it has no record. The disk became full after the epoch was stored, before its
 first batch. The follower's last record, and the next push, have an older epoch, so the follower would refuse the push.
@@ -32,7 +32,7 @@ from .messages import Divergence
 
 #: (the largest known epoch not above the requested one, one past its last offset); (-1, -1) when there is none, also
 #: for an epoch above the last one. For an epoch below the log's first epoch, Kafka's OffsetForLeaderEpoch returns the
-#: start of the first epoch (``PartitionLog.epoch_end_offset``). Here such an epoch is unknown.
+#: start of the first epoch (``PartitionLog.epoch_end_offset``). Headrace treats such an epoch as unknown.
 EndOf = Callable[[int], tuple[int, int]]
 
 
@@ -71,8 +71,8 @@ def match(
 
 
 def cut_for(diverging: Divergence, end_of: EndOf, log_end: int) -> int:
-    """Offset at which a follower truncates its log. It is the end of the largest epoch that both logs may have, in the
-    log where that end is lower."""
+    """Offset at which a follower truncates its log: the end of the largest epoch that both logs may have. If the two
+    logs end the epoch at different offsets, the lower offset counts."""
     epoch, end = end_of(diverging.epoch)
     if epoch == NO_EPOCH:  # no epoch is known here: at most what the leader has of it is common
         return min(diverging.end_offset, log_end)

@@ -64,7 +64,7 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Handles whose leaves have the reason that the log takes no appends; these replicas leave the in-sync set.
+    #: Handles that the follower releases because its log takes no appends; these replicas leave the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 

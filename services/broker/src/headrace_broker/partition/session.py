@@ -1,11 +1,11 @@
 """A fetch session: the partitions that a client reads over one stream, its position in each, and the partitions that
 are ready.
 
-The session lasts as long as the stream (fetch.proto). A partition stays in it once the client has named it, and its
-position advances by the records sent. A partition is *ready* when it may have something to send: records beyond the
-position, a new log start, or an error. A partition becomes ready when the client names it and when its leader reports
-progress. A partition stays ready until a response has taken all of its records. A fetch looks only at ready partitions,
-so a thousand idle partitions cost nothing.
+The session lasts as long as the stream (fetch.proto). A partition stays in the session once the client has named it,
+and its position advances by the records sent. A partition is *ready* when it may have something to send: records beyond
+the position, a new log start, or an error. A partition becomes ready when the client names it and when its leader
+reports progress. A partition stays ready until a response has taken all of its records. A fetch looks only at ready
+partitions, so a thousand idle partitions cost nothing.
 
 The ready partitions form a queue, for fairness. A response takes records from the head of the queue; partitions with
 more records move to the tail.

@@ -5,8 +5,8 @@ of other partitions. The replica acknowledges the records after the flush. Sever
 append names its start offset, so no append is written behind a refused one.
 
 Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
-again, after increasing pauses. Until then it acknowledges no records. A follower that refuses pushes leaves the in-sync
-set after replica.lag.time.max.ms, and returns when it has caught up.
+again, after increasing pauses. Until the replica has joined again, it acknowledges no records. A follower that refuses
+pushes leaves the in-sync set after replica.lag.time.max.ms, and returns when it has caught up.
 
 If the log takes no appends, the replica reports this to the leader at once (``cannot_append``). The leader then
 proposes the replica's removal from the in-sync set. While the directory is short of space, the replica still joins at

@@ -39,7 +39,7 @@ STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Most bytes of unacknowledged records 
 HEARTBEAT_S = 1.0  #: Seconds between two heartbeats to a leader (``sends_heartbeats`` in replication.proto).
 #: Seconds of silence after which a leader that sends heartbeats counts as disconnected or frozen. The limit doubles, up
 #: to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take long. The next push resets
-#: it.
+#: the limit.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
 #: If a silence check runs this many seconds late, the event loop stalled, and the silence proves nothing.
 STALLED_S = 0.5
@@ -326,7 +326,7 @@ class _Stream:
                 await call.write(_HEARTBEAT)
 
     async def _something_to_say(self) -> bool:
-        """Wait for a message to send. Returns False after HEARTBEAT_S without one: then send a heartbeat."""
+        """Wait for a message to send. Returns False if there is no message for HEARTBEAT_S: then send a heartbeat."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting = loop.create_future()
         timer = loop.call_later(HEARTBEAT_S, _end_waiting, waiting)
@@ -413,8 +413,8 @@ class LeaveConfirmation:
     answer arrives.
 
     The leader reads the messages of a stream in order. So the answer to a join that was sent after a leave shows that
-    the leader received the leave. An answer on a later stream also shows it, because the handles of an earlier stream
-    ended with that stream.
+    the leader received the leave. An answer on a later stream also confirms the leave, because the handles of an
+    earlier stream ended with that stream.
     """
 
     def __init__(self, replica: FollowerReplica, streams: FollowerStreams, done: Callable[[], None]) -> None:

@@ -5,9 +5,10 @@ Each leader determines its changes (``PartitionLeader.isr_change``), and signals
 time. The keeper passes each leader its answer. Changes that arise during a call are sent in the next call. After a
 failed call the leaders repeat the open proposal unchanged, because the controllers may have applied it.
 
-Only the keeper repeats calls. Each call sends at most one request (``ControllerLink.alter_partitions``), so a leader
-knows every attempt in progress. After an attempt without a definite answer, each further request for the partition is
-marked ``uncertain``. The docstring of partition/isr.py has the table of refusals.
+Only the keeper repeats failed AlterPartition calls. Each call sends at most one request
+(``ControllerLink.alter_partitions``), so a leader knows every attempt in progress. After an attempt without a definite
+answer, each further request for the partition is marked ``uncertain``. The docstring of partition/isr.py has the table
+of refusals.
 
 A check takes some microseconds, and a busy partition signals at each append while its followers are caught up. So::
 
@@ -39,7 +40,7 @@ from ..partition.leader import LAG_TIME_MAX_MS, PartitionLeader
 logger = logging.getLogger(__name__)
 
 LOOK_MS = 10  #: Milliseconds between two checks of a partition that has a replica out of sync.
-#: Outdated entries that the queue of checks may hold; when it has more, the keeper removes all of them.
+#: Outdated entries that the queue of checks may hold; when the queue has more, the keeper removes all of them.
 OVERTAKEN_MAX = 1_000
 CALL_PARTITIONS_MAX = 1_000  #: Most ISR changes in one AlterPartition call.
 #: Error codes after which a proposal is not repeated, because the next metadata has the valid state (Kafka's

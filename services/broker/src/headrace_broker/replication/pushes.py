@@ -1,9 +1,9 @@
 """Pushes to followers that gRPC does not have yet, and the directory writers that wait for them before a flush.
 
-A flush in the event loop would delay the sending of pushes. So before its flush, a writer waits until the streams that
-its records woke have passed their messages to gRPC, whose threads send them. So the followers' disks flush at the same
-time as the leader's disk. The writer does not wait for a stream that is still writing its last message, so a follower
-that does not read delays no flush.
+A flush in the event loop would delay the sending of pushes. So before a flush, the writer waits until the streams that
+its records woke have passed their messages to gRPC, whose threads send them. The followers' disks then flush at the
+same time as the leader's disk. The writer does not wait for a stream that is still writing its last message, so a
+follower that does not read delays no flush.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 
 class PendingPushes:
-    """The streams with pending pushes. The streams to followers write it and the partition table reads it, in the event
-    loop."""
+    """The streams with pending pushes. The streams to followers change this set and the partition table reads it, in
+    the event loop."""
 
     __slots__ = ("_awake", "_waiting")
 
@@ -38,7 +38,8 @@ class PendingPushes:
                 sent()
 
     def when_sent(self, sent: Callable[[], None]) -> None:
-        """Call ``sent`` when all streams that are about to push have done so, immediately if there are none."""
+        """Call ``sent`` when each stream that is about to push has passed its push to gRPC, immediately if there is no
+        such stream."""
         if self._awake:
             self._waiting.append((dict(self._awake), sent))
         else:

@@ -277,7 +277,7 @@ class _Crew:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._is_planning = False
-        self._plan_again = True  #: Whether it is worth planning before the backoff ends.
+        self._plan_again = True  #: Whether planning makes sense before the backoff ends.
         self.threads = [
             threading.Thread(target=self._work, name=f"cleaner-{number}", daemon=True) for number in range(count)
         ]

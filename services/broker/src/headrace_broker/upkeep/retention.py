@@ -7,8 +7,8 @@ removed segments when their delay is over.
 
 A follower's log starts where its leader's log starts (``FollowerReplica``), so the task skips followers.
 
-A full directory does not wait for the delay: its removed segments' files are deleted at once. Retention checks its logs
-now and at every tick until it has room again.
+A full directory does not wait for the delay: its removed segments' files are deleted at once. Retention checks a full
+directory's logs at once and at every tick until the directory has room again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Retention:
             self._changed.set()
 
     async def _tick(self, due_ms: float) -> None:
-        """Wait until a check may be due: the regular one, the deletion of a file, or the check of a full directory at
+        """Wait until a check may be due: the regular check, the deletion of a file, or the check of a full directory at
         each tick."""
         deleted = [at_ms for writer in self._writers() if (at_ms := writer.directory.deleted.next_due_ms) is not None]
         wait_ms = min([due_ms, *deleted]) - self._clock.monotonic_ms()

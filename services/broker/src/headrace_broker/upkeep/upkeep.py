@@ -77,8 +77,8 @@ class Upkeep:
         await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Call this when the change is in effect. Topics with new settings (the topic's own, or a broker default) may
-        now be worth cleaning, or be cleanable again."""
+        """Call this method when the metadata change is in effect. Topics with new settings (the topic's own, or a
+        broker default) may now be worth cleaning, or be cleanable again."""
         if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
             self.cleaners.retry()
         elif delta.configs:

@@ -1,6 +1,6 @@
 """Plan replica moves automatically: to drain a broker, or to fill a broker that has too few replicas.
 
-A broker *has too few* replicas in two cases. The broker has no replica, although its share is at least one; or it lacks
+A broker *has too few* replicas in two cases. The broker has no replica, although its share is at least one. Or it lacks
 more than ``auto.rebalance.threshold.percentage`` of its share. A broker with too few replicas gets all the replicas
 that it lacks (rebalance.py). So the small imbalance after a rebalance starts no further rebalance. A broker that was
 away for a while causes no moves, because its replicas stay assigned to it. When no broker has too few replicas,
@@ -46,8 +46,8 @@ _NO_LOAD = BrokerLoad()
 
 @dataclass(slots=True)
 class PlanningClock:
-    """How long the set of brokers has been unchanged. Like sessions it is not in the metadata log, because it only
-    decides when to plan. A new leader starts the time again."""
+    """How long the set of brokers has been unchanged. Like sessions this time is not in the metadata log, because it
+    only decides when to plan. A new leader starts the time again."""
 
     members: frozenset[int] = frozenset()
     since_ms: float = 0.0

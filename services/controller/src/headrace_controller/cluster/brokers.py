@@ -14,13 +14,13 @@ A directory goes offline with a heartbeat that reports it, or with a registratio
 online again when a later registration names it (directories.py tracks the replicas' directories). A broker without an
 online directory is fenced: it sends heartbeats, but cannot serve.
 
-A registration names the broker epoch that the clean shutdown markers of its directories contain (KIP-966). If that is
-not the broker's last epoch, the broker stopped uncleanly. A broker that stopped uncleanly is not an eligible leader of
-partitions whose last records it may have lost.
+A registration names the broker epoch that the clean shutdown markers of its directories contain (KIP-966). If the
+registration names another epoch than the broker's last one, the broker stopped uncleanly. A broker that stopped
+uncleanly is not an eligible leader of partitions whose last records it may have lost.
 
-The changes of a broker's partitions (elections.py) may be too many records for one decision. If so, the broker's own
-change is written with the first part, and ``settle`` continues. The broker is not unfenced before all parts are
-written.
+The changes of a broker's partitions (elections.py) may be too many records for one decision. The first part then
+includes the broker's own change, and ``settle`` continues with the other parts. The broker is not unfenced before all
+parts are written.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's previous registration, if it ended without a clean shutdown (KIP-966). Also if the changes after an
-    earlier unclean stop are not all written yet; else None."""
+    """The broker's previous registration if it ended without a clean shutdown (KIP-966), or if changes after an earlier
+    unclean stop are missing. None otherwise."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before

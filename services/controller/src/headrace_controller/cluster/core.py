@@ -12,8 +12,8 @@ controller can decide a thousand requests while the disk writes the first one.
     replay(batch)                           another controller's decision, or one before a restart: committed at once
 
 Only records change an image, and records depend neither on a clock nor on randomness. So replaying the log on another
-controller gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``; they only
-decide *whether* a record is written.
+controller gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``. These times
+only decide *whether* a record is written.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ class ClusterCore:
 
     def decide(self, request: Request, now_ms: float) -> Decision:
         """Decide ``request`` on the speculative image. ``decide`` never raises a HeadraceError: a refusal is a Decision
-        with ``failure``. Like any other decision it is answered when the image that it was decided on is committed."""
+        with ``failure``. Like any other decision, a refusal is answered when the image that it was decided on is
+        committed."""
         view = self._view(now_ms)
         try:
             return features.at_level(view.image, _RULES[type(request)](view, request))

@@ -13,13 +13,13 @@ reported it is assigned to the failed directory. Without this rule the replica w
 serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
-the high watermark does not advance. So a replica that leaves the ISR in this state still has every committed record.
-The replica stays eligible until the ISR is large enough again, because then records are committed without it. The ISR
-may become empty. Its last member then also moves to the ELR, and the partition has no leader until a member of the ELR
-works. The ELR rules rely on two duties of brokers. The leader must not advance the high watermark while the ISR is too
-small, and must use the same value (``min_insync_replicas``). The second duty: a broker must not lose records that it
-acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always ``commit``
-(brokers.py).
+the high watermark does not advance. So a replica that leaves a too small ISR still has every committed record. The
+replica stays eligible until the ISR is large enough again, because then records are committed without it. The ISR may
+become empty. The last member of the ISR then also moves to the ELR, and the partition has no leader until a member of
+the ELR works. The ELR rules rely on two duties of brokers. The leader must not advance the high watermark while the ISR
+is too small, and must use the same value (``min_insync_replicas``). The second duty: a broker must not lose records
+that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always
+``commit`` (brokers.py).
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. No other replica can
 have more committed records, because all eligible replicas were lost. So a topic with one replica and a weak flush
@@ -133,8 +133,8 @@ class Electorate:
         return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
 
     def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
-        """The last leader, if the partition has no leader now. For a partition that lost its leader at level 1, its
-        ISR."""
+        """The last leader, if the partition has no leader now. For a partition that lost its leader at level 1, the
+        last known ones are its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
         # (Read from ``wanted``, not from ``before``: ``wanted`` lacks a replica that returned with an empty disk.)

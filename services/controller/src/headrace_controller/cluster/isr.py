@@ -11,11 +11,11 @@ refuses every outdated proposal:
     each member works             not fenced, not stopping, its directory online   else INELIGIBLE_REPLICA
     metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
 
-The last line of this table is an addition of Headrace. A replica that leaves an ISR below min.insync.replicas becomes
-eligible (elections.py), because the leader commits no record without it. A leader that does not know that
-min.insync.replicas was raised would still commit records. So before the leader gets an ISR below min.insync.replicas
-(even if the ISR is unchanged), it must know the new setting. (The metadata log delivers the setting and the ISR in
-order.)
+The last line of this table is an addition of Headrace to Kafka's rules. A replica that leaves an ISR below
+min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A leader that does
+not know that min.insync.replicas was raised would still commit records. So before the leader gets an ISR below
+min.insync.replicas (even if the ISR is unchanged), it must know the new setting. (The metadata log delivers the setting
+and the ISR in order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. So an earlier attempt at the same partition epoch could be granted
 later, when the member works again. A leader with such an earlier attempt marks its request as ``uncertain``; then the
@@ -90,7 +90,7 @@ class Altering:
         self._min_insync_offset = view.agenda.min_insync_offset
 
     def decide(self, item: AlteredPartition) -> tuple[PartitionImage, PartitionChangeRecord | None]:
-        """The partition, and the record that alters it; the record is None if the partition does not change. Raises the
+        """The partition, and the record that alters the partition; the record is None if there is no change. Raises the
         refusal."""
         topic, partition = self._find(item)
         where = f"{topic.name}-{item.partition}"

@@ -7,9 +7,9 @@
     1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
-A leader that is among the targets stays leader, as in Kafka, unless the first target is a new replica. In that case the
-first target leads after the last step, which needs a new leader epoch anyway. So a new broker gets its leaderships at
-once, without waiting for ``leader.imbalance.per.broker.percentage``.
+A leader that is among the targets stays leader, as in Kafka, unless the first target is a new replica. If the first
+target is new, it leads after the last step, which needs a new leader epoch anyway. So a new broker gets its leaderships
+at once, without waiting for ``leader.imbalance.per.broker.percentage``.
 
 Cancelling a reassignment restores the replicas that are not ``adding``. The original order of the replicas is lost, as
 in Kafka: the targets come first.
@@ -84,8 +84,8 @@ def have_arrived(partition: PartitionImage) -> bool:
 
 
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
-    """Guard: whether the remaining replicas are enough. An in-sync one must work and be able to lead, and there must be
-    enough for acks=all, if there are enough now."""
+    """Guard: whether the remaining replicas are enough. An in-sync replica must work and be able to lead, and there
+    must be enough replicas for acks=all, if there are enough now."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)

@@ -1,11 +1,11 @@
 """Placement of new replicas: evenly over brokers, and over as many racks as possible.
 
 The preferred leader of each partition is placed on the broker that leads the fewest partitions (of this topic first,
-then of all). Each further replica is placed in a rack without a replica of this partition. In the rack it is placed on
-the broker with the fewest replicas (of this topic, then of all). The counts start from the image's ``loads``, so many
-topics with one partition balance as well as one large topic. At the end, moving followers evens out the remaining
-imbalance. The placement uses no randomness. Ties are broken by the brokers' order, rotated for each leader, so that two
-brokers do not always have the same third broker as follower.
+then of all). Each further replica is placed in a rack without a replica of this partition. In that rack, the replica is
+placed on the broker with the fewest replicas (of this topic, then of all). The counts start from the image's ``loads``,
+so many topics with one partition balance as well as one large topic. At the end, moving followers evens out the
+remaining imbalance. The placement uses no randomness. Ties are broken by the brokers' order, rotated for each leader,
+so that two brokers do not always have the same third broker as follower.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class Placer:
         return tuple(slots[index].broker_id for index in chosen)
 
     def _even_out(self, placed: list[tuple[int, ...]]) -> None:
-        """Change followers in ``placed`` (all counted) until the counts are even. In the result, no broker has two
-        replicas of the topic more than another, nor one more of the topic and two more of all."""
+        """Change followers in ``placed`` (all counted) until the counts are even. In the result, any two brokers differ
+        by at most one in replicas of the topic. Where they differ by one, the broker with more has at most one more in
+        all."""
         followed: dict[int, list[int]] = {}
         for number, replicas in enumerate(placed):
             for broker_id in replicas[1:]:

@@ -191,7 +191,7 @@ def _is_same(old: object, new: object) -> bool:
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
     """Whether the reassignment would add a replica to a broker that is now being drained. The drain wins this conflict,
-    because it is the later request."""
+    because the drain is the later request."""
     partition = image.topics[key[0]].partitions[key[1]]
     added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
     return any(broker is None or broker.draining for broker in added)
@@ -269,7 +269,7 @@ class _Steps:
 
     def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
         """Brokers that the copy would load, for a partition without a leader: the step that begins the reassignment may
-        elect one."""
+        elect a leader."""
         change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return set()

@@ -286,8 +286,8 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignments:
-    """``throttle_bytes_per_s``: limit of the copying rate of each broker until all reassignments are done. 0 removes
-    the limit, None leaves it unchanged. ``allow_replication_factor_change``: KIP-860."""
+    """``throttle_bytes_per_s``: limit of the copying rate of each broker until all reassignments are done. The value 0
+    removes the limit, None leaves it unchanged. ``allow_replication_factor_change``: KIP-860."""
 
     reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True

@@ -16,8 +16,8 @@ unstable connection is not fenced and unfenced all the time. Breaks are counted 
 shows that the process had ended, so the count starts again.
 
 Streams have numbers, because a broker may open a new stream before the end of the old one is noticed. The end of a
-stream older than the latest one has no meaning. The end of a newer stream counts: that stream broke before its first
-heartbeat was processed.
+stream that is older than the broker's latest stream has no meaning. The end of a newer stream counts: that stream broke
+before its first heartbeat was processed.
 
 The first heartbeat after a registration must arrive within FIRST_HEARTBEAT_MS. Until the first heartbeat arrives, there
 is no stream whose end could show that the process has ended.
@@ -126,7 +126,7 @@ class BrokerSessions:
             session.shutdown_offset = contact.shutdown_offset
 
     def _is_latest(self, session: Session, contact: Contact) -> bool:
-        """Whether the end of this stream says anything about the broker."""
+        """Whether the end of the contact's stream says anything about the broker."""
         return session.connected and session.stream is not None and contact.stream >= session.stream
 
     def _broke(self, session: Session, contact: Contact) -> None:

@@ -148,7 +148,8 @@ def distribute(view: View) -> Decision:
 
 
 def reassigned(image: MetadataImage, *, without: int = NO_OWNER) -> list[MetadataRecord]:
-    """The records that distribute the shards evenly over the coordinators that take shards; ``without`` takes none."""
+    """The records that distribute the shards evenly over the coordinators that take shards; the coordinator ``without``
+    takes none."""
     coordinators = [
         each.coordinator_id
         for each in image.ledger.coordinators.values()

@@ -1,5 +1,5 @@
-"""The throttle of reassignments (KIP-73). It uses the configuration keys that Kafka's tool sets on request, and is set
-and removed together with the reassignments.
+"""The throttle of reassignments (KIP-73). The throttle uses the configuration keys that Kafka's tool sets on request,
+and is set and removed together with the reassignments.
 
     leader.replication.throttled.rate      on each broker concerned: bytes per second that it sends
     follower.replication.throttled.rate    ... and that it fetches

@@ -191,8 +191,8 @@ def _partition_records(
     view: View, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[MetadataRecord]:
     """Records of new partitions. The first active replica becomes the leader; all active replicas are in sync, because
-    they are empty. A replica whose broker takes no appends cannot create its log. Such a replica begins out of sync,
-    unless all replicas are in this state."""
+    they are empty. A replica whose broker takes no appends cannot create its log. A replica that cannot create its log
+    begins out of sync, unless all replicas are in this state."""
     image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
     able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}

@@ -10,7 +10,7 @@ The stream of a metadata follower, on any controller, the leader or another:
           |                   nothing can be read ---> keep-alives until it is
     the log, as it is committed; and when there is nothing to send, a keep-alive after a second at the latest
 
-Only committed records are sent, because a follower acts on them and could not undo them.
+Only committed records are sent, because a follower acts on the records and could not undo them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FollowedLog(Quorum, Protocol):
     def newest_snapshot(self) -> SnapshotId | None: ...
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of the snapshot from ``position`` on, and whether they are its last ones; None if the snapshot was
+        """Bytes of the snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
         removed."""
 
 
@@ -184,8 +184,8 @@ class _Following(PushHandler[Response]):
         return None
 
     def _check(self) -> bool:
-        """Whether the follower's metadata history is a prefix of this controller's. Returns False while that is
-        unknown, because this controller is behind the follower. DivergingMetadataError."""
+        """Whether the follower's metadata history is a prefix of this controller's. Returns False while this controller
+        is behind the follower, so that it cannot compare the histories. DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
             index = self._barriers.confirmed_since(self._began_ms)
@@ -239,7 +239,7 @@ class _Following(PushHandler[Response]):
         return message, len(records)
 
     def _message(self) -> Response:
-        """The next message; without new records it is a keep-alive."""
+        """The next message; a message without new records is a keep-alive."""
         log, lag_ms = self._log, self._barriers.lag.ms
         end = log.image.next_offset
         self._sent = (log.leader_id, log.term, end)

@@ -45,9 +45,9 @@ class LeaderLink:
         driver.on_turn(self._look)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        """Return the leader's answer to an Admin call. Raises NotControllerError (retriable) if no leader is known, if
-        it is unreachable, or if it did not answer a read. Raises RequestTimedOutError if it is unknown whether a change
-        was made (core/membership/leader_calls.py). All other errors are the leader's own errors."""
+        """Return the leader's answer to an Admin call. Raises NotControllerError (retriable) if no leader is known, or
+        if the leader is unreachable or did not answer a read. Raises RequestTimedOutError if it is unknown whether a
+        change was made (core/membership/leader_calls.py). All other errors are the leader's own errors."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()

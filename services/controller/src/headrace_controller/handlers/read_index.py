@@ -38,7 +38,8 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: Seconds after which a controller without ReadIndex requests confirms the age of its own image.
 READ_INDEX_EVERY_S = 0.8
-#: A barrier that began more milliseconds ago than this does not answer a request; a new, deferred barrier does.
+#: If the latest barrier began more milliseconds ago than this, it does not answer a request; a new, deferred barrier
+#: does.
 RECENT_MS = 500
 #: If the last barrier began more milliseconds ago than this, later barriers have probably failed. The next barrier is
 #: then not deferred, so that the caller learns the error soon.

@@ -4,8 +4,9 @@
       |  on the disk    |   being written   |  not yet   |
 
 Entries beyond ``durable`` are kept in memory; older entries are read through a ``LogView`` when a follower needs them.
-Only the starts of terms and the voter sets of the whole log are kept in memory. These are enough to compare two logs
-(5.3) and to know the voters (the latest set in the log counts, committed or not; thesis, 4.1).
+Only the starts of terms and the voter sets of the whole log are kept in memory. The starts of terms and the voter sets
+are enough to compare two logs (5.3) and to know the voters (the latest set in the log counts, committed or not; thesis,
+4.1).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class LogView(Protocol):
         ``max_bytes`` unless the first entry alone is larger."""
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot on the disk, and whether they are its last ones; None if the snapshot was removed."""
+        """Bytes of a snapshot on the disk, and whether the snapshot ends with them; None if the snapshot was
+        removed."""
 
 
 class RaftLog:
@@ -106,8 +108,8 @@ class RaftLog:
         return Place(offset, term)
 
     def has(self, place: Place) -> bool:
-        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. If so, this log is equal,
-        up to that place, to every log with such an entry."""
+        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. A log with such an entry
+        is equal, up to that place, to every other log with the entry."""
         return self.term_below(place.offset) == place.term
 
     def is_up_to_date(self, end: Place) -> bool:

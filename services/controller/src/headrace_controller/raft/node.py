@@ -114,8 +114,8 @@ class RaftNode:
         #: All entries below this commit offset are committed. The commit offset is not stored: a leader sends it again,
         #: or commits the entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
-        #: Whether this replica may stand for election. A replica that cannot write (its disk is full) does not stand
-        #: for election, but follows and votes.
+        #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
+        #: and votes.
         self.may_lead = True
         self._control = control
         # The log may have a higher term than a lost or outdated term file, and a term must never be used again.
@@ -534,8 +534,8 @@ class RaftNode:
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
         """Send the current term to a leader of an earlier term. Without this answer, a replica that returns with a
-        higher term could not follow this leader. It could not win an election either, because its pre-votes are
-        refused. (etcd's raft does the same.)"""
+        higher term could not follow this leader. The replica could not win an election either, because its pre-votes
+        are refused. (etcd's raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 
@@ -698,8 +698,8 @@ class RaftNode:
             self._hand_over()
 
     def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
-        """The follower refused entries: go back to the last place where the two logs may agree. If that place is before
-        the start of this log, send a snapshot."""
+        """The follower refused entries: go back to the last place where the two logs may agree. If the logs can only
+        agree before the start of this log, send a snapshot."""
         start = self.log.start.offset
         if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
             return

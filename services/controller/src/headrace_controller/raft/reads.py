@@ -49,8 +49,8 @@ class Rounds:
         return NEVER
 
     def end(self) -> None:
-        """Forget all rounds; call this when the node stops leading. The rounds of its next term as leader begin at 1
-        again."""
+        """Forget all rounds; call this when the node stops leading. The rounds of the node's next term as leader begin
+        at 1 again."""
         self.latest = 0
         self._first_at.clear()
 
@@ -69,7 +69,7 @@ class Reads:
 
     @property
     def are_asked(self) -> bool:
-        """Whether a waiting read needs a new round. Deferred reads do not need one."""
+        """Whether a waiting read needs a new round. Deferred reads do not need a new round."""
         return bool(self._asked)
 
     def await_next(self, committed: int) -> int:

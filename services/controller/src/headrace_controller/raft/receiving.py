@@ -20,7 +20,7 @@ class SnapshotReceiver:
 
     def offer(self, request: SnapshotRequest) -> int | None:
         """Offer a snapshot chunk that has arrived. Returns None if the chunk was taken, or another chunk is being
-        written and will be answered. Otherwise the position of the snapshot chunk that is needed next is returned."""
+        written and will be answered. Otherwise returns the position of the snapshot chunk that is needed next."""
         if self._receiving is None or self._receiving[:2] != (request.term, request.snapshot):
             self._receiving = (request.term, request.snapshot, 0)
         if self._waiting is not None or self._in_hand is not None:

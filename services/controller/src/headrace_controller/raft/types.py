@@ -100,7 +100,8 @@ class VoterSet:
 
 
 #: Returns the bytes of an entry that Raft itself proposes. Arguments: kind, term, base offset, and the voters (of a
-#: VOTERS entry, the new ones). The leader calls it once for each entry, and the logs of all voters keep these bytes.
+#: VOTERS entry, the new ones). The leader calls this function once for each entry, and the logs of all voters keep
+#: these bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
@@ -226,9 +227,9 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """``position``: the follower has every byte below it on disk and needs the chunk that begins there; 0 after a
-    damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log begins at the snapshot's
-    end."""
+    """``position``: the follower has every byte below ``position`` on disk and needs the chunk that begins there. It is
+    0 after a damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log begins at the
+    snapshot's end."""
 
     term: int
     place: Place
@@ -284,7 +285,7 @@ class Ready(NamedTuple):
 
     1.  Send ``messages``, which do not depend on this node's disk.
     2.  Save ``hard_state``, write ``chunk``, replace the whole log by the received snapshot ``install``, truncate the
-        log to ``truncate_to``, and append ``entries``. Flush all of these to the disk.
+        log to ``truncate_to``, and append ``entries``. Flush the results of these writes to the disk.
     3.  Send ``replies``, which depend on the changes that step 2 made durable.
     4.  Call ``persisted(ready)``, which confirms the writes to the RaftNode.
     5.  Apply the entries below ``committed`` to the state machine, and answer ``reads``.

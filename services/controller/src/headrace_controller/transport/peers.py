@@ -30,7 +30,7 @@ class PeerStream(Protocol):
 
 class Peer:
     """Call all methods in the event loop. A peer may have a stream that this controller opened and one that the other
-    controller opened. After an end that was not noticed it may have more; messages use the latest stream."""
+    controller opened. After an end that was not noticed a peer may have more streams; messages use the latest one."""
 
     __slots__ = ("_streams", "key", "outbox")
 

@@ -17,8 +17,8 @@ Assignment = dict[str, Parts]  #: Member id -> the member's partitions; every me
 
 
 class MemberSpec(NamedTuple):
-    """A member. ``owned``: the member's assignment until now, which it should keep if possible. ``instance_id``: of a
-    static member, the name that stays the same when its process restarts."""
+    """A member. ``owned``: the member's assignment until now, which the member should keep if possible.
+    ``instance_id``: of a static member, the name that stays the same when its process restarts."""
 
     topics: frozenset[bytes]
     owned: Parts = NOTHING
@@ -54,8 +54,8 @@ def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
 
 
 def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
-    """The partitions that each member may keep: those it owns that exist and that it subscribes to. If two members own
-    a partition, the first by name keeps it."""
+    """The partitions that each member may keep: those that the member owns, that exist, and that it subscribes to. If
+    two members own a partition, the first by name keeps it."""
     taken: set[Part] = set()
     kept: dict[str, set[Part]] = {}
     for name in sorted(members):

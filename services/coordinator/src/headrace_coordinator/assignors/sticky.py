@@ -1,15 +1,15 @@
 """The ``sticky`` assignor: as even as the subscriptions allow, rack aware, and members keep their partitions if
 possible.
 
-If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is as
-even moves fewer partitions (``spec.quotas``).
+If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is
+equally even moves fewer partitions (``spec.quotas``).
 
 If subscriptions differ, the assignment is as even as possible. No partition, and no chain of partitions passed from
 member to member, could make a larger and a smaller share more alike. (An assignment without such a chain is an optimal
 semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*, 2003.) The
 algorithm starts with the present owners, so few partitions move, but not provably the fewest.
 
-Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if that is not less
+Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if the result is equally
 even. A member that must give up partitions gives up distant ones first. No partition moves only because of a rack.
 """
 
@@ -145,8 +145,9 @@ def _level(
 ) -> None:
     """Pass partitions along chains of members until no chain makes the shares more alike.
 
-    The search starts with the largest share. If its owner has no chain, all members that it reaches have at most one
-    partition fewer, and their partitions reach no other member. So none of these members can get a chain later either.
+    The search starts with the largest share. If the owner of the largest share has no chain, all members in its reach
+    have at most one partition fewer. The partitions of these members reach no other member. So none of these members
+    can get a chain later.
     """
     finished: set[str] = set()
     while True:
@@ -177,8 +178,8 @@ def _chain(
     giver: str, shares: Mapping[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> tuple[list[tuple[str, bytes, str]], set[str]]:
     """Shortest chain of (from, topic, to), last link first, from ``giver`` to a member with at least two partitions
-    fewer. If there is none: all members that chains reach, including the giver. The search is breadth first and visits
-    each topic once."""
+    fewer. If there is no chain, the result is all members that chains reach, including the giver. The search is breadth
+    first and visits each topic once."""
     came: dict[str, tuple[str, bytes]] = {}
     seen_topics: set[bytes] = set()
     queue = deque([giver])

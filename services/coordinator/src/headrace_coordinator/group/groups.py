@@ -12,8 +12,8 @@ Not obvious:
 
 * A static member (KIP-345) keeps its assignment when its process restarts. The new process has another member id and
   the same instance id, and takes over without a rebalance. The new process may take over if the old one announced its
-  return (epoch -2), or if its connection has been broken for the grace period. Before that, the instance id is not
-  released.
+  return (epoch -2), or if its connection has been broken for the grace period. Until one of these conditions holds, the
+  instance id is not released.
 * A dynamic member whose connection is broken for the grace period is removed, because a process that ends closes its
   connections. Kafka waits for the session timeout of 45 s instead. Until the grace period is over, no other member gets
   the member's partitions.
@@ -384,7 +384,7 @@ class Groups:
         self._rebalancing.settle(turn, group, reasons=reasons)
 
     def _is_whole(self, group: Group, subscribed: frozenset[bytes]) -> bool:
-        """Whether every partition has exactly one target member, and that member subscribes to its topic."""
+        """Whether every partition has exactly one target member, which subscribes to the partition's topic."""
         wanted = sum(topic.partitions for topic in self._topics.specs(subscribed).values())
         aimed = [part for member in group.members.values() for part in member.target]
         mine = all(

@@ -14,9 +14,9 @@ a stream that is older than the member's latest one change no state.
 
 **Revisions.** A member's assignment has a revision, which increases with each change and is in the log. The owned
 partitions in a heartbeat count only if the heartbeat names the latest revision. A heartbeat may be in flight while a
-partition is assigned and revoked. Such a heartbeat does not name the partition, but must not count as its release.
-Kafka's members need no revisions, because each heartbeat is answered before the next one. Headrace's members receive
-pushes at any time.
+partition is assigned and revoked. A heartbeat that was in flight does not name the partition, but must not count as its
+release. Kafka's members need no revisions, because each heartbeat is answered before the next heartbeat. Headrace's
+members receive pushes at any time.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class HeartbeatReply(NamedTuple):
     ``assignment``: all partitions that the member may read. The member releases the other partitions that it owns, and
     then reports the release. ``assignment`` is None if it is unchanged. ``names``: names of the topics in
     ``assignment``, by id. A member must stop reading when it got no answer for ``session_timeout_ms``, or when its
-    stream has been broken for ``connection_grace_ms``. After that, other members may own its partitions.
+    stream has been broken for ``connection_grace_ms``. After these times, other members may own the member's
+    partitions.
     """
 
     member_id: str
@@ -209,8 +210,8 @@ class ListedGroup(NamedTuple):
 
 class Move(NamedTuple):
     """One partition's move in a rebalance; "" as a member means no member. ``unread_ms``: milliseconds without a reader
-    until the new reader confirmed. The value is -1 if the time is not known (yet), if there is no new reader, or if
-    there was no old one."""
+    until the new reader confirmed. The value of ``unread_ms`` is -1 if the time is not known (yet), if there is no new
+    reader, or if there was no old reader."""
 
     topic_id: bytes
     topic: str

@@ -57,9 +57,9 @@ class Rebalancing:
         begins_anew: bool = False,
     ) -> None:
         """``reasons``: the reasons for a new target; if empty, the members only advance towards the present target.
-        ``urgent``: some partitions have no reader. ``asking``: the member that gets an answer, so it needs no push.
-        ``owned``: the partitions that this member reads, or None if its report does not count. ``begins_anew``: the
-        member certainly reads no partition yet."""
+        ``urgent``: some partitions have no reader. ``asking``: the member that gets an answer, so that it needs no
+        push. ``owned``: the partitions that this member reads, or None if its report does not count. ``begins_anew``:
+        the member certainly reads no partition yet."""
         value = group.said
         if reasons:
             group.reasons.extend(reasons)
@@ -119,8 +119,8 @@ class Rebalancing:
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
-        # First the members that read no partition release theirs, then the member that sent the request, then the
-        # others take free partitions.
+        # First the members that read no partition release their partitions. Then the member that sent the request takes
+        # free partitions, then the other members.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:

@@ -28,8 +28,9 @@ NOTHING: Parts = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A member's partitions. ``assigned``: partitions that the member may read, each with the epoch since which it may.
-    ``revoking``: partitions that the member must release. ``epoch`` 0: the member has not received an assignment."""
+    """A member's partitions. ``assigned``: partitions that the member may read, each with the epoch in which the member
+    got it. ``revoking``: partitions that the member must release. ``epoch`` 0: the member has not received an
+    assignment."""
 
     epoch: int = 0
     first_epoch: int = 0

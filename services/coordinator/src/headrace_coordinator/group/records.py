@@ -66,8 +66,9 @@ class TargetValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
-    """``epoch``: the member's epoch. ``first_epoch``: its epoch when it joined. ``revision``: the revision of
-    ``assigned``. ``assigned``: the member's partitions, each with the epoch in which the member got it (KIP-1251)."""
+    """``epoch``: the member's epoch. ``first_epoch``: the member's epoch when the member joined. ``revision``: the
+    revision of ``assigned``. ``assigned``: the member's partitions, each with the epoch in which the member got it
+    (KIP-1251)."""
 
     epoch: int
     first_epoch: int

@@ -24,9 +24,9 @@ NO_CONNECTION = -1
 @dataclass(slots=True)
 class Session:
     """Times are in milliseconds of the steady clock. ``connection``: the number of the member's latest stream.
-    ``broken_ms``: when that stream broke. ``grace_ms``: how long the member may be without a stream. ``revoking_ms``:
-    since when the member must release partitions. ``knows_ms``: since when it knows. ``late_ms``: its first heartbeat
-    after the rebalance timeout."""
+    ``broken_ms``: when the member's latest stream broke. ``grace_ms``: how long the member may be without a stream.
+    ``revoking_ms``: since when the member must release partitions. ``knows_ms``: since when the member knows that it
+    must release partitions. ``late_ms``: its first heartbeat after the rebalance timeout."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -58,8 +58,8 @@ class Session:
         self.revoking_ms = self.knows_ms = self.late_ms = None
 
     def note_revoking(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """The member sent a heartbeat while it must release partitions. ``knows``: the heartbeat shows that it knows
-        this."""
+        """The member sent a heartbeat while it must release partitions. ``knows``: the heartbeat shows that the member
+        knows the revocation."""
         assert self.revoking_ms is not None
         if knows and self.knows_ms is None:
             self.knows_ms, self.late_ms = self.last_contact_ms, None
@@ -92,8 +92,8 @@ class Ownership:
     time.
 
     Two coordinators cannot both write. But a deposed coordinator that does not know of its end can write until the next
-    one has claimed the shard. That may take long if there is no other coordinator. A member may find in the metadata
-    that its coordinator was deposed before its grace period was over. Such a member continues to read
+    one has claimed the shard. The next claim may take long if there is no other coordinator. A member may find in the
+    metadata that its coordinator was deposed before its grace period was over. Such a member continues to read
     (headrace.group.member), so a deposed coordinator must not reassign its partitions. The proof is about a time in the
     past, so an append that arrives later does no harm.
     """

@@ -13,7 +13,9 @@ from .state import Group, GroupsState, Member
 #: because a decision releases partitions before it assigns them. The coordinator that replays an incomplete decision
 #: continues the rebalance from the replayed state.
 ATOMIC_BYTES_MAX = 256 * 1024
-DEPARTED_MAX = 64  #: Most former members of a group that are remembered, to answer their requests with the reason.
+#: Most former members of a group that the group remembers, so that a request of a former member gets the reason of its
+#: removal.
+DEPARTED_MAX = 64
 
 
 class Turn:

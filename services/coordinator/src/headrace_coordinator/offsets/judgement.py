@@ -14,10 +14,10 @@ a partition, each with its lag at that time. The first rule in this list that ap
 
 There are three differences from Burrow. Burrow's rule 1 needs recent *samples* of the log's end above the offset;
 Headrace knows how long the first unread record has been waiting. Burrow does not judge a window that is not full,
-unless it is configured to. A new owner of a shard has half-empty windows, because the log was compacted, so these are
-judged. Rule 1 then needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick
-succession (after each batch) share an entry of the window. Without this rule ten quick commits would cover almost no
-time, and each pause would be a STOP (Burrow's ``min-distance``).
+unless it is configured to. A new owner of a shard judges half-empty windows, because the log was compacted. Rule 1 then
+needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick succession (after each
+batch) share an entry of the window. Without this rule ten quick commits would cover almost no time, and each pause
+would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations

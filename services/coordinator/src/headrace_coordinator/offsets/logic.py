@@ -221,8 +221,8 @@ class OffsetsLogic:
         found = offsets.get(partition, _ABSENT)
         topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
         if found.topic_id is not None and found.topic_id != topic_id:
-            # The offset belongs to a deleted topic of this name, so the answer is "no offset". Or it belongs to a new
-            # topic that only the shard's former owner knew: "no offset" would then send the consumer to
+            # The offset belongs to a deleted topic of this name, so the answer is "no offset". The offset may also
+            # belong to a new topic that only the shard's former owner knew: "no offset" would then send the consumer to
             # auto.offset.reset. (A timestamp in the future comes from another clock, so the age is the absolute
             # difference.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:

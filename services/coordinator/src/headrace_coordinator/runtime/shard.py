@@ -10,7 +10,7 @@
 
 At most one append is in flight. Requests that arrive during an append are decided and applied to the state machine at
 once; their records are collected for the next append. Replies, refusals, reads and pushes wait until every earlier
-decision is committed, because they may depend on it.
+decision is committed, because they may depend on these decisions.
 
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
@@ -183,9 +183,9 @@ class Shard:
         a proof of ownership. An internal update gets no answer, and back-pressure never refuses it, because no client
         would send it again. Internal updates add no bytes to the append, so they need no limit.
 
-        ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses that append
-        if another coordinator has claimed the shard, so an answer proves that none had. A fenced request without
-        records appends the claim again.
+        ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses a fenced
+        append if another coordinator has claimed the shard, so an answer proves that no other coordinator had. A fenced
+        request without records appends the claim again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
@@ -306,7 +306,7 @@ class Shard:
             self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
 
     def _decided(self, ticket: object, decision: Decision) -> None:
-        """Guard: send the answer when all earlier decisions are committed, because it may depend on them."""
+        """Guard: send the answer when all earlier decisions are committed, because the answer may depend on them."""
         outcomes: list[Answer | Tell] = []
         if ticket is not None:
             outcomes.append(Answer(ticket, decision.reply))

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: Kafka's epochs are iThe largest producer epoch, because Kafka's epochs are int16.s never assigned to a producer, but
-#: markers may contain it.
+#: The largest producer epoch, because Kafka's epochs are int16. It is never assigned to a producer, but markers may
+#: contain it.
 EPOCH_MAX = 32_767
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -78,13 +78,13 @@ class Transaction(NamedTuple):
     """The state of a transactional id. Times are in milliseconds of the coordinator's wall clock; -1 means no time.
 
     ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are being
-    written, it is the identity that the markers carry. In all other states, it is the identity of the next transaction.
-    ``ne``next_*``: the producer's identity after the end, if it differs from the identity above. There are two cases.
-    The epochs have run out, so there is a new producer id; or ``keep_prepared`` gave the owner of a prepared
-    transaction a new identity. ``pr``previous_producer_id``: the producer id of the transaction that ended last.
-    ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized. It
-    is -1 if the producer is fenced, so that it may not repeat its request. ``version``: the client's transaction
-    version (KIP-890).
+    written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. In all other states, these
+    fields are the identity of the next transaction. ``next_*``: the producer's identity after the end, if it differs
+    from the identity above. Either the epochs have run out, so there is a new producer id, or ``keep_prepared`` gave
+    the owner of a prepared transaction a new identity. ``previous_producer_id``: the producer id of the transaction
+    that ended last. ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request
+    is recognized. ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request.
+    ``version``: the client's transaction version (KIP-890).
     """
 
     producer_id: int

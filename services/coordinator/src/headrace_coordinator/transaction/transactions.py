@@ -85,7 +85,7 @@ class TransactionSettings:
 
 class TransactionsStateMachine:
     """A StateMachine. ``new_producer_id`` returns an id from the blocks that the controllers allocated to this
-    coordinator. If none is available, it raises a retriable error, and no state has changed."""
+    coordinator. If no id is available, ``new_producer_id`` raises a retriable error, and no state has changed."""
 
     def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
         self._new_producer_id = new_producer_id
@@ -171,7 +171,8 @@ class TransactionsStateMachine:
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
         """Check that the producer with this identity may continue (KIP-360). The producer's identity must be the
-        current one. It may be the one before if the current one was assigned to it and the answer was lost."""
+        current one. The identity before may also continue, if the current one was assigned to the producer and the
+        answer was lost."""
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):

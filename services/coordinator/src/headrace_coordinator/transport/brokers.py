@@ -28,7 +28,7 @@ class Leader(NamedTuple):
 
 
 class Brokers:
-    """Connections to brokers, which open on first use. ``close`` ends all of them, except fetch streams."""
+    """Connections to brokers, which open on first use. ``close`` ends all connections, except fetch streams."""
 
     def __init__(self, metadata: MetadataState) -> None:
         self.metadata = metadata
