@@ -1,1 +1,1 @@
-"""Shared by Headrace's services: types, errors, configuration, record batches, the log, RPC plumbing."""
+"""Code shared by Headrace's services: types, errors, configuration, record batches, the log, RPC plumbing."""

@@ -1,11 +1,12 @@
-"""Time as an argument. Production code gets SystemClock; tests and the simulator inject their own (core.testing).
+"""Clocks, passed as arguments. Production code gets SystemClock; tests and the simulator inject their own clocks
+(core.testing).
 
-Leases and sessions use a clock that runs while the machine is suspended: CLOCK_BOOTTIME. On CLOCK_MONOTONIC a machine
-that slept for an hour would not notice, while others have taken over its leases. Only Linux has that clock; elsewhere
-it is the monotonic one, and a suspension is not counted.
+Leases and sessions use CLOCK_BOOTTIME, which also runs while the machine is suspended. On CLOCK_MONOTONIC, a machine
+that was suspended for an hour would not notice that other nodes have taken over its leases. Only Linux has
+CLOCK_BOOTTIME; on other systems the monotonic clock is used, which does not count suspensions.
 
-Timers (asyncio, threads) run on CLOCK_MONOTONIC: a suspension delays them by its length. So a lease is compared with
-this clock at the moment of use; a timer only makes that moment come soon.
+Timers (asyncio, threads) run on CLOCK_MONOTONIC, so a suspension delays a timer by the suspension's length. So code
+compares a lease with CLOCK_BOOTTIME whenever it uses the lease, and does not rely on a timer alone.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
-    """Both readings in one place, so that tests can set the time of a component."""
+    """Wall-clock and monotonic time from one object, so that tests can set the time of a component."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since the epoch; may jump."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds since a fixed point; never goes back, and counts suspensions."""
+        """Milliseconds since a fixed point in time; the value never decreases, and suspensions of the machine count."""
 
 
 def boottime_ns() -> int:
-    """Nanoseconds since a fixed point; never goes back. On Linux it counts suspensions."""
+    """Nanoseconds since a fixed point in time; the value never decreases. On Linux, suspensions of the machine
+    count."""
     return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
 
 def boottime_s() -> float:
-    """``boottime_ns`` in seconds, for leases. Do not mix it with time.monotonic() or an event loop's time."""
+    """``boottime_ns`` in seconds, for leases. Do not compare the result with time.monotonic() or an event loop's
+    time."""
     return boottime_ns() / 1e9
 
 

@@ -1,9 +1,9 @@
 """The error tree: every failure that Headrace reports, in a process or over the wire.
 
-Each class has a stable Kafka-style ``code`` (for scripts), Kafka's number for it (``number``, equal to the value in
-``headrace.v1.ErrorCode``; a test compares them), and ``retriable``: whether the same request may succeed later.
+Each class has a stable Kafka-style ``code`` (for scripts), Kafka's error number (``number``, equal to the value in
+``headrace.v1.ErrorCode``; a test compares both), and ``retriable``: whether the same request may succeed later.
 
-Source: the error table of the Kafka protocol guide. Our own codes start at 1000.
+Source: the error table of the Kafka protocol guide. Numbers of errors that Kafka does not have start at 1000.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class NetworkError(RetriableError):
 
     code, number = "NETWORK_EXCEPTION", 13
 
-    #: Whether the server may have received the request. False: there was no connection, so it surely had no effect.
+    #: Whether the server may have received the request. False: there was no connection, so the request had no effect.
     was_sent: bool = True
 
 
@@ -222,8 +222,8 @@ class InvalidConfigError(HeadraceError, ValueError):
 class NotControllerError(RetriableError):
     """This node is not the active controller.
 
-    ``leader``: (id, epoch, "host:port" of the internal listener) of the active one, as far as this node knows; it
-    travels with a call's status.
+    ``leader``: (id, epoch, "host:port" of the internal listener) of the active controller, as far as this node knows. A
+    gRPC call's status carries this value.
     """
 
     code, number = "NOT_CONTROLLER", 41
@@ -593,11 +593,11 @@ class UnexpectedLogEndError(HeadraceError):
     code, number = "UNEXPECTED_LOG_END", 1010
 
 
-# Errors on the client's side: these have a code, but are never sent (number None).
+# Errors that arise in a client. They have a code, but no number, because no response carries them.
 
 
 class ClientError(HeadraceError):
-    """Base of the errors that arise in a client and never travel."""
+    """Base of the errors that arise in a client; no response carries such an error."""
 
     number = -1
 
@@ -623,7 +623,7 @@ class DeliveryTimeoutError(ClientError, TimeoutError):
 class UnknownOutcomeError(DeliveryTimeoutError):
     """The record was sent but never acknowledged: it may or may not be in the log.
 
-    Told when delivery.timeout.ms is over, or before: when retries are used up, or an answer rules out another try."""
+    Raised when delivery.timeout.ms is over, or earlier when retries are used up or a response rules out a retry."""
 
     code = "OUTCOME_UNKNOWN"
 
@@ -631,9 +631,9 @@ class UnknownOutcomeError(DeliveryTimeoutError):
 class SerializationError(ClientError):
     """A key or value could not be serialized or deserialized.
 
-    ``topic`` and ``field`` ("key" or "value") say of what. From a consumer (KIP-1036) also ``partition``, ``offset``
-    and ``record``: the record as it is in the log, with bytes for key and value, headers and timestamp. The consumer
-    goes on after ``seek(error.topic_partition, error.offset + 1)``."""
+    ``topic`` and ``field`` ("key" or "value") name the place. From a consumer (KIP-1036) the error also has
+    ``partition``, ``offset`` and ``record``: the record of the log, with key and value as bytes, headers and timestamp.
+    The consumer can continue after ``seek(error.topic_partition, error.offset + 1)``."""
 
     code = "SERIALIZATION_FAILED"
 
@@ -674,8 +674,9 @@ class NoOffsetForPartitionError(ClientError):
 class LogTruncationError(ClientError):
     """Records that this consumer has read are no longer in the log: it was truncated after an unclean election.
 
-    ``partition``: (topic, number); ``position``: the offset that would have been read next; ``divergent_offset``: where
-    the log went another way, the place to seek to (None: not known). Source: KIP-320.
+    ``partition``: (topic, number). ``position``: the offset that the consumer would have read next.
+    ``divergent_offset``: the first offset at which the log differs from what the consumer read, to which it can seek
+    (None: unknown). Source: KIP-320.
     """
 
     code = "LOG_TRUNCATED"
@@ -719,19 +720,20 @@ def _subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
     return found
 
 
-#: Kafka's number -> class, for what travels.
+#: Error class by Kafka's number, for errors that responses carry.
 BY_NUMBER: dict[int, type[HeadraceError]] = {
     cls.number: cls for cls in _subclasses(HeadraceError) if not issubclass(cls, ClientError) and cls.number > 0
 } | {-1: UnknownServerError}
 
-#: Stable name -> class.
+#: Error class by its stable code.
 BY_CODE: dict[str, type[HeadraceError]] = {
     cls.code: cls for cls in _subclasses(HeadraceError) if cls.code != "UNKNOWN_SERVER_ERROR"
 } | {"UNKNOWN_SERVER_ERROR": UnknownServerError}
 
 
 def from_number(number: int, message: str = "") -> HeadraceError:
-    """The error of a wire number; an unknown number becomes UnknownServerError and keeps the number in its message."""
+    """Return the error for an error number from a response; an unknown number becomes UnknownServerError, whose message
+    has the number."""
     cls = BY_NUMBER.get(number)
     if cls is None:
         return UnknownServerError(f"unknown error number {number}: {message}")

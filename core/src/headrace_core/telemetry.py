@@ -1,6 +1,6 @@
-"""Frozen events, counters, and an emitter that logs, metrics and traces subscribe to.
+"""Telemetry: immutable events, counters, and an emitter to which logs, metrics and traces subscribe.
 
-An event is a frozen value, emitted once at its source; its ``severity`` is its level in a log.
+An event is an immutable value that is emitted once, where it happens; ``severity`` is the event's log level.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Subscriber = Callable[[Event], None]
 
 
 class Emitter:
-    """Passes each event to every subscriber, in the order of subscription, at once and in the caller's thread.
+    """Passes each event to every subscriber, in the order of subscription, immediately and in the caller's thread.
 
-    A subscriber that raises is logged and kept: telemetry must never stop the work that it watches.
+    An exception of a subscriber is logged, and the subscriber stays subscribed: telemetry must never stop the observed
+    work.
     """
 
     __slots__ = ("_subscribers",)
@@ -38,7 +39,7 @@ class Emitter:
         self._subscribers: tuple[Subscriber, ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each event from now on; returns a function that ends this."""
+        """Call ``subscriber`` with each later event; returns a function that ends the subscription."""
         self._subscribers = (*self._subscribers, subscriber)
 
         def unsubscribe() -> None:
@@ -55,7 +56,8 @@ class Emitter:
 
 
 def log_events(logger: logging.Logger) -> Subscriber:
-    """A subscriber that writes each event to ``logger`` at its severity: its name, then its fields as key=value."""
+    """Return a subscriber that writes each event to ``logger`` at the event's severity: the event's name, then its
+    fields as key=value."""
 
     def log(event: Event) -> None:
         if logger.isEnabledFor(event.severity):
@@ -71,7 +73,8 @@ def _shown(value: object) -> str:
 
 
 class Counter:
-    """A number that only grows, cheap enough for the data path: ``value += n`` from the one thread that owns it."""
+    """A number that only grows. A counter is cheap enough for the data path: the one thread that owns the counter
+    executes ``value += n``."""
 
     __slots__ = ("value",)
 
@@ -80,7 +83,7 @@ class Counter:
 
 
 class Metrics:
-    """Counters by name, created on first use, and gauges; Kafka's names with dashes."""
+    """Counters and gauges by name; a counter is created on first use. Names are Kafka's names with dashes."""
 
     __slots__ = ("_counters", "_gauges")
 
@@ -89,7 +92,7 @@ class Metrics:
         self._gauges: dict[str, Callable[[], int]] = {}
 
     def gauge(self, name: str, read: Callable[[], int]) -> None:
-        """A number that grows and shrinks; ``read`` returns its present value."""
+        """Add a gauge, a number that grows and shrinks; ``read`` returns its present value."""
         self._gauges[name] = read
 
     def counter(self, name: str) -> Counter:
@@ -99,7 +102,7 @@ class Metrics:
         return found
 
     def snapshot(self) -> dict[str, int]:
-        """Every counter's and every gauge's value at this moment."""
+        """Return the present values of all counters and gauges."""
         counters = {name: counter.value for name, counter in self._counters.items()}
         return counters | {name: read() for name, read in self._gauges.items()}
 
@@ -109,7 +112,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted(Event):
-    """A process serves. ``seconds``: since its start."""
+    """A process began to serve clients. ``seconds``: time since the process started."""
 
     role: str
     node_id: int
@@ -119,7 +122,7 @@ class NodeStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStopped(Event):
-    """A process has stopped; ``clean`` when everything was flushed and marked so."""
+    """A process has stopped; ``clean`` if all logs were flushed and the clean shutdown marker was written."""
 
     role: str
     node_id: int
@@ -128,7 +131,7 @@ class NodeStopped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered(Event):
-    """The controller accepted this broker under ``broker_epoch``."""
+    """The controller accepted this broker's registration, with ``broker_epoch``."""
 
     broker_id: int
     broker_epoch: int
@@ -145,7 +148,7 @@ class BrokerFenced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDirectoriesOffline(Event):
-    """A broker has lost these log directories (ids as Kafka writes them): replicas in them lead nothing."""
+    """Log directories of a broker are offline (ids as Kafka writes them); replicas in these directories cannot lead."""
 
     severity: ClassVar[int] = logging.ERROR
     broker_id: int
@@ -154,14 +157,14 @@ class BrokerDirectoriesOffline(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUnfenced(Event):
-    """This broker serves again."""
+    """The controller has unfenced this broker, which serves clients again."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDraining(Event):
-    """This broker is being drained: it gets no new replicas, and its ``replicas`` move to others."""
+    """This broker is being drained: it gets no new replicas, and its ``replicas`` replicas move to other brokers."""
 
     broker_id: int
     replicas: int
@@ -169,7 +172,7 @@ class BrokerDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDrained(Event):
-    """This broker has no replicas any more: it may be stopped and unregistered."""
+    """This broker has no replicas any more, so it may be stopped and unregistered."""
 
     broker_id: int
 
@@ -183,7 +186,7 @@ class BrokerUnregistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelChanged(Event):
-    """A feature of the cluster has another level from here on (KIP-584)."""
+    """The level of a feature of the cluster was changed (KIP-584)."""
 
     feature: str
     level: int
@@ -191,15 +194,15 @@ class FeatureLevelChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettingsChanged(Event):
-    """Broker keys were altered while the broker runs. ``changed``: {key: "old -> new"}."""
+    """Configuration keys of this running broker were altered. ``changed``: {key: "old -> new"}."""
 
     changed: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImageLoaded(Event):
-    """The metadata up to ``next_offset`` came from a snapshot: this node's own (``source``: its file), or a
-    controller's (``source``: its address). Later records are read from the log."""
+    """This node loaded the metadata up to ``next_offset`` from a snapshot. ``source``: the file of the node's local
+    snapshot, or the address of the controller that sent the snapshot. Later records are read from the metadata log."""
 
     source: str
     next_offset: int
@@ -212,7 +215,7 @@ class MetadataImageLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImageSaved(Event):
-    """This node's own snapshot of the metadata is on its disk; its next start begins there."""
+    """This node wrote a local snapshot of the metadata to its disk; the node's next start begins with this snapshot."""
 
     path: str
     next_offset: int
@@ -223,14 +226,14 @@ class MetadataImageSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAutoCreated(Event):
-    """A metadata request named a topic that did not exist, and it was created (auto.create.topics.enable)."""
+    """A topic that did not exist was created because a metadata request named it (auto.create.topics.enable)."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOpened(Event):
-    """A partition's log is open and led by this broker."""
+    """This broker has opened a partition's log and leads the partition."""
 
     severity: ClassVar[int] = logging.DEBUG
     partition: TopicPartition
@@ -241,7 +244,7 @@ class PartitionOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFollowed(Event):
-    """This broker follows the partition's leader (-1: none) under ``leader_epoch``."""
+    """This broker follows the partition's leader (-1: no leader) in ``leader_epoch``."""
 
     severity: ClassVar[int] = logging.DEBUG
     partition: TopicPartition
@@ -252,7 +255,8 @@ class PartitionFollowed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTruncated(Event):
-    """A follower's log ended at ``from_offset`` and ends at ``to_offset`` now: the rest differed from its leader's."""
+    """A follower truncated its log from ``from_offset`` to ``to_offset``, because the removed records differed from the
+    leader's log."""
 
     partition: TopicPartition
     leader_id: int
@@ -263,7 +267,8 @@ class ReplicaTruncated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBeginsAnew(Event):
-    """A lost or damaged replica starts over, empty, and is copied from ``leader_id`` (-1: once there is a leader)."""
+    """A lost or damaged replica starts again with an empty log, and copies the log of ``leader_id`` (-1: once there is
+    a leader)."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -273,7 +278,8 @@ class ReplicaBeginsAnew(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRefused(Event):
-    """A leader's push was damaged on its way, or cannot follow the log: it is requested again."""
+    """A follower refused a leader's push, because the push was damaged or does not continue the follower's log; the
+    follower requests the records again."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -283,7 +289,7 @@ class PushRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrShrunk(Event):
-    """The controllers have removed replicas from a partition's in-sync set, as its leader here proposed."""
+    """The controllers have removed replicas from a partition's in-sync set, as the leader on this broker proposed."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -293,7 +299,8 @@ class IsrShrunk(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrExpanded(Event):
-    """Replicas have caught up; the controllers added them to the in-sync set, as their leader here proposed."""
+    """The controllers have added replicas that caught up to a partition's in-sync set, as the leader on this broker
+    proposed."""
 
     partition: TopicPartition
     added: tuple[int, ...]
@@ -302,7 +309,7 @@ class IsrExpanded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionClosed(Event):
-    """This broker has closed a partition; ``deleted`` when its topic is gone."""
+    """This broker has closed a partition; ``deleted`` if the partition's topic was deleted."""
 
     severity: ClassVar[int] = logging.DEBUG
     partition: TopicPartition
@@ -320,8 +327,8 @@ class PartitionFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryOpening(Event):
-    """A log directory is still being opened: how many of its logs are open after ``seconds``, and how many bytes
-    recovery has read so far. Every few seconds."""
+    """Progress of opening a log directory, emitted every few seconds: the number of open logs after ``seconds``, and
+    the bytes that recovery has read so far."""
 
     path: str
     logs_opened: int
@@ -332,7 +339,8 @@ class LogDirectoryOpening(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryOpened(Event):
-    """A log directory is locked, its logs are open; not ``clean``: logs were scanned beyond their recovery points."""
+    """A log directory is locked and its logs are open. ``clean`` is False if logs were scanned beyond their recovery
+    points."""
 
     path: str
     logs: int
@@ -342,7 +350,8 @@ class LogDirectoryOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFailed(Event):
-    """A write or fsync failed: the directory is offline until the broker restarts (never retried)."""
+    """A write or fsync failed, so the log directory is offline until the broker restarts; the write is never
+    retried."""
 
     severity: ClassVar[int] = logging.CRITICAL
     path: str
@@ -351,8 +360,8 @@ class LogDirectoryFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptorsShort(Event):
-    """The process has nearly no file descriptor left, of ``limit``; or, not ``short``, has enough again. While it is
-    short a broker leads nothing that another in-sync replica can lead."""
+    """The process has nearly used up its ``limit`` of file descriptors; or, if not ``short``, has enough again. During
+    the shortage, a broker gives up the leadership of every partition that another in-sync replica can lead."""
 
     severity: ClassVar[int] = logging.WARNING
     short: bool
@@ -361,7 +370,7 @@ class DescriptorsShort(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFull(Event):
-    """A log directory refuses appends for lack of space; or, not ``full``, accepts them again."""
+    """A log directory refuses appends for lack of space; or, if not ``full``, accepts appends again."""
 
     severity: ClassVar[int] = logging.WARNING
     path: str
@@ -372,8 +381,8 @@ class LogDirectoryFull(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorruptionFound(Event):
-    """Bytes of a log differ from what was written: its partition is quarantined on this broker. ``position``: byte in
-    the file; ``offset``: the record offset that should lie there; -1: unknown."""
+    """Damage was found in a log, and its partition is quarantined on this broker. ``position``: byte in the file;
+    ``offset``: the record offset expected at that position; -1: unknown."""
 
     severity: ClassVar[int] = logging.ERROR
     partition: TopicPartition
@@ -385,7 +394,7 @@ class CorruptionFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRebuilt(Event):
-    """A segment's index was damaged, and was rebuilt from its log, which is sound."""
+    """A segment's index was damaged, and was rebuilt from the segment's .log file, which is sound."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -395,7 +404,7 @@ class IndexRebuilt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubEnded(Event):
-    """Every segment of this broker was read through for damage; findings have events of their own."""
+    """The scrubber has checked every segment of this broker for damage; each damage found has a separate event."""
 
     segments: int
     bytes: int
@@ -404,7 +413,7 @@ class ScrubEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMoved(Event):
-    """A partition's log is in another directory of this broker now (KIP-113)."""
+    """A partition's log was moved to another log directory of this broker (KIP-113)."""
 
     partition: TopicPartition
     source: str
@@ -413,7 +422,7 @@ class ReplicaMoved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsDeleted(Event):
-    """A client advanced a log's start."""
+    """A client deleted records, which advanced a log's start."""
 
     partition: TopicPartition
     log_start_offset: int
@@ -432,7 +441,8 @@ class SegmentsDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCleaned(Event):
-    """A log was compacted up to ``clean_offset``; ``partial``: the map was full, and compaction continues."""
+    """A log was compacted up to ``clean_offset``. ``partial``: the offset map was full, so compaction continues
+    later."""
 
     partition: TopicPartition
     clean_offset: int

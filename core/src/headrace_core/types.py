@@ -1,4 +1,4 @@
-"""Small shared value types. No behaviour beyond formatting and checking."""
+"""Small shared value types, with no behaviour except formatting and checking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .errors import InvalidTopicError
 
-LATEST_TIMESTAMP = -1  #: ListOffsets timestamps with a meaning (KIP-79, KIP-734).
+LATEST_TIMESTAMP = -1  #: Special timestamps in ListOffsets requests (KIP-79, KIP-734).
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 
@@ -19,7 +19,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; its text form is the name of its directory."""
+    """A partition of a topic; the text form is the name of the partition's directory."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class FlushPolicy(enum.StrEnum):
 
 
 def check_topic_name(name: str) -> str:
-    """Return a legal ``name``; raises InvalidTopicError otherwise (it becomes a directory's name)."""
+    """Return a legal topic name; raises InvalidTopicError otherwise. The name becomes part of a directory's name."""
     if name in (".", "..") or not _TOPIC_NAME.match(name):
         shown = name if len(name) <= 60 else name[:57] + "..."
         raise InvalidTopicError(
@@ -56,7 +56,7 @@ def check_topic_name(name: str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """("host", port) of "host:port", an IPv6 address in brackets. ValueError."""
+    """Split "host:port" into ("host", port); an IPv6 address must be in brackets. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise ValueError(f"{address!r} is not an address: write HOST:PORT, such as 127.0.0.1:9095")
@@ -64,5 +64,5 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """Inverse of ``split_address``."""
+    """Join host and port to "host:port"; the inverse of ``split_address``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,8 +10,8 @@
     coordinator_keys   groups, offsets, transactions
     server_keys        the four before together: SERVER
 
-docs/reference/configuration.md is generated from here. A new key is one declaration, and one field (``from_key``) in a
-settings object that uses it.
+docs/reference/configuration.md is generated from here. A new key needs one declaration, and one field (``from_key``) in
+the settings object that uses the key.
 """
 
 from .definition import (

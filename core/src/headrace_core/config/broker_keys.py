@@ -1,15 +1,15 @@
-"""Keys of a broker: serving, upkeep of its logs, replication, log files.
+"""Configuration keys of a broker: serving clients, maintenance of logs, replication, log files.
 
-A key that has a replacement is accepted, with Kafka's range and default, and a broker that gets one logs the note.
-Defaults of topics are declared with the topic's key (``topic_keys``).
+A Kafka key that Headrace has replaced is accepted, with Kafka's range and default; a broker that gets such a key logs a
+note. A broker's default for a topic key is declared with the topic key (``topic_keys``).
 """
 
 from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured
 
-#: A typing mistake must not stop every broker: one that cannot start its threads does not start. (Kafka has no bound,
-#: and accepts a dynamic value of at most twice the present one.)
+#: Upper bound of thread counts, because a broker that cannot start its threads does not start: a typing mistake must
+#: not stop all brokers. (Kafka has no bound, but a dynamic value may be at most twice the present value.)
 THREADS_MAX = 256
 #: Values of ``replica.selector.class`` for reads from a replica in the consumer's rack: Kafka's class and short names.
 RACK_AWARE_SELECTORS = (

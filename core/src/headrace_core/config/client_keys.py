@@ -1,6 +1,7 @@
-"""Keys of the clients: Kafka's names, honoured, accepted with a note, or refused with the reason.
+"""Configuration keys of the clients, with Kafka's names. A key is honoured, accepted with a note, or refused with the
+reason.
 
-Defaults that differ from Kafka's say so at their declaration. ``headrace.settings`` uses the values.
+A default that differs from Kafka's is marked at its declaration. ``headrace.settings`` uses the values of these keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Keys of the controllers: decisions about brokers and partitions, and the metadata quorum.
+"""Configuration keys of the controllers: decisions about brokers and partitions, and the metadata quorum.
 
-The quorum (KIP-595, KIP-630): elections, and snapshots of the metadata log. Kafka's followers fetch from the leader;
-here the leader sends on streams that stay open, so heartbeats and broken connections replace timeouts of single calls.
+The keys of the quorum (KIP-595, KIP-630) concern elections and snapshots of the metadata log. Kafka's followers fetch
+from the leader. Headrace's leader pushes on streams that stay open, so heartbeats and broken connections replace
+timeouts of single calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Kafka's server keys of groups and offsets, for coordinators (the internal topics' are the controllers'), and of
-transactions, which are accepted until they are built. (A partition's state of idempotent producers is.)"""
+"""Kafka's server keys for groups, offsets and transactions, used by coordinators. The keys of the internal topics
+belong to the controllers. Keys of transactions are accepted without effect until transactions are built; only the keys
+for a partition's producer state have an effect."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _SHARE = "has no effect: share groups (queues) are not built"
 _STREAMS = "has no effect: groups of Kafka Streams are a Java library's own, and not built"
 
 
-#: Assignors of Headrace's coordinators; members may always request "sticky".
+#: Assignors that Headrace's coordinators have; members may always request "sticky".
 ASSIGNORS = ("uniform", "range", "sticky")
 
 

@@ -1,11 +1,12 @@
-"""Declared configuration: each key once, with type, range, default, documentation, source and effect.
+"""Declare configuration keys: each key once, with type, range, default, documentation, source and effect.
 
 A component declares a frozen ``ConfigDef`` of ``ConfigKey``s. Users pass strings (files, command lines, the wire) or
 Python values (keyword arguments), with Kafka's dotted names or their snake_case twins; the result is a dict of typed
-values with every default filled in. An unknown key is InvalidConfigError with a "did you mean".
+values with every default filled in. An unknown key raises InvalidConfigError with a "did you mean".
 
-A key is *honoured*; or *accepted*, with a note about its replacement, which is logged; or *refused*, with the reason,
-unless it has its default value. docs/reference/configuration.md is generated from here.
+A key has one of three statuses. *Honoured*: the key works. *Accepted*: the key has no effect, and a note about its
+replacement is logged. *Refused*: a value other than the default is an error that says why. The page
+docs/reference/configuration.md is generated from these declarations.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ..errors import InvalidConfigError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-NAME_CHARACTERS_MAX = 255  #: Above the length of every key's name.
-VALUE_CHARACTERS_SHOWN = 100  #: Characters of a wrong value that an error repeats.
-HEADRACE = "Headrace"  #: ConfigKey.source of the keys that are not Kafka's.
+NAME_CHARACTERS_MAX = 255  #: Limit of the characters of a key's name; no key has a longer name.
+VALUE_CHARACTERS_SHOWN = 100  #: Limit of the characters of a wrong value that an error shows.
+HEADRACE = "Headrace"  #: Value of ConfigKey.source for keys that Kafka does not have.
 
 
 class Kind(enum.Enum):
@@ -40,27 +41,28 @@ class Kind(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """How a key can be changed. A broker key goes by Kafka's "update mode", a topic key by the topic."""
+    """How a key can be changed. For a broker key this is Kafka's "update mode"; a topic key is changed per topic."""
 
-    READ_ONLY = "read-only"  # in the properties file (or when a client is made), and a restart
-    PER_BROKER = "per-broker"  # while it runs, for one broker; not for all of them at once
-    CLUSTER_WIDE = "cluster-wide"  # while they run, for all brokers, or for one that is to differ
+    READ_ONLY = "read-only"  # set in the properties file (or when a client is created); a change needs a restart
+    PER_BROKER = "per-broker"  # may change while the broker runs, for one broker only
+    CLUSTER_WIDE = "cluster-wide"  # may change while brokers run, for all brokers or for one broker
     PER_TOPIC = "per-topic"
 
 
 class Status(enum.Enum):
     HONOURED = "honoured"
-    ACCEPTED = "accepted"  # replaced by something else: see the note
-    REFUSED = "refused"  # see the refusal
+    ACCEPTED = "accepted"  # without effect: ``note`` names the replacement
+    REFUSED = "refused"  # ``refusal`` gives the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a LIST).
+    """One configuration key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a
+    LIST).
 
-    ``note``: what replaces an accepted key (logged when it is set). ``refusal``: why only the default is accepted.
-    ``source``: "Kafka", the KIP that introduced it, or "Headrace". A name that ends in ``.*`` declares a family: every
-    key with that prefix that is not declared by itself.
+    ``note``: what replaces an accepted key (logged when the key is set). ``refusal``: why only the default value is
+    accepted. ``source``: "Kafka", the KIP that introduced the key, or "Headrace". A name that ends in ``.*`` declares a
+    family: all keys with that prefix that have no declaration.
     """
 
     name: str
@@ -80,12 +82,12 @@ class ConfigKey:
 
     @property
     def dynamic(self) -> bool:
-        """Whether it can be changed while brokers run (``headrace configs alter``)."""
+        """Whether the key can be changed while brokers run (``headrace configs alter``)."""
         return self.scope is not Scope.READ_ONLY
 
     @property
     def sensitive(self) -> bool:
-        """Its value must not be shown."""
+        """Whether the key's value must never be shown."""
         return self.kind is Kind.PASSWORD
 
     @property
@@ -96,7 +98,7 @@ class ConfigKey:
 
     @property
     def documentation(self) -> str:
-        """Its whole documentation as one text."""
+        """The key's whole documentation as one text."""
         parts = [self.doc]
         if self.source == HEADRACE:
             parts.append("Headrace's own key.")
@@ -108,7 +110,7 @@ class ConfigKey:
 
     @property
     def allowed(self) -> str:
-        """The legal values in words; empty when all values of the type are legal."""
+        """The key's legal values in words; empty when all values of the type are legal."""
         if self.choices is not None:
             return ("any of " if self.kind is Kind.LIST else "one of ") + ", ".join(self.choices)
         if self.kind is Kind.BOOLEAN:
@@ -120,13 +122,13 @@ class ConfigKey:
         return "" if self.high is None else f"{_number(self.high)} or less"
 
     def parse(self, raw: Any) -> Any:
-        """The typed value of ``raw``; InvalidConfigError names the key, the value and legal values."""
+        """Convert ``raw`` to a typed value; InvalidConfigError names the key, the value and the legal values."""
         if self.refusal is not None:
             return self._parse_refused(raw)
         return self._parse(raw)
 
     def format(self, value: Any) -> str:
-        """``value`` as text, as Kafka's tools print it; inverse of parse (of CLASS: a name)."""
+        """Format ``value`` as Kafka's tools print it; the inverse of ``parse`` (for CLASS: a name)."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, list | tuple):
@@ -134,7 +136,7 @@ class ConfigKey:
         return "" if value is None else str(value)
 
     def shown(self, raw: Any) -> str:
-        """``key=value`` for an error, without passwords, long values shortened."""
+        """Format ``key=value`` for an error, with passwords hidden and long values shortened."""
         if self.sensitive:
             return f"{self.name}=[hidden]"
         text = repr(raw)
@@ -159,7 +161,7 @@ class ConfigKey:
         return value
 
     def _parse_refused(self, raw: Any) -> Any:
-        """Accept only the default; the error does not repeat the value, which may be a secret."""
+        """Accept only the default of a refused key; the error does not repeat the value, which may be a secret."""
         try:
             value = self._parse(raw)
         except InvalidConfigError:
@@ -180,19 +182,20 @@ _KINDS = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRIN
 def honoured(name: str, default: Any, doc: str, **more: Any) -> ConfigKey:
     """Declare a key that works as documented.
 
-    ``more``: further fields of ConfigKey. ``kind`` follows from the default (None: a string) unless it is given.
+    ``more``: further fields of ConfigKey. Without ``kind``, the kind follows from the default (None: a string).
     """
     kind = more.pop("kind", None) or _KINDS.get(type(default), Kind.STRING)
     return ConfigKey(name=name, kind=kind, default=default, doc=doc, **more)
 
 
 def accepted(name: str, default: Any, doc: str, note: str, **more: Any) -> ConfigKey:
-    """Declare a key of Kafka's that has a replacement: ``note``."""
+    """Declare a key of Kafka that Headrace has replaced; ``note`` names the replacement."""
     return honoured(name, default, doc, note=note, **more)
 
 
 def refused(name: str, default: Any, doc: str, refusal: str, **more: Any) -> ConfigKey:
-    """Declare a key of Kafka's without a replacement: any value but the default is an error with ``refusal``."""
+    """Declare a key of Kafka without a replacement: a value other than the default is an error with the text
+    ``refusal``."""
     return honoured(name, default, doc, refusal=refusal, **more)
 
 
@@ -276,12 +279,12 @@ _MILLISECONDS = {
 _BYTES = {"b": 1} | {
     unit: 1024**power for power, letter in enumerate("kmgt", start=1) for unit in (letter, f"{letter}b", f"{letter}ib")
 }
-#: Suffix of a key's name -> milliseconds in its unit.
+#: For each suffix of a key's name: the milliseconds in the suffix's unit.
 _TIME_UNITS = {".ms": 1, ".seconds": 1_000, ".secs": 1_000, ".minutes": 60_000, ".hours": 3_600_000}
 
 
 def _unit_hint(key: ConfigKey, raw: Any) -> str:
-    """``; 7d is 604800000``: Kafka's numbers have no units, but people write them."""
+    """Return a hint such as ``; 7d is 604800000`` for a value with a unit, which Kafka's numbers do not have."""
     match = _WITH_UNIT.fullmatch(raw) if isinstance(raw, str) else None
     if match is None:
         return ""
@@ -296,18 +299,19 @@ def _unit_hint(key: ConfigKey, raw: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values that are legal alone and contradict each other."""
+    """Values of several keys that are legal each but contradict each other."""
 
     keys: tuple[str, ...]
     message: str
 
 
-#: Checks all values of a component; a key may be missing.
+#: Checks all values of a component together; any key may be missing.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
 
 
 def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> CrossCheck:
-    """The value of ``smaller`` must be at most that of ``larger`` (``strictly``: below it)."""
+    """Return a check that the value of key ``smaller`` is at most that of key ``larger`` (``strictly``: is below
+    it)."""
 
     def check(values: Mapping[str, Any]) -> Iterator[Conflict]:
         low, high = values.get(smaller), values.get(larger)
@@ -319,10 +323,10 @@ def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> C
 
 
 class ConfigDef:
-    """The keys of one component. ``where`` names it in errors.
+    """The configuration keys of one component. ``where`` names the component in errors.
 
-    ``checks``: conditions on several keys together. ``hints``: {name: text} for names that are unknown here but have a
-    meaning elsewhere.
+    ``checks``: conditions on several keys together. ``hints``: {name: text} for names that this component does not know
+    but another component does.
     """
 
     def __init__(
@@ -334,7 +338,7 @@ class ConfigDef:
         hints: Mapping[str, str] | None = None,
     ) -> None:
         self.keys: dict[str, ConfigKey] = {}
-        self.families: dict[str, ConfigKey] = {}  #: By prefix ("ssl."), longest first.
+        self.families: dict[str, ConfigKey] = {}  #: Families of keys by prefix ("ssl."), longest prefix first.
         self.where = where
         self.checks = tuple(checks)
         self.hints = dict(hints or {})
@@ -347,7 +351,8 @@ class ConfigDef:
         self._snake = {name.replace(".", "_"): name for name in self.keys}
 
     def key(self, name: str) -> ConfigKey:
-        """The key of a dotted or snake_case name; raises InvalidConfigError with a "did you mean"."""
+        """Return the key with a dotted or snake_case name; an unknown name raises InvalidConfigError with a "did you
+        mean"."""
         found = self.keys.get(name) or self.keys.get(self._snake.get(name, "")) or self._of_family(name)
         if found is None:
             shown = name[:NAME_CHARACTERS_MAX]  # names come from clients too: comparing a long one takes long
@@ -359,9 +364,10 @@ class ConfigDef:
     def parse(
         self, given: Mapping[str, Any], *, defaults: bool = True, set_in: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Typed values by dotted name: those given and, unless ``defaults`` is False, the default of each other key.
+        """Return typed values by dotted name: the given values and, unless ``defaults`` is False, the defaults of all
+        other keys.
 
-        ``set_in``: {name as given: where it was set}, for the error, which names all faults at once.
+        ``set_in``: {name as given: the place where the name was set}, for the error. One error names all faults.
         """
         values: dict[str, Any] = {}
         wrong = []
@@ -383,11 +389,12 @@ class ConfigDef:
         return values
 
     def conflicts(self, values: Mapping[str, Any]) -> list[Conflict]:
-        """Contradictions among typed values."""
+        """Return the contradictions among typed values."""
         return [conflict for check in self.checks for conflict in check(values)]
 
     def check_together(self, values: Mapping[str, Any], *, touched: Iterable[str] | None = None) -> None:
-        """InvalidConfigError if values contradict each other; with ``touched``, only about those keys."""
+        """Raise InvalidConfigError if values contradict each other; with ``touched``, only contradictions that involve
+        these keys count."""
         concerned = None if touched is None else set(touched)
         found = [
             conflict.message
@@ -398,7 +405,8 @@ class ConfigDef:
             raise InvalidConfigError("; ".join(found))
 
     def notes(self, given: Iterable[str]) -> list[str]:
-        """One line for each given key that is not honoured: its replacement, or why it has no effect."""
+        """Return a line for each given key that is not honoured: the key's replacement, or why the key has no
+        effect."""
         lines = []
         for key in map(self.key, given):
             if key.note is not None:

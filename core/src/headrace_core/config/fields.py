@@ -20,7 +20,7 @@ _KEY, _CONVERT = "config key", "conversion"
 
 
 def from_key(keys: ConfigDef, name: str, convert: Callable[[Any], Any] | None = None) -> Any:
-    """Declare a dataclass field with the value of the key ``name``, and the key's default as its own.
+    """Declare a dataclass field that takes its value and its default from the configuration key ``name``.
 
     ``convert`` turns the key's value into the field's, such as minutes into milliseconds.
     """
@@ -31,7 +31,8 @@ def from_key(keys: ConfigDef, name: str, convert: Callable[[Any], Any] | None = 
 
 
 def fields_from(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a settings class that come from keys, from typed ``values`` by key: its keyword arguments."""
+    """Return keyword arguments for a settings class: a value for each field that is declared with from_key, from typed
+    ``values`` by key."""
     found = {}
     for field in dataclasses.fields(settings):
         if _KEY in field.metadata:
@@ -41,5 +42,5 @@ def fields_from(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:
-    """The key of a field declared with from_key."""
+    """Return the name of the key of a field declared with from_key."""
     return str(field.metadata[_KEY])

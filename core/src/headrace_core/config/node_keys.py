@@ -1,8 +1,8 @@
-"""Keys of every node, in any role: identity, listeners, logging; and keys that it refuses.
+"""Configuration keys of every node, in any role: identity, listeners, logging, and keys that a node refuses.
 
-``NETWORK`` and ``METRICS``: keys of existing files that have a replacement; a node that gets one logs the note.
-``REFUSED``: security, Java classes, ZooKeeper, quotas. Each of these asks for a protection or a bound that would be
-missing, so it is an error with the reason.
+``NETWORK`` and ``METRICS``: keys of Kafka that Headrace has replaced; a node that gets such a key logs a note.
+``REFUSED``: keys for security, Java classes, ZooKeeper and quotas. Each refused key asks for a protection or a limit
+that Headrace does not have, so the key is an error that says why.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ NODE = (
 
 
 def _encrypted_listener(value: Any) -> str | None:
-    """Kafka's default map names each protocol as a listener (SSL:SSL), which is none of Headrace's listeners."""
+    """Check ``listener.security.protocol.map``. Kafka's default map has each protocol as a listener name (SSL:SSL);
+    Headrace has no such listeners."""
     wrong = []
     for item in value:
         name, _, protocol = (part.strip().upper() for part in item.rpartition(":"))

@@ -1,8 +1,9 @@
-"""Keys of a server's properties file, for every role.
+"""All configuration keys of a server's properties file, for every role.
 
 As with Kafka, one file may configure a controller and a broker: each role reads its part of ``SERVER`` and ignores the
-other's, but every role refuses unknown keys. Names, defaults and ranges are Kafka's (4.x); our own keys say so. A key
-whose scope is not read-only can be changed while brokers run (``headrace configs alter``).
+keys of other roles, but every role refuses unknown keys. Names, defaults and ranges are Kafka's (4.x), except for keys
+with the source "Headrace". A key whose scope is not read-only can be changed while brokers run (``headrace configs
+alter``).
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ _heartbeat_below_session = at_most(
 
 
 def _heartbeats_in_time(values: Mapping[str, Any]) -> Iterable[Conflict]:
-    """A controller needs the session alone, and its file may lack heartbeats."""
+    """Check that the heartbeat interval is below the session timeout. Not for a controller, which uses only the session
+    timeout."""
     return () if values["process.roles"] == ["controller"] else _heartbeat_below_session(values)
 
 
@@ -103,7 +105,8 @@ SERVER = ConfigDef(
 
 
 def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with the coarser keys in ``given`` converted to the keys in milliseconds."""
+    """Return ``values``, with keys in coarser units (hours, minutes) in ``given`` converted to the keys in
+    milliseconds."""
     result = dict(values)
     fixed = set(given)
     for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
@@ -115,7 +118,7 @@ def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def topic_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The topic keys that a server's own settings (typed, without defaults) set for its topics.
+    """Return the topic keys for which a server's settings (typed, without defaults) set a default.
 
     ``{"log.retention.hours": 1}`` -> ``{"retention.ms": 3600000}``.
     """

@@ -1,10 +1,11 @@
-"""Keys of a topic, and the servers' names for their defaults (Kafka's ServerTopicConfigSynonyms).
+"""Configuration keys of a topic, and the server keys that set their defaults (Kafka's ServerTopicConfigSynonyms).
 
-The controller validates topic configurations with ``TOPIC``, and the SDK shows it; ``log.config.LogConfig`` is the part
-that applies to a log. Names, defaults and ranges are Kafka's (4.x); ``log.flush`` is ours. A key without an
-implementation is accepted, kept and described, with a note that says so.
+The controller validates topic configurations with ``TOPIC``, and the SDK shows these keys; ``log.config.LogConfig`` has
+the settings that apply to a log. Names, defaults and ranges are Kafka's (4.x); only ``log.flush`` is Headrace's. A key
+that is not implemented is accepted, stored and described, with a note that says so.
 
-``server_key``: a broker's default for topics that do not set the key: ``log.retention.ms`` for ``retention.ms``.
+``server_key`` is the broker's key with the default for topics that do not set a topic key, such as ``log.retention.ms``
+for ``retention.ms``.
 """
 
 from __future__ import annotations
@@ -316,13 +317,14 @@ _KEYS = (
     ),
 )
 
-#: A topic with these values loses records only by DeleteRecords. A new retention rule adds its key here.
+#: Values with which a topic loses records only by DeleteRecords. Add the key of every new retention rule.
 KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 
-#: Topic's key -> the server's key with its default.
+#: For each topic key: the server key that sets its default.
 TOPIC_DEFAULT_KEYS = {key.name: key.server_key for key in _KEYS if key.server_key is not None}
 
-#: Coarser keys of a topic default, finest first: key -> (the key in milliseconds, factor). The finest given one wins.
+#: Server keys in coarser units (hours, minutes), finest unit first: key -> (key in milliseconds, factor). Of several
+#: given keys, the one with the finest unit applies.
 COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),
     "log.retention.hours": ("log.retention.ms", 3_600_000),
@@ -332,7 +334,7 @@ COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
 
 
 def _topic_hints() -> dict[str, str]:
-    """Hints for a topic with one of the server's keys."""
+    """Return hints for server keys that are set on a topic: the topic key to use."""
     topic_keys = {server: topic for topic, server in TOPIC_DEFAULT_KEYS.items()}
     named = topic_keys | {coarse: topic_keys[fine] for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items()}
     return {
@@ -343,7 +345,7 @@ def _topic_hints() -> dict[str, str]:
 
 
 def server_hints() -> dict[str, str]:
-    """Hints for a server with one of a topic's keys."""
+    """Return hints for topic keys that are set on a server: the server key to use."""
     return {
         topic: f"for a server it is called {server!r} (the default of topics that do not set {topic})"
         for topic, server in TOPIC_DEFAULT_KEYS.items()

@@ -6,10 +6,10 @@
     session.applied(follower.image.next_offset)      # after each change; asks to be unfenced as soon as possible
     await session.wait_unfenced()
     ...
-    await session.shut_down(timeout_s=30)            # leaderships move away; then it may stop
+    await session.shut_down(timeout_s=30)            # leaderships move away; then the broker may stop
 
-Between two heartbeats ``applied`` may send one at once: a broker is unfenced milliseconds after it has caught up, not
-at the next interval. node_session.py has the part shared with coordinators.
+``applied`` may send a heartbeat before the interval is over, so a broker is unfenced milliseconds after it has caught
+up. The module node_session.py has the code shared with coordinators.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ logger = logging.getLogger("headrace.broker.session")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """The broker's identity. Ids have 16 bytes, ``incarnation_id`` is new at each start. Endpoints: name, host, port.
+    """The broker's identity. Ids have 16 bytes; ``incarnation_id`` is new at each start. An endpoint is (name, host,
+    port).
 
-    ``previous_broker_epoch``: of the last clean stop, None if the last stop was not clean (KIP-966);
-    ``default_log_flush``: the log.flush of its properties file.
+    ``previous_broker_epoch``: the broker epoch of the last clean stop, None if the last stop was not clean (KIP-966).
+    ``default_log_flush``: the value of log.flush in the broker's properties file.
     """
 
     cluster_id: str
@@ -49,9 +50,9 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class CannotLead:
-    """The broker's replicas in a directory (its 16-byte id; b"": in all of them) must not lead now.
+    """The broker's replicas in one log directory (by its 16-byte id; b"": in all directories) must not lead now.
 
-    ``reason`` is a stable code: DISK_FULL, NO_DESCRIPTORS.
+    ``reason`` is a stable code such as DISK_FULL or NO_DESCRIPTORS.
     """
 
     reason: str
@@ -60,7 +61,8 @@ class CannotLead:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """The controller's answer. Apply the metadata log up to ``metadata_offset`` before serving."""
+    """The controller's response to the registration. The broker must apply the metadata log up to ``metadata_offset``
+    before it serves clients."""
 
     broker_id: int
     broker_epoch: int
@@ -68,7 +70,7 @@ class RegisteredBroker:
 
 
 class BrokerSession(NodeSession[RegisteredBroker]):
-    """One registration of a broker. Not thread-safe; lives in one event loop."""
+    """One registration of a broker. Not thread-safe; use it in one event loop."""
 
     def __init__(
         self,
@@ -81,9 +83,9 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         lag_ms: Callable[[], float | None] = lambda: None,
         cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
     ) -> None:
-        """``on_fenced`` is called each time the controllers' view changes. Every heartbeat carries ``lag_ms``, the age
-        of this broker's metadata, and ``cannot_lead``, where its replicas must not lead (call ``hurry`` when that
-        changes). The others are NodeSession's."""
+        """``on_fenced`` is called each time the controllers fence or unfence this broker. Every heartbeat carries
+        ``lag_ms``, the age of this broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead
+        (call ``hurry`` when ``cannot_lead`` changes). The other arguments are those of NodeSession."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )
@@ -98,7 +100,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         self._unfenced = asyncio.Event()
 
     def applied(self, metadata_offset: int) -> None:
-        """The broker has applied the metadata log up to here (exclusive)."""
+        """Record that the broker has applied the metadata log below ``metadata_offset``."""
         self._applied = max(self._applied, metadata_offset)
         if self.fenced and self._registered is not None and self._applied >= self.registered.metadata_offset:
             self._nudge.set()
@@ -108,18 +110,18 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         self._nudge.set()
 
     def hold_fenced(self, hold: bool) -> None:
-        """While True, stay registered and fenced, because logs are being recovered."""
+        """Keep the broker registered but fenced while ``hold`` is True, because logs are being recovered."""
         self._want_fence = hold
         self._nudge.set()
 
     def directories_failed(self, directory_ids: Iterable[bytes]) -> None:
-        """Report failed log directories (16 bytes each) in every heartbeat from here on; the next one is sent at once.
-        The controllers move leadership away from the replicas in them."""
+        """Report failed log directories (ids of 16 bytes) in every heartbeat from now on; the next heartbeat is sent at
+        once. The controllers move leadership away from the replicas in these directories."""
         self._offline_directories = tuple(dict.fromkeys((*self._offline_directories, *directory_ids)))
         self._nudge.set()
 
     async def wait_unfenced(self) -> None:
-        """Return once the controllers consider the broker able to serve."""
+        """Return once the controllers have unfenced the broker."""
         await self._unfenced.wait()
 
     async def _ask_to_register(self, stub: cluster_pb2_grpc.ClusterStub, timeout_s: float) -> RegisteredBroker:

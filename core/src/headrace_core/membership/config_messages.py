@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def config_entries(described: Iterable[ConfigDescription], *, include_synonyms: bool) -> list[admin_pb2.ConfigEntry]:
-    """The entries of a DescribeConfigsResult."""
+    """Build the entries of a DescribeConfigsResult."""
     return [
         admin_pb2.ConfigEntry(
             name=entry.name,

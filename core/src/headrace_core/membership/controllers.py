@@ -1,8 +1,8 @@
-"""Addresses of the controllers, and their leader: one per node, shared by all callers of controllers.
+"""Addresses of the controllers, and their leader: one object per node, shared by all code that calls controllers.
 
 At first only the configured addresses are known (``controller.quorum.bootstrap.servers``); the metadata stream names
 all voters, so a broker with one configured address survives the loss of that controller. The leader comes from the
-stream, and from every NOT_CONTROLLER that names it; an older epoch is ignored.
+metadata stream, and from every NOT_CONTROLLER error that names the leader; a leader of an older epoch is ignored.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from ..types import NO_LEADER
 
 
 class Controllers:
-    """Owned by one event loop. Addresses are ``host:port`` of controllers' internal listeners."""
+    """Addresses and leader of the controllers; use it in one event loop. Addresses are ``host:port`` of controllers'
+    internal listeners."""
 
     def __init__(self, bootstrap: Sequence[str]) -> None:
         assert bootstrap, "the address of at least one controller is needed"
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._known: dict[int, str] = {}
         self._changed: list[Callable[[], None]] = []
-        self.leader_id = NO_LEADER  #: The leading controller, and its epoch (term).
+        self.leader_id = NO_LEADER  #: Id of the leading controller; ``leader_epoch`` is its epoch (term).
         self.leader_epoch = -1
 
     @property
     def known(self) -> Mapping[int, str]:
-        """Known controllers by id."""
+        """Addresses of the known controllers, by id."""
         return self._known
 
     @property
@@ -35,12 +36,12 @@ class Controllers:
         return self._known.get(self.leader_id)
 
     def candidates(self) -> list[str]:
-        """Addresses to try, best first: the leader, then the others."""
+        """Addresses to try, best first: the leader, then all other controllers."""
         leader = self.leader_address
         return list(dict.fromkeys([*([leader] if leader else []), *self._known.values(), *self._bootstrap]))
 
     def after(self, address: str | None) -> str:
-        """The address to try after ``address`` failed, in rotation."""
+        """Return the address to try after ``address`` failed, in rotation."""
         around = list(dict.fromkeys([*self._bootstrap, *self._known.values()]))
         return around[(around.index(address) + 1) % len(around)] if address in around else around[0]
 
@@ -51,7 +52,7 @@ class Controllers:
             self._tell()
 
     def led_by(self, leader_id: int, epoch: int) -> None:
-        """``leader_id`` (-1: unknown) leads in ``epoch``, unless a later epoch is known."""
+        """Record that ``leader_id`` (-1: unknown) leads in ``epoch``, unless a later epoch is known."""
         if epoch < self.leader_epoch or (epoch == self.leader_epoch and self.leader_id != NO_LEADER):
             return
         if (leader_id, epoch) != (self.leader_id, self.leader_epoch):
@@ -59,7 +60,8 @@ class Controllers:
             self._tell()
 
     def refused(self, error: NotControllerError) -> bool:
-        """A controller does not lead. True: it named the leader, so that one can be asked at once."""
+        """Record a NOT_CONTROLLER error. Returns True if the error named the leader, which can then be asked at
+        once."""
         if error.leader is None:
             return False
         leader_id, epoch, address = error.leader
@@ -70,7 +72,7 @@ class Controllers:
         return self.leader_address is not None
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` when the leader or the addresses change; returns a function that ends this."""
+        """Call ``changed`` when the leader or the addresses change; returns a function that ends the subscription."""
         self._changed.append(changed)
 
         def unsubscribe() -> None:
@@ -80,7 +82,7 @@ class Controllers:
         return unsubscribe
 
     async def wait_changed(self, timeout_s: float) -> bool:
-        """Wait until the leader or an address changes: True; False after ``timeout_s``."""
+        """Wait until the leader or an address changes; returns False after ``timeout_s``."""
         changed = asyncio.Event()
         unsubscribe = self.subscribe(changed.set)
         try:

@@ -4,10 +4,10 @@
     registered = await session.register()            # the coordinator's id and epoch
     task = asyncio.create_task(session.run())        # heartbeats; raises when this registration is over
     ...
-    await session.shut_down(timeout_s=10)            # its shards go to others; then it may stop
+    await session.shut_down(timeout_s=10)            # other coordinators take its shards; then it may stop
 
-Like a broker's (both are node_session.py), but nothing of a coordinator outlives its process: it is never fenced, only
-removed. Its shards are in the metadata log.
+The session resembles a broker's session (node_session.py has the shared code), but a coordinator keeps no state beyond
+its process: it is never fenced, only removed. The metadata log says which shards a coordinator owns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ logger = logging.getLogger("headrace.coordinator.session")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRegistration:
-    """The coordinator's identity. ``incarnation_id``: 16 bytes, new at each start. Endpoints: name, host, port."""
+    """The coordinator's identity. ``incarnation_id``: 16 bytes, new at each start. An endpoint is (name, host,
+    port)."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -38,7 +39,8 @@ class CoordinatorRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredCoordinator:
-    """The controller's answer. Apply the metadata log up to ``metadata_offset`` before serving."""
+    """The controller's response to the registration. The coordinator must apply the metadata log up to
+    ``metadata_offset`` before it serves clients."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -46,7 +48,7 @@ class RegisteredCoordinator:
 
 
 class CoordinatorSession(NodeSession[RegisteredCoordinator]):
-    """One registration of a coordinator. Not thread-safe; lives in one event loop."""
+    """One registration of a coordinator. Not thread-safe; use it in one event loop."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""An observer's own snapshot of the metadata, which saves its next start the whole history.
+"""A node's local snapshot of the metadata, so that its next start need not read the whole metadata log.
 
-One file in the root of its first log directory, in the name and format of Kafka's (and the controllers') snapshots, but
-without voters: ``00000000000000001234-0000000007.checkpoint``. It only shortens the start: a damaged one is ignored
-with a line in the log, and the metadata is read from the controllers. No node acts on an image older than one that was
-current when it started.
+The snapshot is one file in the root of the node's first log directory: ``00000000000000001234-0000000007.checkpoint``.
+Name and format are those of Kafka's and the controllers' snapshots, but without voters. The snapshot only shortens the
+start: a damaged file is ignored with a line in the log, and the node reads the metadata from the controllers. After a
+start, a node acts only on an image that was current when the node started, or later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class LoadedImage(NamedTuple):
 
 
 class ImageStore:
-    """``directory`` must exist. Every method may be called in any thread, one at a time."""
+    """Loads and saves the snapshots in ``directory``, which must exist. Any thread may call the methods, one call at a
+    time."""
 
     def __init__(self, fs: FileSystem, directory: str, cluster_id: str, clock: Clock) -> None:
         self._fs = fs
@@ -37,7 +38,8 @@ class ImageStore:
         self._clock = clock
 
     def load(self) -> LoadedImage | None:
-        """The newest sound one of this cluster, or None. Never raises: others report an unreadable disk."""
+        """Load the newest sound snapshot of this cluster; None if there is none. Never raises, because other components
+        report an unreadable disk."""
         for place in sorted(self._places(), reverse=True):
             path = f"{self._directory}/{snapshot_name(*place)}"
             try:
@@ -61,8 +63,8 @@ class ImageStore:
         return None
 
     def save(self, image: MetadataImage) -> LoadedImage | None:
-        """Write ``image`` and remove older ones, durably. None: nothing was written, because the directory is not the
-        formatted one (as with an unmounted disk). OSError."""
+        """Write a snapshot of ``image`` and remove older snapshots, durably. Returns None, without a write, if the
+        directory is not formatted (for example because its disk is not mounted). Raises OSError."""
         if not self._fs.exists(f"{self._directory}/{META_PROPERTIES}"):
             return None
         place = (image.next_offset, max(image.epoch, 0))

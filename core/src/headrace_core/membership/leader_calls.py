@@ -1,9 +1,10 @@
 """Forward a client's request from a broker or a controller to the leading controller.
 
-When the connection breaks after the request was sent, its outcome is unknown, and a change is not sent again: a
-repeated creation would report that the topic already exists. (Kafka's brokers do so.) REQUEST_TIMED_OUT says it, and
-the caller may check, and choose. Reads are repeated. The same applies to a controller that freezes with the request:
-when another is known to lead, the answer is awaited for a second.
+When the connection breaks after the request was sent, the outcome is unknown. A change is then not sent again: a
+repeated creation would report that the topic already exists. (Kafka's brokers send it again.) The error
+REQUEST_TIMED_OUT tells the caller to check before a retry. Reads are repeated. A controller that freezes during the
+request is treated in the same way: once another controller is known to lead, the response is awaited for one more
+second.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import grpc.aio
 from ..errors import NetworkError, RequestTimedOutError
 from ..rpc.status import error_from_rpc
 
-LEFT_BEHIND_S = 1.0  #: How long to wait for an answer once another controller leads.
-_READS = ("Describe", "List")  #: Repeating these is harmless.
+LEFT_BEHIND_S = 1.0  #: How long to wait for a controller's response once another controller leads.
+_READS = ("Describe", "List")  #: Name prefixes of methods that only read, so a call may be repeated.
 
 
 def is_repeatable(method: str, request: Any) -> bool:
-    """Whether this Admin call may be carried out twice."""
+    """Whether an Admin call may be executed twice without harm."""
     return method.startswith(_READS) or bool(getattr(request, "validate_only", False))
 
 
 def outcome_unknown(method: str, failure: NetworkError) -> RequestTimedOutError:
-    """The error after ``method`` was sent and ended with ``failure``."""
+    """Return the error for a call of ``method`` that was sent and ended with ``failure``."""
     return RequestTimedOutError(
         f"{method}: the controller did not answer ({failure}); whether the request was carried out is unknown: "
         "check before you retry"
@@ -43,11 +44,11 @@ async def ask_while_it_leads(
     leader_address: Callable[[], str | None],
     subscribe: Callable[[Callable[[], None]], Callable[[], None]],
 ) -> Any:
-    """The answer of the controller at ``address``, or its HeadraceError. NetworkError also when another one leads by
-    now, and this one does not answer.
+    """Call the controller at ``address`` and return its response, or raise its HeadraceError. Also raises NetworkError
+    when another controller has become leader and this one does not respond.
 
-    ``method``: of a stub. ``leader_address``: of the known leader; ``subscribe``: has a callback called when that may
-    have changed, and returns a function that ends it.
+    ``method``: a method of a gRPC stub. ``leader_address``: returns the address of the known leader. ``subscribe``:
+    registers a callback for changes of the leader's address, and returns a function that removes the callback.
     """
     asked = asyncio.ensure_future(_answer(method, request, address, timeout_s))
     changed = asyncio.Event()

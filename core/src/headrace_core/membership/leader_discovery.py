@@ -8,18 +8,20 @@ from ..errors import HeadraceError, NetworkError, NotControllerError
 from ..rpc.outage import Backoff
 from .controllers import Controllers
 
-#: Refusals followed without a pause. Two controllers that each name the other as leader end the chase.
+#: Limit of NOT_CONTROLLER responses whose named leader is asked without a pause. The limit matters when two controllers
+#: each name the other as leader.
 _HOPS_MAX = 2
 
 
 class LeaderDiscovery:
-    """One per caller. Ask ``address``; call ``failed`` or ``worked`` after each attempt.
+    """Finds the leading controller for one caller. The caller asks ``address``, and calls ``failed`` or ``worked``
+    after each attempt.
 
-    * A connection that worked and breaks is opened again at once. Often nothing else is broken, and asking the other
-      controllers takes longer than broker.session.disconnect.grace.ms.
-    * A refusal that names the leader is followed at once, unless that controller has just failed.
-    * After an unreachable address the next one is asked at once. When all have failed there is a pause, which grows to
-      ``pause_ms_max`` and ends early when a leader becomes known.
+    * A connection that worked and then breaks is opened again at once. Often only the connection failed, and asking the
+      other controllers takes longer than broker.session.disconnect.grace.ms.
+    * When a NOT_CONTROLLER response names the leader, that leader is asked at once, unless it has just failed.
+    * After an unreachable address, the next address is asked at once. When all addresses have failed, a pause follows,
+      which grows to ``pause_ms_max`` and ends early when a leader becomes known.
     * A leader that became known during an attempt is asked next.
     """
 
@@ -28,7 +30,7 @@ class LeaderDiscovery:
         self._backoff = Backoff(most_ms=pause_ms_max)
         self._failures = 0
         self._hops = 0
-        self._answered = ""  #: The address that has answered since the last failure.
+        self._answered = ""  #: The address that has responded since the last failure; empty if none has.
         self._asked: set[str] = set()
         self._known = self._leader()
         self.address = controllers.leader_address or random.choice(controllers.candidates())
@@ -41,17 +43,19 @@ class LeaderDiscovery:
         self._known = self._leader()
 
     def is_silent(self) -> None:
-        """The address answered before and has stopped, although no connection broke: do not ask it first."""
+        """Record that the address no longer responds, although its connection did not break: do not ask this address
+        first."""
         self._answered = ""
 
     def follow(self) -> None:
-        """Ask the leader next, if it is known."""
+        """Ask the leader next, if the leader is known."""
         self.address = self._controllers.leader_address or self.address
         self._known = self._leader()
         self._hops = 0
 
     def failed(self, error: HeadraceError) -> float:
-        """Choose the next address; returns the seconds to ``pause`` before asking it."""
+        """Choose the next address after a failed attempt; returns the seconds to ``pause`` before asking that
+        address."""
         controllers = self._controllers
         if self._leader() != self._known and controllers.leader_address is not None:
             self.follow()
@@ -85,6 +89,6 @@ class LeaderDiscovery:
         return self._backoff.next_s()
 
     async def pause(self, seconds: float) -> None:
-        """Wait for ``seconds``, or until a leader becomes known, which is asked next."""
+        """Wait for ``seconds``, or until a leader becomes known; that leader is then asked next."""
         if seconds > 0 and await self._controllers.wait_changed(seconds):
             self.follow()

@@ -1,22 +1,25 @@
-"""An observer of the metadata log: keeps the image of every role but the controllers.
+"""An observer of the metadata log, which keeps the metadata image of a broker or a coordinator up to date.
 
     follower = MetadataFollower(addresses, cluster_id, on_change=broker.on_metadata)
     task = asyncio.create_task(follower.run())
     await follower.wait_applied(offset)
     follower.lag                                  # the age of ``follower.image``
 
-It connects to a controller, leading or not, reads committed batches from its position, applies them and passes on each
-new image with the changes. It also asks the same controller for a barrier every 800 ms, which bounds the image's age
-(metadata/freshness.py). A barrier of some hundred milliseconds ago suffices; ``wait_current`` asks for a new one.
+The follower connects to any controller, reads committed batches from its position, applies the batches, and passes on
+each new image with its changes. Every 800 ms the follower also asks the same controller for a ReadIndex barrier, which
+bounds the image's age (metadata/freshness.py). A barrier that is some hundred milliseconds old is enough for this;
+``wait_current`` asks for a new barrier.
 
-When a connection breaks, is silent, or leads to a controller that cannot reach the leader, it tries the next controller
-at once; after all have failed there is a pause. The stream itself has the controllers' addresses.
+The follower tries the next controller at once when a connection breaks, is silent, or ends at a controller that cannot
+reach the leader. After all controllers have failed, a pause follows. The metadata stream itself carries the
+controllers' addresses.
 
-With an ``ImageStore`` it begins with its own last snapshot, and writes one at intervals. A written image was acted on:
-``on_change`` has returned.
+With an ``ImageStore``, the follower begins with the node's last local snapshot, and writes snapshots at intervals. It
+writes an image only after ``on_change`` has returned for that image.
 
-A follower may be ahead of its controller, by later commits of the leader. Only a barrier that began after the
-follower's arrival and ends below its offset proves another history; then its process ends.
+A follower may be ahead of its controller, because the controller may not know the leader's latest commits. Only a
+barrier that began after the follower connected and that ends below the follower's offset proves that the histories
+differ; the node's process then ends.
 """
 
 from __future__ import annotations
@@ -60,34 +63,37 @@ from .image_store import ImageStore, LoadedImage
 
 logger = logging.getLogger("headrace.metadata")
 
-#: Called with each new image, in order, and awaited before the next one is read. ``delta`` may be empty.
+#: Called with each new image, in order; the next image is read after the call has returned. ``delta`` may be empty.
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
-#: Interval of queries for the image's age, pause after one without an answer, timeout of one.
+#: Interval of ReadIndex requests for the image's age, the pause after a request without a response, and a request's
+#: timeout.
 READ_INDEX_EVERY_S = 0.8
 _READ_INDEX_AGAIN_S = 0.25
 _READ_INDEX_TIMEOUT_S = 2.5
-_ASK_AGAIN_S = 0.05  #: Pause before repeating a query while the controller knows no leader.
-#: A controller sends something every second, and answers in between: after so long without either it is frozen or
-#: unreachable. If it only answers, the stream counts as broken after twice as long.
+_ASK_AGAIN_S = 0.05  #: Pause before a ReadIndex request is repeated while the controller knows no leader.
+#: Time after which a silent controller counts as frozen or unreachable; a controller sends a message every second, and
+#: responds to requests in between. A stream without messages from a controller that still responds counts as broken
+#: after twice this time.
 _SILENCE_S = 2.0
-#: A controller without barriers and records for so long may be cut off: try another one. (Idle copies show up to two
-#: seconds, and an election takes one to two.)
+#: Time without barriers and records after which a controller may be cut off from the leader, so the follower tries
+#: another controller. (An idle image is up to two seconds old, and an election takes one to two seconds.)
 _UNCONFIRMED_S = 5.0
-_WORKED_MS = 1_000  #: A connection that lasted so long was successful.
-#: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
+_WORKED_MS = 1_000  #: A connection that lasted longer than this counts as successful.
+#: Defaults of Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000
 
-#: A part of the log (1 MiB) takes 50 to 150 ms to apply: other tasks run in between, every 5 ms or so.
+#: Records applied before other tasks run, about every 5 ms; applying one message (1 MiB of the log) takes 50 to 150 ms.
 REPLAY_STEP_RECORDS = 500
 
-#: Final errors: another cluster, another history, or an unsupported version.
+#: Errors that end the follower: another cluster, another history, or an unsupported version.
 _FATAL = (InconsistentClusterIdError, DivergingMetadataError, UnsupportedVersionError)
 
 
 class MetadataFollower:
-    """``image`` is what has been applied, ``on_change`` included; ``controllers`` has their addresses and leader."""
+    """Follows the metadata log. ``image`` is the applied image, for which ``on_change`` has returned; ``controllers``
+    has the controllers' addresses and their leader."""
 
     def __init__(
         self,
@@ -100,10 +106,12 @@ class MetadataFollower:
         events: Emitter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """``controllers``: or ``host:port`` of some controllers' internal listeners; ``image``: the start."""
+        """``controllers``: a Controllers object, or ``host:port`` of some controllers' internal listeners. ``image``:
+        the image to start from."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
-        self.records_read = 0  #: Records read from the log since the start, which an own snapshot saves.
+        #: Number of records read from the metadata log since the start; a local snapshot makes this number small.
+        self.records_read = 0
         self._cluster_id = cluster_id
         self._on_change = on_change
         self._clock = clock or SystemClock()
@@ -130,12 +138,12 @@ class MetadataFollower:
 
     @property
     def leader_id(self) -> int:
-        """The known leading controller; -1: none."""
+        """Id of the leading controller; -1 if unknown."""
         return self.controllers.leader_id
 
     @property
     def lag(self) -> MetadataLag:
-        """Lag of ``image``: an upper bound of its age, by this node's own clock."""
+        """Lag of ``image``, with an upper bound of its age by this node's clock."""
         return self._freshness.lag(self._clock.monotonic_ms())
 
     async def run(self) -> None:
@@ -169,7 +177,8 @@ class MetadataFollower:
             address = self.controllers.after(address)
 
     async def wait_applied(self, offset: int, timeout_s: float | None = None) -> MetadataImage:
-        """The image once everything below ``offset`` is applied; RequestTimedOutError after ``timeout_s``."""
+        """Wait until all records below ``offset`` are applied, and return the image; RequestTimedOutError after
+        ``timeout_s``."""
         if self.image.next_offset < offset:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             entry = (offset, next(self._order), waiter)
@@ -188,7 +197,7 @@ class MetadataFollower:
         return self.image
 
     async def wait_current(self) -> MetadataImage:
-        """The image once it contains everything committed before this call."""
+        """Wait until the image contains all records committed before this call, and return the image."""
         now_ms = self._clock.monotonic_ms()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (now_ms, waiter)
@@ -202,8 +211,8 @@ class MetadataFollower:
         return self.image
 
     async def load(self, store: ImageStore) -> None:
-        """Begin with an earlier snapshot, if there is one; before ``run``. Without a change event: a start acts on the
-        whole image anyway."""
+        """Begin with an earlier snapshot, if the store has one. Call this before ``run``. ``on_change`` is not called,
+        because a starting node acts on the whole image anyway."""
         assert self.image is EMPTY_IMAGE, "a snapshot is loaded first"
         began_ms = self._clock.monotonic_ms()
         loaded = await asyncio.to_thread(store.load)
@@ -213,13 +222,13 @@ class MetadataFollower:
             self._tell_loaded(loaded.path, loaded.image, loaded.size_bytes, began_ms)
 
     def keep(self, store: ImageStore, *, after_bytes: int = SAVE_AFTER_BYTES, after_ms: float = SAVE_AFTER_MS) -> None:
-        """Write snapshots from here on: after so many bytes of records, or so long with any records (0: not by
-        time)."""
+        """Write snapshots from now on: after ``after_bytes`` of records, or ``after_ms`` after the last snapshot if
+        there are new records (0: not by time)."""
         self._store = store
         self._save_after = (after_bytes, after_ms)
 
     async def save(self) -> None:
-        """At a clean stop, after ``run``: write the image, if it has changed since the last one."""
+        """Write a snapshot if the image has changed since the last snapshot; called at a clean stop, after ``run``."""
         if self._saving is not None:
             await asyncio.gather(self._saving, return_exceptions=True)
         if self._store is not None and self.image.next_offset > self._saved_offset:
@@ -268,7 +277,7 @@ class MetadataFollower:
         read: asyncio.Future[Any] | None = None
         try:
             while True:
-                # A read is never cancelled by itself: the call is, and the read ends with it.
+                # Never cancel a read alone: cancelling the call ends its read.
                 read = asyncio.ensure_future(read_message(call))
                 message = await self._next_message(read)
                 if message is grpc.aio.EOF:
@@ -288,7 +297,7 @@ class MetadataFollower:
                 read.exception()
 
     async def _next_message(self, read: asyncio.Future[Any]) -> Any:
-        """Await ``read``. NetworkError: the controller is silent."""
+        """Await ``read``; raises NetworkError when the controller is silent for too long."""
         began_ms = self._clock.monotonic_ms()
         silent_s = 0.0
         while silent_s < _SILENCE_S:
@@ -325,11 +334,12 @@ class MetadataFollower:
                 await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _confirm(self, stub: Any, *, is_deferred: bool) -> bool:
-        """Query the image's age; False when there was no answer."""
+        """Send a ReadIndex request, which bounds the image's age; returns False without a response."""
         request = cluster_pb2.ReadIndexRequest(cluster_id=self._cluster_id, is_deferred=is_deferred)
         began_ms = self._clock.monotonic_ms()
         try:
-            # The former name of ReadIndex: a controller of the release before serves no other (cluster.proto).
+            # VouchMetadata is the former name of ReadIndex; controllers of the previous release serve only this name
+            # (cluster.proto).
             answer = await stub.VouchMetadata(request, timeout=_READ_INDEX_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             error = error_from_rpc(failure, "the controller")
@@ -381,7 +391,7 @@ class MetadataFollower:
         return new, await asyncio.to_thread(MetadataDelta.between, old, new)
 
     async def _replayed(self, records: bytes) -> tuple[MetadataImage, MetadataDelta]:
-        """Apply ``records`` to the image. Other tasks run after each REPLAY_STEP_RECORDS."""
+        """Apply ``records`` to the image; other tasks run after each REPLAY_STEP_RECORDS records."""
         image = self.image
         builder = ImageBuilder(image)
         next_offset, epoch, read = image.next_offset, image.epoch, 0
@@ -440,7 +450,8 @@ class MetadataFollower:
 
 
 def _check_level(image: MetadataImage, address: str) -> None:
-    """UnsupportedVersionError: at this level, records may have fields that this version would ignore."""
+    """Raise UnsupportedVersionError for a feature level above the supported one: its records may have fields that this
+    version would ignore."""
     if image.metadata_version > METADATA_VERSION:
         raise UnsupportedVersionError(
             f"the metadata from {address} has feature level {image.metadata_version}, this version knows "
@@ -449,14 +460,14 @@ def _check_level(image: MetadataImage, address: str) -> None:
 
 
 class _SnapshotParts:
-    """The parts of a snapshot received so far."""
+    """Collects the received parts of a snapshot."""
 
     def __init__(self) -> None:
         self._offset = -1
         self._data = bytearray()
 
     def add(self, part: cluster_pb2.MetadataSnapshotPart) -> bytes | None:
-        """The whole snapshot, with the last part."""
+        """Add a part; returns the whole snapshot after the last part, else None."""
         if part.position == 0:
             self._offset, self._data = part.offset, bytearray()
         if part.offset != self._offset or part.position != len(self._data):

@@ -1,7 +1,8 @@
-"""The metadata that this node has applied, and waiters for later offsets.
+"""The metadata image that this node has applied, and tasks that wait for later offsets.
 
-"Applied" means acted on: when the image says that this broker leads a partition, its log is open. So after waiting for
-the metadata offset of an admin answer, a topic can be written to.
+An image is "applied" when the node has acted on it: when the image says that this broker leads a partition, the
+partition's log is open. So a client can write to a topic after it has waited for the metadata offset in the response to
+an admin call.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from ..metadata.freshness import MetadataLag
 from ..types import NO_LEADER
 from .controllers import Controllers
 
-#: Called after each change, with the new image and the changes.
+#: Callback that gets the new image and its changes after each change.
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
 
 
 class MetadataState:
-    """Owned by the event loop. The applying task calls ``advance``; all others read and wait."""
+    """The applied image; use it in one event loop. The task that applies images calls ``advance``; all other tasks read
+    and wait."""
 
     __slots__ = ("_lag", "_waiting", "_watchers", "controllers", "image")
 
     def __init__(self, controllers: Controllers | None = None) -> None:
-        """``controllers``: addresses and leader; None: unknown."""
+        """``controllers``: addresses and leader of the controllers; None: unknown."""
         self.image = MetadataImage()
         self.controllers = controllers
         self._lag: Callable[[], MetadataLag] = lambda: MetadataLag(0, None)
@@ -34,12 +36,12 @@ class MetadataState:
 
     @property
     def applied_offset(self) -> int:
-        """Everything in the metadata log below this offset is applied."""
+        """All records of the metadata log below this offset are applied."""
         return self.image.next_offset
 
     @property
     def controller_id(self) -> int:
-        """The active controller, -1 while unknown."""
+        """Id of the active controller; -1 while unknown."""
         return NO_LEADER if self.controllers is None else self.controllers.leader_id
 
     @property
@@ -48,11 +50,11 @@ class MetadataState:
         return self._lag()
 
     def measured_by(self, lag: Callable[[], MetadataLag]) -> None:
-        """``lag`` returns the lag of the image last passed to ``advance``."""
+        """Set the function that returns the lag of the image last passed to ``advance``."""
         self._lag = lag
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """``image`` is applied."""
+        """Record that ``image`` is applied."""
         self.image = image
         if self._waiting:
             still = []
@@ -66,7 +68,7 @@ class MetadataState:
             watcher(image, delta)
 
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Wait until everything below ``offset`` is applied; RequestTimedOutError."""
+        """Wait until all records below ``offset`` are applied; RequestTimedOutError after ``timeout_ms``."""
         if offset <= self.applied_offset:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,7 +87,7 @@ class MetadataState:
                 self._waiting.remove(entry)
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Call ``watcher`` after each change; returns a function that ends this."""
+        """Call ``watcher`` after each change; returns a function that removes the watcher."""
         self._watchers[watcher] = None
         return lambda: self.unwatch(watcher)
 

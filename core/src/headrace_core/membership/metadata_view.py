@@ -1,8 +1,9 @@
-"""The metadata image for clients: headrace.v1.MetadataResponse. The same on controllers and brokers.
+"""Responses to clients' metadata requests (headrace.v1.MetadataResponse), built from the metadata image on controllers
+and brokers.
 
 Building a topic's message costs some microseconds per partition, and clients of a large cluster ask for all topics at
-once. So messages are cached until the topic, the brokers or the configuration change: with 5,000 topics a change of one
-of them rebuilds one.
+once. So the messages are cached until the topic, the brokers or the configuration change: of 5,000 topics, a change of
+one topic rebuilds only that topic's message.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..rpc.status import error_to_proto
 from ..rpc.turns import Turns
 from ..types import NO_LEADER, check_topic_name, split_address
 
-#: Stands for a shard that never had an owner; real epochs begin with 1.
+#: The entry of a shard that never had an owner; real shard epochs begin with 1.
 _NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)
 _SHARDS_OF: dict[int, str] = {
     metadata_pb2.COORDINATOR_TYPE_GROUP: OFFSETS_TOPIC,
@@ -39,8 +40,9 @@ _SHARDS_OF: dict[int, str] = {
 
 
 class MetadataView:
-    """One per node. ``listener``: clients get its addresses; ``topic_defaults``: NodeConfig.topic_defaults();
-    ``request_bytes_max``: limit of a Produce request here (socket.request.max.bytes), and so of a batch."""
+    """Builds metadata responses; one object per node. ``listener``: name of the listener whose addresses clients get.
+    ``topic_defaults``: NodeConfig.topic_defaults(). ``request_bytes_max``: limit of a Produce request on this node
+    (socket.request.max.bytes), and so of a batch."""
 
     def __init__(
         self,
@@ -57,7 +59,8 @@ class MetadataView:
         self._image: MetadataImage | None = None
         self._brokers: list[metadata_pb2.BrokerMetadata] = []
         self._coordinators: list[metadata_pb2.CoordinatorMetadata] = []
-        self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []  # brokers with replicas that do not work
+        # brokers that are fenced or have failed directories
+        self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 
     async def response(
@@ -69,10 +72,10 @@ class MetadataView:
         lag_ms: float | None = None,
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
-        """The answer to ``request`` at ``image``. A missing topic gets its own error. ``lag_ms``: age of the image;
-        None: unknown. ``controllers``: ``host:port`` by id.
+        """Build the response to ``request`` from ``image``. A missing topic has an error in its entry. ``lag_ms``: age
+        of the image; None: unknown. ``controllers``: address (``host:port``) of each controller by id.
 
-        During a long request the event loop goes on every few milliseconds.
+        A long request yields to the event loop every few milliseconds.
         """
         topics = len(image.topic_ids) if request.all_topics else len(request.topics)
         async with Turns(topics) as turns:
@@ -91,7 +94,7 @@ class MetadataView:
         lag_ms: float | None,
         controllers: Mapping[int, str] | None,
     ) -> Iterator[metadata_pb2.MetadataResponse]:
-        """Yield the answer at its beginning and after each topic; complete at the end."""
+        """Yield the response before the first topic and after each topic; the last yielded response is complete."""
         self._refresh(image)
         answer = metadata_pb2.MetadataResponse(
             cluster_id=image.cluster_id,
@@ -111,7 +114,8 @@ class MetadataView:
             yield answer
 
     def _refresh(self, image: MetadataImage) -> None:
-        """Drop messages that ``image`` made stale. Unchanged tables are the same objects in the next image."""
+        """Drop cached messages that ``image`` made stale. Tables that did not change are the same objects in both
+        images."""
         old, self._image = self._image, image
         if old is image:
             return
@@ -158,7 +162,7 @@ class MetadataView:
         topic = image.topic(name)
         if topic is None:
             return metadata_pb2.TopicMetadata(name=name, error=error_to_proto(_unknown(name)))
-        if image is not self._image:  # another request has brought a newer one, which the cache belongs to
+        if image is not self._image:  # another request has a newer image, to which the cache belongs
             return self._topic_message(image, topic)
         kept = self._topics.get(topic.topic_id)
         if kept is None or kept[0] is not topic:
@@ -166,7 +170,7 @@ class MetadataView:
         return kept[1]
 
     def _topic_message(self, image: MetadataImage, topic: TopicImage) -> metadata_pb2.TopicMetadata:
-        # A batch must also fit into a segment: topics with small segments still get records.
+        # Limit a batch to segment.bytes too, so that producers can write to topics with small segments.
         limits = [
             topic_value(image, topic.name, key, broker_id=self._broker_id, static=self._topic_defaults)
             for key in ("max.message.bytes", "segment.bytes")
@@ -216,8 +220,8 @@ class MetadataView:
     def find_coordinators(
         self, image: MetadataImage, request: metadata_pb2.FindCoordinatorRequest, lag_ms: float | None = None
     ) -> metadata_pb2.FindCoordinatorResponse:
-        """The answer to ``request`` at ``image``; the error of a key is in its own result. ``lag_ms``: age of the
-        image; None: unknown."""
+        """Build the response to ``request`` from ``image``; the error of a key is in the key's result. ``lag_ms``: age
+        of the image; None: unknown."""
         topic = shard_topic(request)
         return metadata_pb2.FindCoordinatorResponse(
             coordinators=[self._coordinator_of(image, topic, key) for key in request.keys],
@@ -251,7 +255,8 @@ class MetadataView:
 
 
 def shard_topic(request: metadata_pb2.FindCoordinatorRequest) -> str:
-    """The topic whose partitions are the requested shards. InvalidRequestError: an unknown type."""
+    """Return the topic whose partitions are the requested shards. Raises InvalidRequestError for an unknown coordinator
+    type."""
     topic = _SHARDS_OF.get(request.type)
     if topic is None:
         raise InvalidRequestError(f"coordinator type {request.type}: must be 0 (group) or 1 (transaction)")
@@ -264,8 +269,9 @@ def concerns(
     delta: MetadataDelta,
     topics: frozenset[str] | None = None,
 ) -> bool:
-    """Whether the answer to ``request`` differs after ``delta`` (which led to ``image``), apart from the offset.
-    ``topics``: the request's, if the caller has them as a set; then the cost is that of the delta."""
+    """Whether ``delta``, which led to ``image``, changes the response to ``request``, apart from the offset.
+    ``topics``: the request's topics as a set, if the caller has one; the cost then depends only on the size of the
+    delta."""
     if delta.brokers or delta.coordinators:
         return True
     if not request.all_topics and not request.topics:
@@ -283,7 +289,8 @@ def concerns(
 def _partition_message(
     number: int, partition: PartitionImage, image: MetadataImage | None, shard: ShardImage | None
 ) -> metadata_pb2.PartitionMetadata:
-    """``image`` None: every replica works. ``shard`` None: not a shard."""
+    """Build the message of one partition. ``image`` is None when all replicas are online; ``shard`` is None when the
+    partition is no shard."""
     error = None
     if partition.leader == NO_LEADER:
         error = LeaderNotAvailableError(f"partition {number} has no leader: it waits for {_awaited(partition)}")
@@ -305,13 +312,14 @@ def _partition_message(
 
 
 def _awaited(partition: PartitionImage) -> str:
-    """The replicas that a partition without a leader waits for."""
+    """Name the replicas for which a partition without a leader waits."""
     brokers = partition.elr or partition.isr or partition.last_known_elr
     return f"broker {' or '.join(map(str, brokers))}" if brokers else "an unclean election (no replica has all records)"
 
 
 def _is_offline(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
-    """Kafka's rule: the broker is fenced, or the replica's directory is offline. One that shuts down still serves."""
+    """Whether a replica is offline, by Kafka's rule: its broker is fenced, or its directory is offline. A broker that
+    is shutting down still serves its replicas."""
     broker = image.brokers.get(broker_id)
     return broker is None or broker.fenced or not broker.has_online(partition.directory_of(broker_id))
 

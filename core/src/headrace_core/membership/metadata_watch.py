@@ -1,4 +1,4 @@
-"""WatchMetadata on controllers and brokers: the answer at once, then again after each change of it."""
+"""WatchMetadata on controllers and brokers: send the metadata response at once, and again after each change of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Watcher = Callable[[MetadataImage, MetadataDelta], None]
 
 
 class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
-    """One call. Changes during the writing of an answer are merged."""
+    """One WatchMetadata call. Changes that happen while a response is written are merged into the next response."""
 
     def __init__(
         self,
@@ -23,7 +23,8 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
         answer: Callable[[], Awaitable[metadata_pb2.MetadataResponse]],
         subscribe: Callable[[Watcher], Callable[[], None]],
     ) -> None:
-        """``answer``: the present answer to ``request``. ``subscribe(watcher)`` returns a function that ends it."""
+        """``answer``: returns the present response to ``request``. ``subscribe(watcher)`` returns a function that
+        removes the watcher."""
         self._request = request
         self._topics = frozenset(request.topics)
         self._answer = answer
@@ -33,7 +34,7 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def serve(self, context: Any) -> None:
-        """The body of WatchMetadata: until the client leaves."""
+        """Serve the WatchMetadata call until the client ends it."""
         self._push = ServerPush(context)
         self._unsubscribe = self._subscribe(self._changed)
         await self._push.run(self)

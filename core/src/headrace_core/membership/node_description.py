@@ -1,4 +1,5 @@
-"""The Node service: facts that only the process itself knows. `headrace doctor` asks every node, in any role."""
+"""The gRPC service Node: facts about a process that only the process itself knows. `headrace doctor` asks every node,
+in any role."""
 
 from __future__ import annotations
 
@@ -17,15 +18,17 @@ from ..metadata import METADATA_VERSION_FEATURE
 from ..metadata.features import SUPPORTED_FEATURES
 from ..rpc.server import Listener
 
-_DESCRIPTORS = "/proc/self/fd"  #: Linux's list of the process's own descriptors.
+_DESCRIPTORS = "/proc/self/fd"  #: Linux's directory with the open file descriptors of this process.
 DESCRIPTORS_KEPT_MS = 1_000.0  #: How long the descriptor count is cached.
 
 
 class NodeService(node_pb2_grpc.NodeServicer):
-    """headrace.v1.Node of one process. It also answers while the process is not ready to serve."""
+    """The service headrace.v1.Node of one process. The service also responds while the process is not ready to serve
+    clients."""
 
     def __init__(self, role: str, node_id: Callable[[], int], cluster_id: Callable[[], str], clock: Clock) -> None:
-        """``node_id``: -1 before the registration; ``cluster_id``: "" while unknown."""
+        """``node_id`` returns -1 before the registration; ``cluster_id`` returns "" while the cluster's id is
+        unknown."""
         self._role = role
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -35,7 +38,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
         self._descriptors_until_ms = -math.inf
 
     def register(self, listener: Listener) -> None:
-        """Serve on ``listener``; before it starts."""
+        """Add this service to ``listener``. Call this before the listener starts."""
         listener.add(node_pb2_grpc.add_NodeServicer_to_server, self, "headrace.v1.Node")
 
     async def DescribeNode(self, request: node_pb2.DescribeNodeRequest, context: Any) -> node_pb2.DescribeNodeResponse:
@@ -54,7 +57,8 @@ class NodeService(node_pb2_grpc.NodeServicer):
         )
 
     def _open_descriptors(self) -> int:
-        """Cached for DESCRIPTORS_KEPT_MS: counting 50,000 takes tens of milliseconds, which blocks the loop."""
+        """Return the descriptor count, cached for DESCRIPTORS_KEPT_MS: counting 50,000 descriptors blocks the event
+        loop for tens of milliseconds."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._descriptors_until_ms:
             self._descriptors, self._descriptors_until_ms = open_descriptors(), now_ms + DESCRIPTORS_KEPT_MS
@@ -71,7 +75,7 @@ def software_version() -> str:
 
 
 def open_descriptors() -> int:
-    """-1 where the system does not report it."""
+    """Count the open descriptors of this process; -1 where the system does not report them."""
     try:
         return len(os.listdir(_DESCRIPTORS)) - 1  # without the listing's own
     except OSError:
@@ -79,6 +83,6 @@ def open_descriptors() -> int:
 
 
 def descriptors_max() -> int:
-    """The soft limit of the process; -1: none."""
+    """Return the soft limit of this process's file descriptors; -1 without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return -1 if soft == resource.RLIM_INFINITY else soft

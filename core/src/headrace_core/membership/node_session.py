@@ -1,12 +1,13 @@
 """A node's session with the controllers, in any role: registration, heartbeats, shutdown.
 
 ``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
-connection, so that nothing large can delay them. The session also reads while no answer is due. So it notices at once a
-connection that breaks between two heartbeats; the controllers wait for such a node for a quarter of an interval only
-(broker.session.disconnect.grace.ms).
+connection, so that nothing large can delay them. The session also reads from the stream between two heartbeats, so it
+notices at once that a connection breaks. This matters because the controllers wait only
+broker.session.disconnect.grace.ms (a quarter of an interval) for a node whose connection broke.
 
-Only the leading controller answers. ``Controllers`` has the leader, from the metadata stream: after an election the
-heartbeats switch at once, also from a controller that is frozen or does not know yet.
+Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. So after
+an election the heartbeats switch to the new leader at once, even from a controller that is frozen or does not know
+about the election.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .leader_discovery import LeaderDiscovery
 
-_SHUTDOWN_INTERVAL_S = 0.05  #: How often a stopping node asks whether it may stop.
-_REGISTER_TIMEOUT_S = 5.0  #: Timeout of one registration, which is then repeated.
+_SHUTDOWN_INTERVAL_S = 0.05  #: Heartbeat interval of a stopping node, which asks in each heartbeat whether it may stop.
+_REGISTER_TIMEOUT_S = 5.0  #: Timeout of one registration attempt; a timed-out attempt is repeated.
 
 Registered = TypeVar("Registered")
 
 
 class _SilentControllerError(NetworkError):
-    """The connection stands, and no answer comes: the controller's process may be frozen."""
+    """The connection is open, but the controller does not respond: its process may be frozen."""
 
 
 class NodeSession(abc.ABC, Generic[Registered]):
-    """One registration of a node. Not thread-safe; lives in one event loop."""
+    """One registration of a node. Not thread-safe; use it in one event loop."""
 
     def __init__(
         self,
@@ -59,53 +60,54 @@ class NodeSession(abc.ABC, Generic[Registered]):
         heartbeat_interval_ms: float,
         answer_timeout_ms: float,
     ) -> None:
-        """``controllers``: or ``host:port`` of some controllers' internal listeners. ``answer_timeout_ms``: a heartbeat
-        unanswered for so long is sent again on a new connection."""
+        """``controllers``: a Controllers object, or ``host:port`` of some controllers' internal listeners.
+        ``answer_timeout_ms``: a heartbeat without a response within this time is sent again on a new connection."""
         self._controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
         self._logger = logger
         self._interval_s = heartbeat_interval_ms / 1_000
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: Registered | None = None
         self._want_shutdown = False
-        self._last_contact_s = float("-inf")  #: Send time of the last answered request (boottime_s()).
+        self._last_contact_s = float("-inf")  #: Time (boottime_s()) at which the last request with a response was sent.
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
         self._correlation = itertools.count(1)
 
     @abc.abstractmethod
     async def _ask_to_register(self, stub: cluster_pb2_grpc.ClusterStub, timeout_s: float) -> Registered:
-        """One attempt; the caller translates grpc's own errors."""
+        """Make one registration attempt; the caller translates gRPC's errors."""
 
     @abc.abstractmethod
     def _open_heartbeats(self, stub: cluster_pb2_grpc.ClusterStub) -> Any:
-        """The call of the role's stream of heartbeats."""
+        """Open the heartbeat stream of this role; returns the gRPC call."""
 
     @abc.abstractmethod
     def _heartbeat(self, correlation_id: int) -> Any:
-        """The next heartbeat."""
+        """Build the next heartbeat message."""
 
     def _answered(self, answer: Any) -> None:
-        """A heartbeat was answered."""
+        """Handle the controller's response to a heartbeat."""
         if answer.should_shutdown:
             self._may_stop.set()
 
     @property
     def registered(self) -> Registered:
-        """The controller's answer to ``register``."""
+        """The controller's response to ``register``."""
         assert self._registered is not None, "register() comes first"
         return self._registered
 
     def has_contact_within(self, session_timeout_ms: float) -> bool:
-        """Whether the controllers may still consider this registration alive. Not if the last answered heartbeat was
-        sent so long ago: others may have its partitions or shards, after a freeze, a suspension, or a lost
-        connection."""
+        """Whether the controllers may still consider this registration alive: the last heartbeat with a response was
+        sent less than ``session_timeout_ms`` ago. After a freeze, a suspension or a lost connection, other nodes may
+        have this node's partitions or shards."""
         return boottime_s() - self._last_contact_s < session_timeout_ms / 1_000
 
     async def register(self) -> Registered:
-        """Register, retrying until a controller answers. Waits for an earlier registration that still counts as alive.
+        """Register, and retry until a controller accepts the registration. Waits while an earlier registration of this
+        node still counts as alive.
 
-        Raises errors that a retry cannot cure: InconsistentClusterIdError, InvalidRequestError (directories of several
-        brokers, or another wanted id), UnsupportedVersionError.
+        Raises errors that a retry cannot cure: InconsistentClusterIdError, InvalidRequestError (the directories belong
+        to several brokers, or to a broker with another id), UnsupportedVersionError.
         """
         discovery, is_logged, outage = LeaderDiscovery(self._controllers), False, Outage(self._logger, "registering")
         backoff = Backoff()
@@ -130,10 +132,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 await discovery.pause(discovery.failed(error))
 
     async def run(self) -> None:
-        """Heartbeat until cancelled, or until the controllers say that the node may stop.
+        """Send heartbeats until cancelled, or until the controllers allow the node to stop.
 
-        Raises StaleBrokerEpochError (another process has registered under this id) and BrokerIdNotRegisteredError (it
-        was silent for too long, or was unregistered): this registration is over.
+        Two errors end this registration: StaleBrokerEpochError (another process has registered with this id) and
+        BrokerIdNotRegisteredError (the node was silent for too long, or was unregistered).
         """
         discovery, outage = LeaderDiscovery(self._controllers), Outage(self._logger, "heartbeats")
         while not self._may_stop.is_set():
@@ -157,8 +159,9 @@ class NodeSession(abc.ABC, Generic[Registered]):
             await discovery.pause(pause_s)
 
     async def shut_down(self, timeout_s: float) -> bool:
-        """Have the node's leaderships or shards moved to others, and wait until it may stop. False after ``timeout_s``:
-        stop anyway; the controllers will notice. ``run`` must be running; it returns once this is done."""
+        """Ask the controllers to move the node's leaderships or shards to other nodes, and wait until the node may
+        stop. Returns False after ``timeout_s``; the node then stops anyway, and the controllers will notice. ``run``
+        must be running during this call, and returns after it."""
         self._want_shutdown = True
         self._nudge.set()
         try:
@@ -179,7 +182,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
             await channel.close()
 
     async def _heartbeats(self, target: _Target, discovery: LeaderDiscovery, outage: Outage) -> None:
-        """Heartbeats over one stream. Returns when the node may stop; raises a HeadraceError when the stream ends."""
+        """Send heartbeats over one stream. Returns when the node may stop; raises a HeadraceError when the stream
+        ends."""
         stream: Duplex[Any, Any] = Duplex(
             target.address,
             ChannelPurpose.HEARTBEAT,
@@ -210,7 +214,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
     async def _beat(
         self, stream: Duplex[Any, Any], answers: asyncio.Queue[Any], answered: Callable[[Any], None]
     ) -> None:
-        """Send one heartbeat after the other; returns when the node may stop."""
+        """Send one heartbeat after another; returns when the node may stop."""
         limit = self._limit(stream)
         try:
             await stream.connected()
@@ -232,7 +236,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
             limit.cancel()
 
     def _limit(self, stream: Duplex[Any, Any]) -> asyncio.TimerHandle:
-        """End the stream unless the heartbeat is answered in time, including the wait for a connection."""
+        """Start a timer that ends the stream if a heartbeat gets no response in time; the time includes the wait for a
+        connection."""
 
         def give_up() -> None:
             limit_s = self._answer_timeout_s
@@ -244,16 +249,16 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller of a stream of heartbeats. Until it answers, any leader that becomes known during the stream
-    replaces it (the leader known before did not answer, so it is not asked again). A controller that has answered led
-    then; only a leader of a later epoch replaces it, because a connection broken needlessly looks like a dead
-    broker."""
+    """The controller to which a heartbeat stream goes. Before this controller responds, any leader that becomes known
+    during the stream replaces it; the leader that was known before the stream did not respond, so it is not asked
+    again. A controller that has responded was the leader. Only a leader of a later epoch replaces that controller,
+    because a broken connection looks like a dead broker."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address
         self._controllers = controllers
         self._known = controllers.leader_epoch, controllers.leader_id
-        self._epoch: int | None = None  #: Its epoch as leader.
+        self._epoch: int | None = None  #: The controller's epoch as leader; None before its first response.
 
     def answered(self) -> None:
         if self._epoch is None:
@@ -267,7 +272,7 @@ class _Target:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait until the event is set, or for ``timeout_s``."""
+    """Wait until the event is set, at most for ``timeout_s``."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

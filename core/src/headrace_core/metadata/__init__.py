@@ -1,6 +1,6 @@
 """The cluster's metadata: records, their bytes, the immutable image that they make, and its changes.
 
-Services only: this package needs msgspec, which the SDK does not install. Import ``codec`` from its own module.
+Only services use this package, because it needs msgspec, which the SDK does not install. Import ``codec`` separately.
 """
 
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage

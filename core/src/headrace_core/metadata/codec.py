@@ -1,13 +1,13 @@
 """Encode and decode the records of the metadata log.
 
-The log is an ordinary log of record batches (headrace_core.records), which all log tools read. **One decision is one
-batch**: both are written and read whole or not at all. Each record's value is
+The metadata log is an ordinary log of record batches (headrace_core.records), which all log tools can read. **One
+decision of the controller is one batch**, so a decision is written and read as a whole. Each record's value is
 
     byte 0      framing version, 1
     byte 1...   msgpack array: the kind's tag, then the fields of the struct in records.py
 
 The batch's leader epoch is the controller's term, its timestamp the time of the decision. A control batch (the first
-entry of a new leader) uses offsets, but changes no metadata.
+entry of a new leader) takes offsets but changes no metadata.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
-    """The record of a value. UnsupportedVersionError: written by a newer Headrace. CorruptLogError: damaged."""
+    """Decode the value of a log record to a metadata record. Raises UnsupportedVersionError when a newer Headrace wrote
+    the value. CorruptLogError: damaged."""
     if not value:
         raise CorruptLogError("a metadata record is empty; the metadata log is damaged")
     if value[0] != FRAMING_VERSION:
@@ -57,7 +58,7 @@ def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
 
 
 def encode_decision(records: Sequence[MetadataRecord], *, timestamp_ms: int, base_offset: int, epoch: int) -> bytes:
-    """The batch of one decision (at least one record)."""
+    """Encode the records of one decision (at least one) as a batch."""
     assert records, "a decision without records is not written"
     return encode_batch(
         [(timestamp_ms, None, encode_record(record), ()) for record in records],
@@ -67,7 +68,8 @@ def encode_decision(records: Sequence[MetadataRecord], *, timestamp_ms: int, bas
 
 
 def decode_batches(data: bytes | memoryview) -> Iterator[MetadataBatch]:
-    """The batches of ``data``, which holds whole batches back to back. CorruptMessageError when one is damaged."""
+    """Decode the batches in ``data``, which holds whole batches back to back. Raises CorruptMessageError for a damaged
+    batch."""
     position = 0
     while position < len(data):
         header = read_header(data, position)

@@ -1,6 +1,6 @@
 """The effective value of a configuration key, and its source.
 
-For a topic's key, the first of these that is set (Kafka's order):
+The value of a topic's key is the first value in this list that is set (Kafka's order):
 
     the topic itself                      retention.ms        on the topic
     this broker, set dynamically          log.retention.ms    on broker "1"
@@ -27,12 +27,12 @@ from .records import ConfigResourceType
 
 logger = logging.getLogger("headrace.config")
 
-#: Ids are 32-bit numbers. Python refuses to convert thousands of digits with a ValueError.
+#: Limit of the digits of a broker id, a 32-bit number; Python raises ValueError for a number with thousands of digits.
 _BROKER_ID_DIGITS_MAX = 10
 
 
 class ConfigSource(enum.IntEnum):
-    """Source of a value (the numbers of headrace.v1.ConfigSource)."""
+    """Where the value of a key is set, with the numbers of headrace.v1.ConfigSource."""
 
     DEFAULT = 1
     STATIC_BROKER = 2
@@ -43,7 +43,8 @@ class ConfigSource(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A value that is set for a key, under the name used there (``log.retention.ms`` for ``retention.ms``)."""
+    """A value that is set for a key at one source, under the source's name of the key (``log.retention.ms`` for
+    ``retention.ms``)."""
 
     name: str
     value: str
@@ -52,10 +53,10 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """One key of a resource: its value as text, its source, whether it can be altered at run time.
+    """One key of a resource: its value as text, the value's source, and whether the key can be altered at run time.
 
-    ``value`` is empty when the key is ``sensitive``. ``synonyms``: every value that is set, the effective one first,
-    the default last (Kafka's DescribeConfigs).
+    ``value`` is empty when the key is ``sensitive``. ``synonyms``: every value that is set, the effective value first,
+    the default last (as in Kafka's DescribeConfigs).
     """
 
     name: str
@@ -70,21 +71,23 @@ class ConfigDescription:
 
 
 def parse_broker_id(name: str) -> int:
-    """The broker of a configuration resource, written as a plain number; InvalidRequestError."""
+    """Parse the broker id that names a configuration resource. Raises InvalidRequestError unless the name is a plain
+    number."""
     if name.isascii() and name.isdigit() and len(name) <= _BROKER_ID_DIGITS_MAX and str(int(name)) == name:
         return int(name)
     raise InvalidRequestError(f"broker {name[:60]!r}: must be a broker's id, or empty for all brokers")
 
 
 def topic_given(image: MetadataImage, topic: str) -> dict[str, Any]:
-    """The typed values set on the topic itself: ``given`` of LogConfig.from_topic."""
+    """Return the typed values that are set on the topic itself, for the argument ``given`` of LogConfig.from_topic."""
     return _legal(TOPIC, image.config(ConfigResourceType.TOPIC, topic), f"topic {topic}")
 
 
 def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
-    """A broker's defaults for topic keys: broker_defaults of LogConfig.from_topic.
+    """Return a broker's defaults for topic keys, for the argument ``broker_defaults`` of LogConfig.from_topic.
 
-    ``static``: those of its properties file (NodeConfig.topic_defaults()); ``broker_id`` -1: all brokers' only.
+    ``static``: the defaults in the broker's properties file (NodeConfig.topic_defaults()). ``broker_id`` -1: only
+    values set for all brokers.
     """
     values = dict(static)
     dynamic = _dynamic(image, broker_id)
@@ -97,9 +100,9 @@ _SERVER_DEFAULTS = {name: key.default for name, key in SERVER.keys.items()}
 
 
 def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
-    """Every server key with its typed effective value on a broker (-1: one without values of its own).
+    """Return every server key with its typed effective value on a broker (-1: a broker for which no values are set).
 
-    ``static``: what its properties file sets (NodeConfig.given).
+    ``static``: the values in the broker's properties file (NodeConfig.given).
     """
     values = _SERVER_DEFAULTS | effective(static, static)
     values.update((name, value) for name, value in _dynamic(image, broker_id).items() if SERVER.key(name).dynamic)
@@ -109,13 +112,13 @@ def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any
 def topic_config(
     image: MetadataImage, topic: str, *, broker_id: int = -1, static: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Every key of a topic with its typed effective value on a broker (-1: on any)."""
+    """Return every key of a topic with its typed effective value on a broker (-1: on any broker)."""
     given = broker_topic_defaults(image, broker_id, static or {})
     return TOPIC.parse({**given, **topic_given(image, topic)})
 
 
 def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
-    """The altered server keys of a broker, or of all of them, typed."""
+    """Return the typed dynamic values of server keys, for one broker or for all brokers."""
     values: dict[str, Any] = {}
     for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
         texts = image.config(ConfigResourceType.BROKER, name)
@@ -125,7 +128,8 @@ def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
 
 
 def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Typed values. One that is no longer legal counts as not set and is logged: no old record may stop a node."""
+    """Convert texts to typed values. A value that is no longer legal counts as not set and is logged, because an old
+    record must not stop a node."""
     values = {}
     for name, text in texts.items():
         try:
@@ -141,7 +145,8 @@ def _parsed(declared: ConfigDef, name: str, text: str) -> Any:
 
 
 def _typed(declared: ConfigDef, name: str, text: str) -> Any:
-    """The value of a text; InvalidConfigError. Cached: a cluster has few, and reads them with each decision."""
+    """Parse the text of a value; raises InvalidConfigError. Results are cached, because a cluster has few values and
+    reads them with each decision."""
     value = _parsed(declared, name, text)
     return list(value) if type(value) is list else value
 
@@ -149,7 +154,7 @@ def _typed(declared: ConfigDef, name: str, text: str) -> Any:
 def topic_value(
     image: MetadataImage, topic: str, key: str, *, broker_id: int = -1, static: Mapping[str, Any] | None = None
 ) -> Any:
-    """One key of topic_config, without computing the others."""
+    """Return the value of one key of ``topic_config``, without computing the other keys."""
     config_key = TOPIC.keys[key]
     for raw, _ in _topic_layers(image, topic, config_key, broker_id, static or {}):
         try:
@@ -160,10 +165,10 @@ def topic_value(
 
 
 def min_insync_replicas(image: MetadataImage, topic: str) -> int:
-    """In-sync replicas needed to commit a record of a topic: its own value, else that of all brokers, else the default.
+    """Return a topic's min.insync.replicas: the topic's value, else the value set for all brokers, else the default.
 
-    Properties files do not count: controllers and brokers must use the same value, at the same metadata offset, or an
-    eligible leader replica may lack what was committed without it (KIP-966).
+    Values in properties files do not count. Controllers and brokers must use the same value at the same metadata
+    offset; otherwise an eligible leader replica may lack a committed record (KIP-966).
     """
     value: int = topic_value(image, topic, "min.insync.replicas")
     return value
@@ -177,10 +182,10 @@ def describe_topic(
     static: Mapping[str, Any] | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> list[ConfigDescription]:
-    """Every key of a topic, by name, with the source of its value.
+    """Describe every key of a topic, by name, with the source of its value.
 
-    ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()); ``given``: all that it sets
-    (NodeConfig.given), which shows the names used; one of the two is enough.
+    ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()). ``given``: all values of that
+    file (NodeConfig.given), with the names that the file uses. One of the two arguments is enough.
     """
     described = []
     for name in sorted(TOPIC.keys):
@@ -198,9 +203,9 @@ def describe_topic(
 def describe_broker(
     image: MetadataImage, broker_id: int | None, *, static: Mapping[str, Any] | None = None
 ) -> list[ConfigDescription]:
-    """Every server key for one broker. None: only the dynamic values of all brokers (as in Kafka).
+    """Describe every server key for one broker. None: describe only the dynamic values for all brokers (as in Kafka).
 
-    ``static``: the values its properties file sets, which only that broker knows (NodeConfig.given).
+    ``static``: the values in the broker's properties file, which only that broker knows (NodeConfig.given).
     """
     everyone = image.config(ConfigResourceType.BROKER, "")
     if broker_id is None:
@@ -226,7 +231,7 @@ _Set = tuple[str, Any, ConfigSource]  #: (name there, raw value, source) of a va
 
 
 def _declared(name: str) -> ConfigKey | None:
-    """None: a key of a later or earlier release."""
+    """Return the declaration of a key; None for a key of a later or earlier release."""
     try:
         return SERVER.key(name)
     except InvalidConfigError:
@@ -234,7 +239,8 @@ def _declared(name: str) -> ConfigKey | None:
 
 
 def _static(name: str, given: Mapping[str, Any]) -> list[_Set]:
-    """A properties file's values of a server key, including its coarser keys; the effective one first."""
+    """Return the values that a properties file sets for a server key, also by keys in coarser units; the effective
+    value first."""
     found = [(name, given[name])] if name in given else []
     for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items():
         if fine == name and given.get(coarse) is not None:
@@ -245,7 +251,7 @@ def _static(name: str, given: Mapping[str, Any]) -> list[_Set]:
 def _topic_layers(
     image: MetadataImage, topic: str, key: ConfigKey, broker_id: int, static: Mapping[str, Any]
 ) -> Iterator[tuple[Any, ConfigSource]]:
-    """The values that are set for a topic's key, the effective one first."""
+    """Return the values that are set for a topic's key, the effective value first."""
     own = image.config(ConfigResourceType.TOPIC, topic)
     if key.name in own:
         yield own[key.name], ConfigSource.DYNAMIC_TOPIC
@@ -282,7 +288,8 @@ def _description(
 
 
 def _text(key: ConfigKey, raw: Any) -> str:
-    """Canonical text; a value that is no longer legal as it is, and a secret not at all."""
+    """Return a value as canonical text. A value that is no longer legal is returned unchanged, and a secret as an empty
+    text."""
     if key.sensitive:
         return ""
     if not isinstance(raw, str):  # typed already

@@ -1,4 +1,4 @@
-"""Control records of the metadata log and of its snapshots, in Kafka's own bytes, so that its tools read ours.
+"""Control records of the metadata log and of its snapshots, in Kafka's format, so that Kafka's tools can read them.
 
     type  record                 where                                      source
     ----  ---------------------  -----------------------------------------  ------------------------
@@ -8,10 +8,11 @@
     5     KRaftVersionRecord     behind the header: 1, voters are in here   KIP-853
     6     KRaftVotersRecord      a change of the voters; in each snapshot   KIP-853
 
-A control record's key is (version: int16, type: int16), its value a message of Kafka's "flexible" encoding: fixed-size
-integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with its tagged fields
-(KIP-482). Unknown tagged fields are skipped, as Kafka skips ours: they are numbered from 10,000. One is the directory
-of a voter in a LeaderChangeMessage: version 1 has a field for it, but Kafka's tools (4.3) read version 0.
+A control record's key is (version: int16, type: int16). Its value is a message in Kafka's "flexible" encoding
+(KIP-482): fixed-size integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with
+its tagged fields. Unknown tagged fields are skipped. Headrace's tagged fields have numbers from 10,000 on, and Kafka
+skips them. One of these fields is the directory of a voter in a LeaderChangeMessage: version 1 of the message has a
+field for the directory, but Kafka's tools (4.3) read version 0.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from ..types import join_address, split_address
 T = TypeVar("T")
 
 NO_DIRECTORY_ID = bytes(16)
-VOTER_LISTENER = "internal"  #: The listener on which voters reach each other.
+VOTER_LISTENER = "internal"  #: Name of the listener on which voters reach each other.
 
 _KEY = struct.Struct(">hh")
 _HEADER = struct.Struct(">hq")
 _FOOTER = struct.Struct(">h")
 _VERSION = struct.Struct(">hh")
 _PLACE = struct.Struct(">q")
-_PLACE_TAG = 10_000  #: In a snapshot's header: the end offset of the image.
-_DIRECTORY_TAG = 10_000  #: In a voter of a LeaderChangeMessage: the directory's id.
+_PLACE_TAG = 10_000  #: Tag in a snapshot's header: the end offset of the image.
+_DIRECTORY_TAG = 10_000  #: Tag in a voter of a LeaderChangeMessage: the id of the voter's directory.
 _KRAFT_VERSION = 1
 _ITEMS_MAX = 1_000
 
 
 class ControlType(enum.IntEnum):
-    """Kafka's ControlRecordType, for metadata."""
+    """The types of Kafka's ControlRecordType that the metadata log and its snapshots use."""
 
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3
@@ -54,7 +55,7 @@ class ControlType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotVoter:
-    """A voter: a node on its disk, and its address ("host:port"; "" if unknown)."""
+    """A voter: node id, directory id, and address ("host:port"; "" if unknown)."""
 
     node_id: int
     directory_id: bytes
@@ -62,14 +63,15 @@ class SnapshotVoter:
 
 
 class LeaderChange(NamedTuple):
-    """Leader of a term, and the (node id, directory id) of its voters."""
+    """The leader of a term, and (node id, directory id) of each voter."""
 
     leader_id: int
     voters: tuple[tuple[int, bytes], ...]
 
 
 class SnapshotHeader(NamedTuple):
-    """``next_offset``: the image contains everything below it; ``timestamp_ms``: of the last record below it."""
+    """Header of a snapshot. ``next_offset``: the end offset of the image (exclusive); ``timestamp_ms``: timestamp of
+    the last record below that offset."""
 
     next_offset: int
     timestamp_ms: int
@@ -90,8 +92,8 @@ def encode_control_batch(records: Iterable[ControlRecord], *, base_offset: int, 
 
 
 def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[ControlRecord]:
-    """The records of the control batch at ``position``. CorruptMessageError: the batch is damaged. CorruptLogError: its
-    records are not ours. UnsupportedVersionError: an unknown kind of record."""
+    """Decode the records of the control batch at ``position``. Raises CorruptMessageError (the batch is damaged),
+    CorruptLogError (the records are invalid), UnsupportedVersionError (a type of record is unknown)."""
     found = []
     for record in decode_batch(data, position):
         key = record.key
@@ -110,14 +112,14 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
 
 
 def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
-    """The first entry of a new leader. It names no granted votes but the leader's own."""
+    """Encode the first entry of a new leader. Of the granted votes, the entry names only the leader's own vote."""
     granting = [(node_id, directory_id) for node_id, directory_id in voters if node_id == leader_id]
     value = struct.pack(">hi", 0, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
     return ControlRecord(ControlType.LEADER_CHANGE, value)
 
 
 def parse_leader_change(value: bytes) -> LeaderChange:
-    """CorruptLogError for an invalid value."""
+    """Decode the value of this control record; raises CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> LeaderChange:
         has_directories = reader.integer(2) >= 1
@@ -129,13 +131,13 @@ def parse_leader_change(value: bytes) -> LeaderChange:
 
 
 def kraft_voters(voters: Iterable[SnapshotVoter]) -> ControlRecord:
-    """A set of voters."""
+    """Encode a set of voters."""
     value = struct.pack(">h", 0) + _array(list(voters), _voter) + b"\0"
     return ControlRecord(ControlType.KRAFT_VOTERS, value)
 
 
 def parse_kraft_voters(value: bytes) -> tuple[SnapshotVoter, ...]:
-    """CorruptLogError for an invalid value."""
+    """Decode the value of this control record; raises CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> tuple[SnapshotVoter, ...]:
         reader.integer(2)
@@ -145,12 +147,13 @@ def parse_kraft_voters(value: bytes) -> tuple[SnapshotVoter, ...]:
 
 
 def kraft_version() -> ControlRecord:
-    """The quorum's own feature level: voters are in the log and in snapshots."""
+    """Encode the quorum's feature level (kraft.version 1): the log and its snapshots contain the voters."""
     return ControlRecord(ControlType.KRAFT_VERSION, _VERSION.pack(0, _KRAFT_VERSION) + b"\0")
 
 
 def parse_kraft_version(value: bytes) -> int:
-    """CorruptLogError for an invalid value; UnsupportedVersionError when it is newer than this Headrace."""
+    """Decode the quorum's feature level. Raises CorruptLogError for an invalid value, UnsupportedVersionError for a
+    level newer than this Headrace."""
     version = _parsed("KRaftVersionRecord", value, lambda reader: (reader.integer(2), reader.integer(2))[1])
     if version > _KRAFT_VERSION:
         raise UnsupportedVersionError(
@@ -160,13 +163,13 @@ def parse_kraft_version(value: bytes) -> int:
 
 
 def snapshot_header(header: SnapshotHeader) -> ControlRecord:
-    """What a snapshot begins with."""
+    """Encode the records with which a snapshot begins."""
     place = _tagged(_PLACE_TAG, _PLACE.pack(header.next_offset))
     return ControlRecord(ControlType.SNAPSHOT_HEADER, _HEADER.pack(0, header.timestamp_ms) + place)
 
 
 def parse_snapshot_header(value: bytes) -> SnapshotHeader:
-    """CorruptLogError for an invalid value."""
+    """Decode the value of this control record; raises CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> SnapshotHeader:
         reader.integer(2)
@@ -180,7 +183,7 @@ def parse_snapshot_header(value: bytes) -> SnapshotHeader:
 
 
 def snapshot_footer() -> ControlRecord:
-    """The end of a snapshot; one without it is not whole."""
+    """Encode the end of a snapshot; a snapshot without it is incomplete."""
     return ControlRecord(ControlType.SNAPSHOT_FOOTER, _FOOTER.pack(0) + b"\0")
 
 
@@ -237,7 +240,7 @@ def _uvarint(value: int) -> bytes:
 
 
 def _tagged(tag: int, value: bytes) -> bytes:
-    """The tagged fields of a struct that has this one."""
+    """Encode the tagged fields of a struct that has one tagged field."""
     return _uvarint(1) + _uvarint(tag) + _uvarint(len(value)) + value
 
 
@@ -251,7 +254,7 @@ def _text(text: str) -> bytes:
 
 
 class _Reader:
-    """Reads a value front to back. ValueError where it ends too early, or says what cannot be."""
+    """Reads the fields of a value in order. Raises ValueError where the value ends too early or is impossible."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -290,7 +293,7 @@ class _Reader:
         return [read() for _ in range(length - 1)]
 
     def tagged(self) -> dict[int, bytes]:
-        """The tagged fields of a struct: tag -> bytes."""
+        """Read the tagged fields of a struct, as bytes by tag."""
         count = self.uvarint()
         if count > _ITEMS_MAX:
             raise ValueError(f"{count} tagged fields")

@@ -6,15 +6,16 @@ import msgspec
 
 from .records import UNASSIGNED_DIRECTORY, BrokerEndpoint, ConfigResourceType, FeatureRange
 
-ConfigResource = tuple[ConfigResourceType, str]  #: Owner of a configuration entry: (type, name).
+ConfigResource = tuple[ConfigResourceType, str]  #: The resource that a configuration entry belongs to: (type, name).
 
 
 class BrokerImage(msgspec.Struct, frozen=True):
-    """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down.
+    """A registered broker. A broker is *active* when it is neither fenced nor shutting down: only active brokers may
+    lead and get new replicas.
 
-    ``directory_ids``: of its registration; ``offline_directories``: those of them, and of earlier registrations, that
-    have failed or are gone. ``draining``: it is being emptied, so it gets no new replicas. For ``default_log_flush``
-    and ``elections_pending`` see RegisterBrokerRecord.
+    ``directory_ids``: the log directories of the broker's registration. ``offline_directories``: directories of this
+    and earlier registrations that have failed or are missing. ``draining``: the broker is being emptied, so it gets no
+    new replicas. ``default_log_flush`` and ``elections_pending`` are explained at RegisterBrokerRecord.
     """
 
     broker_id: int
@@ -40,21 +41,22 @@ class BrokerImage(msgspec.Struct, frozen=True):
         return tuple(each for each in self.directory_ids if each not in self.offline_directories)
 
     def has_online(self, directory: bytes) -> bool:
-        """Whether a replica in ``directory`` can be used. An unassigned one is assumed healthy (KIP-858)."""
+        """Whether a replica in ``directory`` can be used. A replica without an assigned directory counts as healthy
+        (KIP-858)."""
         if directory == UNASSIGNED_DIRECTORY:
             return True
         return directory in self.directory_ids and directory not in self.offline_directories
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        """The broker's endpoint of this name, or None."""
+        """Return the broker's endpoint for a listener name; None if the broker has no such listener."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
-    """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none.
+    """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while the partition has no leader.
 
-    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY. For the last five
-    fields see PartitionRecord.
+    ``directories`` is parallel to ``replicas``: each replica's directory id, or UNASSIGNED_DIRECTORY. The last five
+    fields are explained at PartitionRecord.
     """
 
     replicas: tuple[int, ...]
@@ -70,15 +72,15 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     recovering: bool = False
 
     def directory_of(self, broker_id: int) -> bytes:
-        """The directory of a broker's replica; UNASSIGNED_DIRECTORY also without one."""
+        """Return the directory of a broker's replica; UNASSIGNED_DIRECTORY also if the broker has no replica."""
         if broker_id not in self.replicas:
             return UNASSIGNED_DIRECTORY
         return self.directories[self.replicas.index(broker_id)]
 
 
 class TopicImage(msgspec.Struct, frozen=True, gc=False):
-    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush ever differed from
-    ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
+    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: the topic once had a log.flush other
+    than ``commit``, so acknowledged records may not be on the disk (KIP-966)."""
 
     name: str
     topic_id: bytes
@@ -87,12 +89,12 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def replication_factor(self) -> int:
-        """Replication factor of the first partition, after a reassignment in progress."""
+        """Replication factor of the first partition, as it will be after a reassignment in progress."""
         return len(self.partitions[0].replicas) - len(self.partitions[0].removing) if self.partitions else 0
 
 
 class BrokerLoad(msgspec.Struct, frozen=True):
-    """A broker's replicas and leaderships, which placement balances."""
+    """A broker's numbers of replicas and leaderships, which replica placement balances."""
 
     replicas: int = 0
     preferred_leaders: int = 0

@@ -3,9 +3,10 @@
     1   tags 1 to 8, partitions without eligible leader replicas and without reassignments
     2   everything else
 
-A cluster is formatted at the newest level; an older log stays at its level until an operator raises it
-(UpdateFeatures), and until then nothing is written that a node of that level could not read. An unknown tag would stop
-an old node; an unknown trailing field it would skip, and then differ from the others, which is worse.
+A cluster is formatted at the newest level. An older log stays at its level until an operator raises the level
+(UpdateFeatures); until then, only records that a node of the old level can read are written. An unknown tag would stop
+an old node. An unknown trailing field would be worse: an old node would skip the field, and its image would differ from
+that of other nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .records import (
     PartitionRecord,
 )
 
-#: Features supported by this version of Headrace.
+#: Features that this version of Headrace supports, with their levels.
 SUPPORTED_FEATURES = (FeatureRange(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION),)
 
 _FIRST_TAGS_MAX = 8
@@ -35,7 +36,7 @@ _PARTITION_FIELDS = ("elr", "last_known_elr", "adding", "removing", "recovering"
 
 
 def range_of(features: Iterable[FeatureRange], name: str = METADATA_VERSION_FEATURE) -> FeatureRange:
-    """The supported levels of a feature; a node without them supports only metadata.version 1."""
+    """Return a node's supported levels of a feature; a node that reports no levels supports only metadata.version 1."""
     for each in features:
         if each.name == name:
             return each
@@ -43,14 +44,14 @@ def range_of(features: Iterable[FeatureRange], name: str = METADATA_VERSION_FEAT
 
 
 def understands(features: Iterable[FeatureRange], level: int) -> bool:
-    """Whether a node with these features can read and write a log at this level of metadata.version."""
+    """Whether a node with these features can read and write a log at ``level`` of metadata.version."""
     found = range_of(features)
     return found.min_level <= level <= found.max_level
 
 
 def level_needed(record: MetadataRecord) -> int:
-    """The least level of metadata.version for a record. The record that raises the level needs none: all nodes know the
-    new level by then."""
+    """Return the lowest level of metadata.version at which a record can be written. The record that raises the level
+    can be written at any level, because all nodes already know the new level then."""
     if isinstance(record, FeatureLevelRecord):
         return METADATA_VERSION_MIN
     if type(record).__struct_config__.tag > _FIRST_TAGS_MAX:  # type: ignore[operator]
@@ -63,8 +64,8 @@ def level_needed(record: MetadataRecord) -> int:
 
 
 def without_newer_fields(record: MetadataRecord) -> MetadataRecord:
-    """A partition's record for an old log, without eligible leader replicas, which are optional. A reassignment is
-    never left out: it is refused before it begins."""
+    """Return a partition's record for a log of level 1, without the optional eligible leader replicas. A reassignment
+    is never left out of a record, because level 1 refuses to begin a reassignment."""
     if isinstance(record, PartitionRecord):
         return msgspec.structs.replace(record, elr=(), last_known_elr=(), recovering=False)
     if isinstance(record, PartitionChangeRecord):
@@ -73,7 +74,7 @@ def without_newer_fields(record: MetadataRecord) -> MetadataRecord:
 
 
 def what_needs(image: MetadataImage, level: int) -> list[str]:
-    """Parts of the image that need ``level`` of metadata.version, for people."""
+    """Name the parts of the image that need ``level`` of metadata.version, for an error message."""
     if level < 2:
         return []
     ledger = image.ledger

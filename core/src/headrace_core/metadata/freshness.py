@@ -1,14 +1,14 @@
-"""Upper bound of the age of a copy of the metadata.
+"""An upper bound of the age of a node's copy of the metadata.
 
-A *confirmation*: everything that was committed at ``began_ms`` lies below ``offset``. It comes from a ReadIndex
-barrier: the leader has committed up to ``offset``, and a majority confirmed after the request that it still led.
-``began_ms`` is when the copy's owner sent the request, so neither a slow answer nor a suspended process makes the copy
-look younger. A copy that has applied everything below ``offset`` is as of ``began_ms`` at least. From then on it ages
-until it reaches a later confirmation.
+A *confirmation* says that all records committed at the time ``began_ms`` are below ``offset``. It comes from a
+ReadIndex barrier: the leader has committed up to ``offset``, and a majority confirmed, after the request, that the
+leader still leads. ``began_ms`` is the time when the copy's owner sent the request, so neither a slow response nor a
+suspended process makes the copy look younger. A copy that has applied all records below ``offset`` was up to date at
+``began_ms``. After that the copy ages until it reaches the offset of a later confirmation.
 
-A request for the age alone gets a controller's recent barrier, and subtracts that barrier's age from ``began_ms``. The
-age is by the controller's clock, which counts the suspensions of its machine (core/clock.py; on Linux only). A request
-that must be exact asks for a barrier of its own (``wait_current``).
+For a request that only asks for the age, a controller may return a recent barrier; the age of that barrier is
+subtracted from ``began_ms``. The controller's clock measures this age and counts suspensions of its machine
+(core/clock.py; on Linux only). A request that must be exact asks for a new barrier (``wait_current``).
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-_WAITING_MAX = 64  #: Confirmations that wait for their offset. A copy far behind reaches the oldest ones first.
+#: Limit of the confirmations whose offset the copy has not reached yet; a copy far behind reaches the oldest
+#: confirmations first.
+_WAITING_MAX = 64
 
 
 class MetadataLag(NamedTuple):
-    """Lag of a copy. ``records``: known to be committed and not applied. ``ms``: the copy contains everything committed
-    so long ago; None: not confirmed so far."""
+    """Lag of a copy. ``records``: number of records known to be committed but not applied. ``ms``: the copy contains
+    all records committed this long ago; None: no confirmation so far."""
 
     records: int
     ms: float | None
 
 
 class Freshness:
-    """Freshness of one copy. Times are milliseconds of its owner's monotonic clock; offsets are exclusive ends."""
+    """Freshness of one copy of the metadata. Times are milliseconds of the monotonic clock of the copy's owner; offsets
+    are exclusive ends."""
 
     def __init__(self, applied: int = 0) -> None:
         self._applied = applied
@@ -38,26 +41,26 @@ class Freshness:
 
     @property
     def known_offset(self) -> int:
-        """The log is known to be committed up to here."""
+        """Offset up to which the metadata log is known to be committed."""
         return self._known
 
     @property
     def as_of_ms(self) -> float | None:
-        """The copy contains everything committed at this time; None: unknown."""
+        """Time at which the copy was up to date: it contains all records committed then; None: unknown."""
         return self._as_of_ms
 
     def committed(self, offset: int) -> None:
-        """Everything below ``offset`` is committed."""
+        """Record that all records below ``offset`` are committed."""
         self._known = max(self._known, offset)
 
     def confirmed(self, offset: int, began_ms: float) -> None:
-        """Everything committed at ``began_ms`` lies below ``offset``."""
+        """Record a confirmation: all records committed at ``began_ms`` are below ``offset``."""
         self.committed(offset)
         if offset <= self._applied:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # Keep the younger one of the same offset; a later answer may carry an older, recent barrier.
+            # Of two confirmations with the same offset, keep the younger: a later response may carry an older barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:
             self._waiting.append((offset, began_ms))
@@ -65,7 +68,7 @@ class Freshness:
             self._waiting[-1] = (offset, began_ms)
 
     def applied(self, offset: int) -> None:
-        """The copy contains everything below ``offset``."""
+        """Record that the copy contains all records below ``offset``."""
         self._applied = max(self._applied, offset)
         self.committed(offset)
         while self._waiting and self._waiting[0][0] <= self._applied:

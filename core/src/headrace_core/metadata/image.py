@@ -1,15 +1,15 @@
 """The cluster's state at one offset of the metadata log, as an immutable value.
 
-The controller decides on an image, brokers serve from one. A new image shares its unchanged parts with the old one: the
-large tables are ``SortedMap``s, so a decision costs microseconds at any size. An ``ImageBuilder`` collects changes and
-copies a topic's partitions when it first changes the topic (6 us per thousand), so that a replay of a whole log copies
-nothing twice. ``finish`` returns the image and the ``MetadataDelta`` with the changes, so that a broker with 5,000
-partitions reacts to the three that changed.
+The controller makes decisions based on an image, and brokers serve clients from an image. A new image shares its
+unchanged parts with the old image: the large tables are ``SortedMap``s, so a decision costs microseconds at any size.
+An ``ImageBuilder`` collects changes. It copies a topic's partitions when it first changes the topic (6 us per
+thousand), so that the replay of a whole log copies each topic only once. ``finish`` returns the image and the
+``MetadataDelta`` with the changes, so that a broker with 5,000 partitions reacts to the three that changed.
 
-Topics are in the order of their ids, configurations in that of their resources: the same in every process, whether from
-a log or a snapshot.
+Topics are ordered by id, configurations by resource. So the order is the same in every process, whether the image comes
+from a log or a snapshot.
 
-Offsets: ``next_offset`` is the first offset that the image does *not* contain; "applied up to N" always means this one.
+``next_offset`` is the first offset that the image does *not* contain; "applied up to N" always means this offset.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _NO_CONFIG: Mapping[str, str] = {}
 
 
 class MetadataImage(msgspec.Struct, frozen=True):
-    """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them.
+    """The cluster's state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of these
+    records.
 
-    ``flush_weakened``: as that of a topic, for the dynamic defaults of the brokers.
+    ``flush_weakened``: the brokers' dynamic defaults once had a log.flush other than ``commit`` (see TopicImage).
     """
 
     next_offset: int = 0
@@ -76,32 +77,35 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return topic.partitions[partition]
 
     def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
-        """The entries set on a resource itself, as text, without defaults (see configs.py)."""
+        """Return the configuration entries set on a resource itself, as text, without defaults (see configs.py)."""
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_epoch(self, broker_id: int) -> int | None:
-        """The epoch of a broker that may be in sync: registered, neither fenced nor stopping. None of any other."""
+        """Return the epoch of a broker whose replicas may be in sync: it is registered, and neither fenced nor
+        stopping. None for any other broker."""
         broker = self.brokers.get(broker_id)
         return broker.broker_epoch if broker is not None and broker.active else None
 
     def active_brokers(self) -> list[BrokerImage]:
-        """Brokers that may lead, by id."""
+        """Return the brokers that may lead, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if self.brokers[broker_id].active]
 
     def placeable_brokers(self) -> list[BrokerImage]:
-        """Active brokers for new replicas: without draining ones."""
+        """Return the active brokers that may get new replicas, which excludes draining brokers."""
         return [broker for broker in self.active_brokers() if not broker.draining]
 
     def is_available(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Whether this broker's replica works: the broker is active, the replica's directory online."""
+        """Whether a broker's replica works: the broker is active, and the replica's directory is online."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.active and broker.has_online(partition.directory_of(broker_id))
 
     def partitions_on(self, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-        """The partitions with a replica on a broker: (topic, partition number, partition), by topic id and number.
+        """Iterate over the partitions with a replica on a broker: (topic, partition number, partition), by topic id and
+        number.
 
-        Scans until it has found as many as ``loads`` counts: 100,000 take 6 ms in 1,000 topics, 60 ms in 100,000. An
-        index would cost each change of replicas a few microseconds, and 100 bytes for each replica.
+        The scan ends when it has found as many replicas as ``loads`` counts: 100,000 partitions take 6 ms in 1,000
+        topics, 60 ms in 100,000 topics. An index would cost a few microseconds in each change of replicas, and 100
+        bytes for each replica.
         """
         load = self.loads.get(broker_id)
         left = 0 if load is None else load.replicas
@@ -119,7 +123,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     def apply(self, records: Iterable[MetadataRecord], next_offset: int, epoch: int = -1) -> MetadataImage:
-        """The image after ``records``, which end just below ``next_offset``. CorruptLogError when one cannot follow."""
+        """Return the image after ``records``, which end just below ``next_offset``. Raises CorruptLogError for a record
+        that contradicts the image."""
         return self.apply_with_delta(records, next_offset, epoch)[0]
 
     def apply_with_delta(
@@ -137,10 +142,10 @@ EMPTY_IMAGE = MetadataImage()
 class MetadataDelta(msgspec.Struct, frozen=True):
     """Changes between two images.
 
-    ``partitions``: new or changed ones, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
-    and recreated under its name is in both. ``configs``: resources with any entry set or removed. ``coordinators``:
-    added, changed or removed ones. ``shards``: (topic id, partition) of those with a new owner or epoch, and of those
-    removed with their topic.
+    ``partitions``: new or changed partitions, by topic id. ``removed_topics``: removed topics in their last state, by
+    id; a topic deleted and recreated under its name is in both. ``configs``: resources with any entry set or removed.
+    ``coordinators``: added, changed or removed coordinators. ``shards``: (topic id, partition) of shards with a new
+    owner or epoch, and of shards removed with their topic.
     """
 
     from_offset: int
@@ -155,15 +160,15 @@ class MetadataDelta(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """No changes; the offset may differ."""
+        """Whether the delta has no changes; the images' offsets may still differ."""
         return not (
             self.brokers or self.partitions or self.removed_topics or self.configs or self.coordinators or self.shards
         )
 
     @classmethod
     def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-        """Differences between two images of one cluster, one of them from a snapshot. Only real differences are named;
-        tables that both share cost nothing."""
+        """Compare two images of one cluster, of which one comes from a snapshot. The result has only real differences;
+        tables that both images share are not compared."""
         partitions: dict[bytes, frozenset[int]] = {}
         created: set[bytes] = set()
         removed: dict[bytes, TopicImage] = {}
@@ -193,12 +198,12 @@ class MetadataDelta(msgspec.Struct, frozen=True):
 
 
 def _changed_coordinators(old: Ledger, new: Ledger) -> frozenset[int]:
-    """Added, changed or removed coordinators."""
+    """Return the ids of added, changed or removed coordinators."""
     return frozenset(_differing(old.coordinators, new.coordinators))
 
 
 def _changed_shards(old: Ledger, new: Ledger) -> frozenset[tuple[bytes, int]]:
-    """Added or removed shards, and those with a new owner."""
+    """Return the added and removed shards, and the shards with a new owner."""
     return frozenset(_differing(old.shards, new.shards))
 
 
@@ -212,7 +217,7 @@ def _changed_partitions(before: TopicImage, after: TopicImage) -> frozenset[int]
 
 
 def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
-    """Keys with other values, or in one of the two only."""
+    """Return the keys that only one of two mappings has, or whose values differ."""
     if old is new:
         return set()
     if not (isinstance(old, SortedMap) and isinstance(new, SortedMap)):
@@ -221,7 +226,8 @@ def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
 
 
 class ImageBuilder:
-    """Collects changes of an image. Not shared; used once: ``finish`` ends its use."""
+    """Collects changes of an image. A builder is not shared between tasks, and is used once: ``finish`` ends its
+    use."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -243,11 +249,12 @@ class ImageBuilder:
         self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}  # thousands of partitions have equal directories
 
     def replay(self, record: MetadataRecord) -> None:
-        """Apply one record. CorruptLogError when it names something that does not exist: the log has a hole."""
+        """Apply one record. Apply one record. Raises CorruptLogError when the record names an entity that does not
+        exist, because the log then lacks records."""
         _REPLAY[type(record)](self, record)
 
     def finish(self, next_offset: int, epoch: int = -1) -> tuple[MetadataImage, MetadataDelta]:
-        """The new image and its changes since the base. ``epoch`` -1 keeps the base's."""
+        """Return the new image and its changes since the base image. ``epoch`` -1 keeps the epoch of the base image."""
         base = self._base
         for topic_id, partitions in self._open_topics.items():
             self._topics[topic_id] = msgspec.structs.replace(self._topics[topic_id], partitions=tuple(partitions))
@@ -461,7 +468,8 @@ class ImageBuilder:
     def _directories(
         self, record: MetadataRecord, directories: tuple[bytes, ...], replicas: tuple[int, ...]
     ) -> tuple[bytes, ...]:
-        """One for each replica; equal ones are one object. A record from before directories has none."""
+        """Return a directory id for each replica; equal tuples are the same object. A record of an old log names no
+        directories."""
         directories = directories or (UNASSIGNED_DIRECTORY,) * len(replicas)
         if len(directories) != len(replicas):
             raise _impossible(record, f"{len(replicas)} replicas are in {len(directories)} directories")
@@ -508,7 +516,8 @@ class ImageBuilder:
             self._weaken_flush(resource)
 
     def _weaken_flush(self, resource: ConfigResource) -> None:
-        """Permanently: what was acknowledged meanwhile may stay off the disk long after the setting is undone."""
+        """Mark a resource's flush policy as weakened, permanently: records acknowledged under that policy may not be on
+        the disk even after the policy is changed back."""
         resource_type, name = resource
         if resource_type is ConfigResourceType.BROKER:
             self._flush_weakened = True

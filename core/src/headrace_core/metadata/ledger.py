@@ -1,8 +1,9 @@
 """The rest of the controller's state: producer ids, owners of shards, reassignments in progress and queued, and
 registrations of controllers and coordinators.
 
-One frozen value, a part of the image (``image.ledger``). It is small (a few hundred entries) except for the queue of
-reassignments, which may hold thousands and is a SortedMap, like the large tables of the image.
+The ledger is one frozen value, a part of the image (``image.ledger``). The ledger is small (a few hundred entries)
+except for the queue of reassignments. The queue may hold thousands of entries and is a SortedMap, like the large tables
+of the image.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ControllerImage(msgspec.Struct, frozen=True):
 
 
 class CoordinatorImage(msgspec.Struct, frozen=True):
-    """A coordinator that counts as alive; a removed one is not in the image."""
+    """A coordinator that counts as alive; a removed coordinator is not in the image."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -50,21 +51,22 @@ class CoordinatorImage(msgspec.Struct, frozen=True):
 
 
 class ShardImage(msgspec.Struct, frozen=True):
-    """Owner of a shard, -1: none. The epoch has grown with each change."""
+    """The coordinator that owns a shard (-1: none), and the shard epoch, which grows with each change of the owner."""
 
     coordinator_id: int
     shard_epoch: int
 
 
 class QueuedReassignment(msgspec.Struct, frozen=True):
-    """A partition's queued targets. ``automatic``: planned by the cluster."""
+    """A queued reassignment of a partition: the brokers that will hold its replicas. ``automatic``: the cluster planned
+    the reassignment."""
 
     targets: tuple[int, ...]
     automatic: bool
 
 
 class Throttle(msgspec.Struct, frozen=True):
-    """The rate of reassignments, in bytes per second (0: none), and the brokers that have it."""
+    """The throttle of reassignments in bytes per second (0: no throttle), and the brokers to which it applies."""
 
     bytes_per_s: int = 0
     broker_ids: tuple[int, ...] = ()
@@ -75,8 +77,8 @@ NO_THROTTLE = Throttle()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """See the module. ``reassigning``: partitions with a reassignment in progress (their ``adding`` and ``removing``
-    have it); ``queued``: those that wait."""
+    """See the module. ``reassigning``: partitions with a reassignment in progress, whose replicas are in the
+    partition's ``adding`` and ``removing``. ``queued``: reassignments that wait."""
 
     next_producer_id: int = 0
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
@@ -105,12 +107,12 @@ class LedgerBuilder:
         self._throttle = base.throttle
 
     def replay(self, record: Any) -> bool:
-        """Apply a record; False: it names something that the ledger does not have."""
+        """Apply a record; returns False when the record names an entry that the ledger does not have."""
         self._changed = True
         return _REPLAY[type(record)](self, record)
 
     def partition_moves(self, topic_id: bytes, partition: int, *, moving: bool) -> None:
-        """A partition's reassignment is, or is not, in progress."""
+        """Record whether a partition's reassignment is in progress."""
         key = (topic_id, partition)
         if moving is (key in self._reassigning):
             return
@@ -121,7 +123,7 @@ class LedgerBuilder:
             del self._reassigning[key]
 
     def topic_removed(self, topic_id: bytes, partitions: int) -> None:
-        """Drop everything about the topic's partitions."""
+        """Remove all entries of the topic's partitions."""
         base = self._base
         if not (self._changed or base.shards or base.reassigning or base.queued):
             return
@@ -210,12 +212,12 @@ _REPLAY: dict[type, Callable[[LedgerBuilder, Any], bool]] = {
     ReassignmentThrottleRecord: LedgerBuilder._throttled,
 }
 
-LEDGER_RECORDS = tuple(_REPLAY)  #: Kinds of records of the ledger.
+LEDGER_RECORDS = tuple(_REPLAY)  #: The kinds of records that change the ledger.
 
 
 def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:
-    """The records that make this ledger from an empty one, in a log of this level; records of the partitions have the
-    reassignments in progress. For snapshots: they come after topics and brokers."""
+    """Return the records that build this ledger from an empty ledger, in a log of level ``level``. A snapshot has these
+    records after those of topics and brokers. Reassignments in progress are in the partitions' records."""
     if metadata_version < 2:  # lowering the level was refused while anything depended on it
         return []
     records: list[Any] = []

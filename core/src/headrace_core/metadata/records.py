@@ -1,14 +1,14 @@
 """The records of the metadata log: the controller's decisions, one frozen struct for each kind.
 
-A record is stored as a msgpack array whose first item is the kind's number (the struct's tag), behind one byte for the
-framing version (codec.py). Rules of evolution, because old logs are read forever:
+A record is stored as one byte with the framing version, then a msgpack array whose first item is the number of the
+record's kind (the struct's tag; codec.py). New versions must read old logs forever, so these rules apply to changes:
 
 * a tag is never reused, a field is never removed or reordered;
 * a new field goes to the end and has a default that means "as before";
 * a reader skips unknown trailing fields, and refuses an unknown tag.
 
-Everything that a decision depended on (epochs, leaders, ids) is in the record, so that replay needs no clock, no
-randomness and no rule: replaying is assignment. Source: the shape of KIP-631's records, with our own encoding.
+A record has all results of a decision (epochs, leaders, ids), so a replay needs no clock, no randomness and no rules:
+it only assigns values. The records are modelled on those of KIP-631, with another encoding.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ import enum
 
 import msgspec
 
-#: The newest supported level of metadata.version; the cluster's own is in its image. Level 1: tags 1 to 8. Level 2: the
-#: quorum of several voters, and all that followed (features.py has what needs it).
+#: The newest supported level of metadata.version; the metadata image has the cluster's level. Level 1 has the tags 1 to
+#: 8. Level 2 added the quorum of several voters and all later records (see features.py).
 METADATA_VERSION = 2
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_FEATURE = "metadata.version"
 
-#: Directory of a replica that its broker has not reported yet (KIP-858's reserved id, as all small ones are).
+#: Directory id of a replica whose broker has not reported the directory yet (an id that KIP-858 reserves).
 UNASSIGNED_DIRECTORY = bytes(16)
 
-#: Directory of a replica that its broker cannot find while some of its directories are offline; never online.
+#: Directory id of a replica that its broker cannot find while some of the broker's directories are offline; this
+#: directory is never online.
 LOST_DIRECTORY = bytes(15) + b"\x01"
 
 
 class ConfigResourceType(enum.IntEnum):
-    """Owner type of a configuration entry (the numbers of headrace.v1.ConfigResourceType)."""
+    """Type of the resource that has a configuration entry, with the numbers of headrace.v1.ConfigResourceType."""
 
     TOPIC = 1
     BROKER = 2
@@ -56,7 +57,7 @@ class FeatureRange(msgspec.Struct, frozen=True, array_like=True):
 class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The first decision of a cluster: its id, and the feature level of its log.
 
-    ``flush_weakened`` (in snapshots): a dynamic default of the brokers has had a log.flush other than ``commit``.
+    ``flush_weakened`` (in snapshots): the brokers' dynamic defaults once had a log.flush other than ``commit``.
     """
 
     cluster_id: str
@@ -65,13 +66,14 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A broker process registered. It replaces the broker's earlier registration, and the broker starts fenced.
+    """A broker process registered. The record replaces the broker's earlier registration, and the broker starts fenced.
 
-    ``broker_epoch`` is the offset of this record: it grows with each registration. The broker's id belongs to its
-    ``directory_ids`` (16 bytes each). ``offline_directories``: earlier ones that it did not name. ``features``:
-    supported levels; none: only level 1. A drain outlives it. ``default_log_flush``: the log.flush of its properties
-    file, "" without one. ``elections_pending``: it stopped uncleanly, and is still an eligible leader of
-    partitions whose last records it may have lost (KIP-966).
+    ``broker_epoch`` is the offset of this record, so it grows with each registration. The broker's id is bound to its
+    ``directory_ids`` (16 bytes each). ``offline_directories``: directories of earlier registrations that this
+    registration does not name. ``features``: the broker's supported levels; empty: only level 1. A registration does
+    not end the broker's drain. ``default_log_flush``: the value of log.flush in the broker's properties file; "" if not
+    set. ``elections_pending``: the broker stopped uncleanly, and is still an eligible leader of partitions whose last
+    records it may have lost (KIP-966).
     """
 
     broker_id: int
@@ -87,8 +89,8 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A broker was fenced, unfenced, settled (see RegisterBrokerRecord), began its controlled shutdown, or lost
-    directories (all that are offline from here on). None leaves a field unchanged."""
+    """A broker was fenced or unfenced, has no more elections pending (see RegisterBrokerRecord), began its controlled
+    shutdown, or lost directories (the record names all offline directories). None leaves a field unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -101,7 +103,7 @@ class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """A new topic; its partitions follow in the same batch.
 
-    ``flush_weakened`` (in snapshots): it has had a log.flush other than ``commit`` of its own.
+    ``flush_weakened`` (in snapshots): the topic once had a log.flush other than ``commit``.
     """
 
     name: str
@@ -110,12 +112,13 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; leader -1 means none.
+    """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; ``leader`` -1 means no
+    leader.
 
-    ``directories``: the id of each replica's directory, parallel to ``replicas``; none: all UNASSIGNED_DIRECTORY.
-    ``elr``, ``last_known_elr``: the eligible leader replicas, and the last one (KIP-966). ``adding``, ``removing``: the
-    replicas that a reassignment adds and removes (KIP-455), all of them in ``replicas``. ``recovering``: the leader was
-    elected uncleanly and has not reported its recovery (KIP-704).
+    ``directories``: the id of each replica's directory, parallel to ``replicas``; empty: all UNASSIGNED_DIRECTORY.
+    ``elr``, ``last_known_elr``: the eligible leader replicas, and the last known one (KIP-966). ``adding``,
+    ``removing``: the replicas that a reassignment adds and removes (KIP-455); ``replicas`` contains all of them.
+    ``recovering``: the leader was elected uncleanly and has not reported its recovery (KIP-704).
     """
 
     topic_id: bytes
@@ -135,9 +138,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """A partition's leader, in-sync or eligible replicas, replicas or directories changed. None leaves a field
-    unchanged; replicas without directories keep the directory of each replica that stays.
+    unchanged. When ``replicas`` changes but ``directories`` is None, each remaining replica keeps its directory.
 
-    ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is set whenever the leader is.
+    ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is set whenever ``leader`` is set.
     """
 
     topic_id: bytes
@@ -162,7 +165,8 @@ class RemoveTopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """One configuration entry; ``value`` None removes it. A broker's name is its id, or "" for all brokers."""
+    """One configuration entry; ``value`` None removes it. The resource name of a broker is its id, or "" for all
+    brokers."""
 
     resource_type: int
     resource_name: str
@@ -171,7 +175,8 @@ class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class ProducerIdsRecord(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """A broker got the producer ids from the last ``next_producer_id`` up to this one (exclusive)."""
+    """A broker got the producer ids from the previous record's ``next_producer_id`` up to this record's
+    ``next_producer_id`` (exclusive)."""
 
     broker_id: int
     broker_epoch: int
@@ -179,21 +184,22 @@ class ProducerIdsRecord(msgspec.Struct, frozen=True, array_like=True, tag=15):
 
 
 class FeatureLevelRecord(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """A feature is finalized at a level from the next record on (KIP-584). ``metadata.version`` is the only one."""
+    """A feature is finalized at a level from the next record on (KIP-584). ``metadata.version`` is the only feature."""
 
     name: str
     level: int
 
 
 class BrokerDrainRecord(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    """A broker's drain begins or ends: while it lasts, it gets no new replicas, and its own move to others."""
+    """A broker's drain begins or ends. During a drain, the broker gets no new replicas, and its replicas move to other
+    brokers."""
 
     broker_id: int
     draining: bool
 
 
 class UnregisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=18):
-    """The broker of this epoch is unregistered; it has no replicas."""
+    """The broker with this epoch is unregistered; it has no replicas."""
 
     broker_id: int
     broker_epoch: int
@@ -208,10 +214,10 @@ class RegisterControllerRecord(msgspec.Struct, frozen=True, array_like=True, tag
 
 
 class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """A coordinator process registered, replacing an earlier one of its id. ``coordinator_epoch``: this record's
-    offset.
+    """A coordinator process registered; the record replaces an earlier registration with the same id.
+    ``coordinator_epoch``: this record's offset.
 
-    It has no directories, so its incarnation is its identity; the id is only a name.
+    A coordinator has no directories, so its incarnation is its identity, and its id is only a name.
     """
 
     coordinator_id: int
@@ -222,7 +228,8 @@ class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, ta
 
 
 class CoordinatorState(enum.IntEnum):
-    """ACTIVE: gets shards. DRAINING: will stop, gets no more. GONE: not registered any more."""
+    """ACTIVE: gets shards. State of a coordinator. DRAINING: the coordinator will stop and gets no more shards. GONE:
+    it is no longer registered."""
 
     ACTIVE = 0
     DRAINING = 1
@@ -238,8 +245,8 @@ class CoordinatorChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """A shard, a partition of __consumer_offsets or __transaction_state, belongs to a coordinator from here on.
-    ``shard_epoch`` grows with each such record, and fences earlier owners; coordinator -1: none."""
+    """A shard (a partition of __consumer_offsets or __transaction_state) belongs to a coordinator from this record on
+    (-1: to none). ``shard_epoch`` grows with each such record, and fences earlier owners."""
 
     topic_id: bytes
     partition: int
@@ -248,9 +255,9 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class QueuedReassignmentRecord(msgspec.Struct, frozen=True, array_like=True, tag=23):
-    """A queued reassignment; ``targets`` None: it was begun or cancelled.
+    """A reassignment was queued; ``targets`` None: a queued reassignment was begun or cancelled.
 
-    ``automatic``: planned by the cluster, so it is dropped when it no longer fits.
+    ``automatic``: the cluster planned the reassignment, so the controller drops it when it no longer fits.
     """
 
     topic_id: bytes
@@ -260,7 +267,8 @@ class QueuedReassignmentRecord(msgspec.Struct, frozen=True, array_like=True, tag
 
 
 class ReassignmentThrottleRecord(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """The reassignments' throttle, and the brokers that have it; 0 and none: removed."""
+    """The throttle of reassignments, and the brokers to which it applies. 0 without brokers: the throttle is
+    removed."""
 
     bytes_per_s: int
     broker_ids: tuple[int, ...] = ()

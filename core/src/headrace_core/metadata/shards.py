@@ -1,8 +1,8 @@
 """The shard of a group or a transactional id, and its coordinator. Pure.
 
-A shard is a partition of an internal topic. As in Kafka, so that its tools look in the right place: the partition is
-``abs(key.hashCode()) % partitions``, with Java's hash of a string and Kafka's ``Utils.abs``, for which the smallest int
-is 0.
+A shard is a partition of an internal topic. The shard of a key is the same as in Kafka, so that Kafka's tools look in
+the right partition: ``abs(key.hashCode()) % partitions``. ``hashCode`` is Java's hash of a string, and ``abs`` is
+Kafka's ``Utils.abs``, which maps the smallest int to 0.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .ledger import CoordinatorImage
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-#: Shards of groups are partitions of the first, those of transactions of the second.
+#: Topics whose partitions are shards: the first for groups, the second for transactions.
 SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-#: Topics of the cluster itself, which clients only read: they may not create, delete, truncate or produce to them, nor
-#: change their cleanup.policy; other settings are altered as those of any topic.
+#: Internal topics of the cluster. Clients may read these topics, but may not create, delete, truncate or produce to
+#: them, nor change their cleanup.policy. Clients may alter their other settings.
 INTERNAL_TOPICS = SHARD_TOPICS
 
 
 class ShardOwner(NamedTuple):
-    """Coordinator of a shard, and the shard epoch."""
+    """The coordinator that owns a shard, and the shard epoch."""
 
     shard: int
     shard_epoch: int
@@ -31,7 +31,7 @@ class ShardOwner(NamedTuple):
 
 
 def java_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, as a signed int."""
+    """Compute Java's ``String.hashCode``: over UTF-16 code units, as a signed int."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -40,14 +40,14 @@ def java_hash(text: str) -> int:
 
 
 def shard_of(key: str, partitions: int) -> int:
-    """The shard of a group id or a transactional id, among so many."""
+    """Return the shard of a group id or a transactional id, for a given number of shards."""
     hashed = java_hash(key)
     return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
 
 
 def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
-    """The coordinator of ``key``, whose shards are partitions of ``topic``. CoordinatorNotAvailableError says why
-    not."""
+    """Return the coordinator of ``key``, whose shard is a partition of ``topic``. Raises CoordinatorNotAvailableError,
+    with the reason, if the shard has no coordinator."""
     shards = image.topic(topic)
     if shards is None:
         raise CoordinatorNotAvailableError(
@@ -63,7 +63,8 @@ def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
 
 
 def vacancy_of(image: MetadataImage, topic: str, key: str) -> tuple[int, int] | None:
-    """The shard of ``key``, and the epoch since which it has no owner; None: it has one, or never had."""
+    """Return the shard of ``key`` and the shard epoch since which the shard has no owner; None if the shard has an
+    owner or never had one."""
     shards = image.topic(topic)
     if shards is None or not key:
         return None

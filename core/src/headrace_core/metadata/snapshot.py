@@ -1,4 +1,4 @@
-"""Snapshots of the image (KIP-630): the fewest records that make the state below one offset.
+"""Snapshots of the image (KIP-630): the smallest set of records that builds the state below one offset.
 
     batch    offsets     holds
     -------  ----------  ------------------------------------------------------------------------------------------
@@ -6,12 +6,12 @@
     ...      3 ...       metadata records, a few thousand to a batch
     last     the last    control record: SnapshotFooter, without which it is not whole
 
-It is a log of its own in ordinary record batches, each with its CRC; Kafka's tools read it. Offsets begin at 0, and the
-leader epoch is the term of the last record that it replaces. Its file name and its header name the place, so that
-neither can be mistaken for another's.
+A snapshot is a log of ordinary record batches, each with its CRC, which Kafka's tools can read. Its offsets begin at 0,
+and its leader epoch is the term of the last record that it replaces. Both the file name and the header name the end
+offset and the term, so a renamed file is detected.
 
-Only ``image_records`` converts an image back to records. A new kind of record, or a new field of an image, belongs
-there: ``tests/unit/metadata/test_metadata_snapshot.py`` fails until it is.
+Only ``image_records`` converts an image back to records. Add every new kind of record and every new field of an image
+to ``image_records``; until then ``tests/unit/metadata/test_metadata_snapshot.py`` fails.
 """
 
 from __future__ import annotations
@@ -73,18 +73,20 @@ _BATCH_RECORDS = 4_000
 
 
 def snapshot_name(offset: int, term: int) -> str:
-    """File name of the snapshot of everything below ``offset``, which ends in ``term``; as in Kafka."""
+    """Return the file name of a snapshot, as in Kafka. ``offset``: its end offset; ``term``: the leader epoch of the
+    last record below that offset."""
     return f"{offset:020d}-{term:010d}{SNAPSHOT_SUFFIX}"
 
 
 def parse_snapshot_name(name: str) -> tuple[int, int] | None:
-    """(offset, term) of a snapshot's file name; None for others."""
+    """Parse a snapshot's file name to (offset, term); None for any other file name."""
     match = _NAME.match(name)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Records that make ``image`` from an empty one: topics by id, brokers by id, the same for equal images."""
+    """Iterate over the records that build ``image`` from an empty image: topics by id, brokers by id. Equal images give
+    equal records."""
     if image.cluster_id or image.metadata_version:
         yield ClusterRecord(image.cluster_id, image.metadata_version, image.flush_weakened)
     for broker_id in sorted(image.brokers):
@@ -143,8 +145,8 @@ def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
 
 
 def encode_snapshot(image: MetadataImage, *, voters: Iterable[SnapshotVoter], timestamp_ms: int) -> Iterator[bytes]:
-    """The bytes of a snapshot, batch by batch (about 1 MiB each). ``voters``: those at the image's offset;
-    ``timestamp_ms``: of the last record below that. Equal arguments give equal bytes. Any thread."""
+    """Encode a snapshot, batch by batch (about 1 MiB each). ``voters``: the voters at the image's offset;
+    ``timestamp_ms``: timestamp of the last record below that offset. Equal arguments give equal bytes. Any thread."""
     epoch = max(image.epoch, 0)
     header = SnapshotHeader(image.next_offset, timestamp_ms)
     first = [snapshot_header(header), kraft_version(), kraft_voters(sorted(voters, key=lambda each: each.node_id))]
@@ -173,8 +175,8 @@ def _batches(records: Iterable[MetadataRecord]) -> Iterator[list[bytes]]:
 
 
 class CheckedSnapshot(NamedTuple):
-    """A snapshot whose bytes are all sound. ``epoch``: the term of the last record that it replaces; ``batches``:
-    positions of its data batches."""
+    """A snapshot whose bytes are all sound. ``epoch``: the term of the last record that the snapshot replaces;
+    ``batches``: positions of the snapshot's data batches."""
 
     next_offset: int
     epoch: int
@@ -184,8 +186,8 @@ class CheckedSnapshot(NamedTuple):
 
 
 def check_snapshot(data: bytes | memoryview) -> CheckedSnapshot:
-    """Read every byte, and decode only the first and last batch. CorruptLogError: damaged, or not whole.
-    UnsupportedVersionError: written by a newer Headrace."""
+    """Check a snapshot: read every byte, but decode only the first and the last batch. Raises CorruptLogError for a
+    damaged or incomplete snapshot, UnsupportedVersionError for one that a newer Headrace wrote."""
     try:
         return _checked(data)
     except (CorruptMessageError, InvalidRecordError) as error:
@@ -228,8 +230,8 @@ def _opening_records(records: Sequence[ControlRecord]) -> tuple[SnapshotHeader, 
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while a snapshot is decoded. The new objects have no cycles and stay in use, so its
-    passes would free nothing, and would take as long as the decoding itself."""
+    """Pause the garbage collector while a snapshot is decoded. The new objects have no cycles and stay in use, so the
+    collector would free no memory, and would take as long as the decoding."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -240,9 +242,10 @@ def _collector_paused() -> Iterator[None]:
 
 
 def decode_snapshot(data: bytes | memoryview) -> tuple[MetadataImage, tuple[SnapshotVoter, ...]]:
-    """The image and the voters of a snapshot. Any thread; 100,000 partitions take 0.2 to 1 s.
+    """Decode a snapshot to its image and its voters. Any thread may call this; 100,000 partitions take 0.2 to 1 s.
 
-    CorruptLogError: damaged, or not whole. UnsupportedVersionError: written by a newer Headrace.
+    Raises CorruptLogError for a damaged or incomplete snapshot, UnsupportedVersionError for one that a newer Headrace
+    wrote.
     """
     checked = check_snapshot(data)
     try:

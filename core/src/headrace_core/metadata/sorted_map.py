@@ -1,18 +1,18 @@
-"""An immutable map in the order of its keys, whose next version costs microseconds at any size.
+"""An immutable map in the order of its keys; a changed version of the map costs microseconds at any size.
 
     bounds    [      k1      ,      k2      ,  ...  ]      where each chunk but the first begins
     chunks    [ {...} ,  { k1: ... } ,  { k2: ... } ]      about 128 entries each, in order
 
-A version shares unchanged chunks with the one before it, and copies the list of chunks (one pointer each). So with
-100,000 entries a change costs 3 us instead of the 900 us of a copied dict, a lookup 0.4 us, and differences between two
-versions are found by comparing chunks, not entries.
+A new version shares unchanged chunks with the version before it, and copies only the list of chunks (one pointer per
+chunk). So with 100,000 entries, a change costs 3 us instead of the 900 us of a copied dict, and a lookup costs 0.4 us.
+A comparison of two versions compares chunks, not entries.
 
-Not a hash trie (``immutables``, ``rpds``): their order follows Python's hashes, which are salted, so every process
-would decide on the same log in another order; and they cannot compare versions cheaply. A change costs the same in
-them, a lookup 0.1 us (0.3 us).
+Hash tries (``immutables``, ``rpds``) are not used, for two reasons. Their order follows Python's hashes, which differ
+in each process, so processes would make decisions from the same log in different orders. And hash tries cannot compare
+versions cheaply. A change costs the same in a hash trie; a lookup costs 0.1 us (``rpds``: 0.3 us).
 
-There is no index of a broker's partitions: it would cost each change of replicas some microseconds, and 100 bytes a
-replica.
+The map has no index of a broker's partitions, which would cost some microseconds in each change of replicas, and 100
+bytes per replica.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ V = TypeVar("V")
 
 _CHUNK = 128
 _CHUNK_MAX = 2 * _CHUNK
-#: A smaller chunk joins its neighbour; otherwise a map that shrank would consist of tiny ones.
+#: A smaller chunk is merged with its neighbour; otherwise a map that shrank would have many tiny chunks.
 _CHUNK_MIN = _CHUNK // 4
-#: So many changes at once (a replayed log, a snapshot) are merged with everything instead of chunk by chunk.
+#: When the changes are more than this share of the entries (a replayed log, a snapshot), the whole map is rebuilt
+#: instead of single chunks.
 _REBUILD_SHARE = 4
 
 
@@ -47,7 +48,8 @@ _GONE: Final = _Gone()
 
 
 class SortedMap(Mapping[K, V]):
-    """See the module. Keys are of one type and have an order. Never changes, so that any thread may read it."""
+    """An immutable sorted map, as the module's docstring describes. Keys are of one type and have an order. Any thread
+    may read the map, because it never changes."""
 
     __slots__ = ("_bounds", "_chunks", "_size")
 
@@ -58,7 +60,7 @@ class SortedMap(Mapping[K, V]):
 
     @classmethod
     def of(cls, mapping: Mapping[K, V]) -> SortedMap[K, V]:
-        """``mapping`` itself if it is one."""
+        """Return ``mapping`` as a SortedMap; the same object if it already is a SortedMap."""
         return mapping if isinstance(mapping, SortedMap) else cls(mapping)
 
     def __getitem__(self, key: K) -> V:
@@ -97,12 +99,13 @@ class SortedMap(Mapping[K, V]):
         return f"SortedMap({dict(self.items())!r})"
 
     def edit(self) -> SortedMapEditor[K, V]:
-        """An editor for several changes."""
+        """Return an editor that collects several changes."""
         return SortedMapEditor(self)
 
     def differing(self, other: SortedMap[K, V]) -> Iterator[K]:
-        """Keys that only one of the two has, or whose values are not the same object; in no order. Costs nothing for
-        chunks that both share: exact, and cheap between two versions of one map."""
+        """Return the keys that only one of two maps has, or whose values are not the same object, in no order. Chunks
+        that both maps share are skipped, so comparing two versions of one map is cheap, and the result is still
+        exact."""
         mine, theirs = {id(chunk) for chunk in self._chunks}, {id(chunk) for chunk in other._chunks}
         before = _joined(chunk for chunk in self._chunks if id(chunk) not in theirs)
         after = _joined(chunk for chunk in other._chunks if id(chunk) not in mine)
@@ -112,7 +115,7 @@ class SortedMap(Mapping[K, V]):
         yield from after
 
     def _changed(self, changes: Mapping[K, V | _Gone]) -> SortedMap[K, V]:
-        """``changes``: at least one."""
+        """Return a new map with ``changes`` (at least one)."""
         if len(self._chunks) == 1 and self._size + len(changes) <= _CHUNK_MAX:
             new = _merged(self._chunks[0], changes)
             return SortedMap._made([], [new], len(new))
@@ -145,7 +148,8 @@ class SortedMap(Mapping[K, V]):
 
 
 class SortedMapEditor(Generic[K, V]):
-    """A map and its changes: reads here see them at once; ``finish`` returns a map with them."""
+    """A map with pending changes. Reads of the editor see the changes at once; ``finish`` returns a new map with the
+    changes."""
 
     __slots__ = ("_base", "_changes")
 
@@ -170,7 +174,7 @@ class SortedMapEditor(Generic[K, V]):
         return self.get(key) is not None
 
     def __setitem__(self, key: K, value: V) -> None:
-        """``value`` is not None."""
+        """Set the value of a key; ``value`` must not be None."""
         self._changes[key] = value
 
     def __delitem__(self, key: K) -> None:
@@ -182,7 +186,7 @@ class SortedMapEditor(Generic[K, V]):
             del self._changes[key]
 
     def finish(self) -> SortedMap[K, V]:
-        """The map with the changes; the original is unchanged."""
+        """Return a map with the changes; the original map stays unchanged."""
         return self._base._changed(self._changes) if self._changes else self._base
 
 
@@ -208,7 +212,7 @@ def _joined(chunks: Iterable[dict[K, V]]) -> dict[K, V]:
 
 
 def _merged(chunk: dict[K, V], changes: Mapping[K, Any]) -> dict[K, V]:
-    """A new chunk, in order."""
+    """Build a new chunk with its entries in order."""
     new = dict(chunk)
     is_sorted = True
     for key, value in changes.items():
@@ -224,7 +228,7 @@ def _merged(chunk: dict[K, V], changes: Mapping[K, Any]) -> dict[K, V]:
 
 
 def _chunked(entries: dict[K, V]) -> tuple[list[K], list[dict[K, V]]]:
-    """Bounds and chunks of entries in any order."""
+    """Sort entries and split them into chunks; returns the chunks' bounds and the chunks."""
     keys = sorted(entries)
     chunks = [{key: entries[key] for key in keys[at : at + _CHUNK]} for at in range(0, len(keys), _CHUNK)]
     return keys[_CHUNK::_CHUNK], chunks or [{}]

@@ -1,1 +1,1 @@
-"""Start of every server process: configuration, formatted directories, listeners, logging, signals."""
+"""The start of every server process: configuration, formatted directories, listeners, logging, signals."""

@@ -1,4 +1,4 @@
-"""The command line shared by the servers.
+"""The command line that all server programs share.
 
 python -m headrace_controller [--config FILE] [--environment] [-o key=value]...     one of the first two at least
 python -m headrace_controller format --cluster-id ID (--config FILE [-o ...] | --log-dirs A,B [--node-id N])
@@ -28,7 +28,7 @@ from .properties import Properties, parse_overrides, read_properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCommand:
-    """``slot``: the claimed one, with slots.dir."""
+    """The command to start a node. ``slot``: the claimed slot, if slots.dir is configured."""
 
     config: NodeConfig
     slot: slots.Slot | None = None
@@ -43,8 +43,8 @@ class FormatCommand:
     first: FirstVoters | None = None
 
     def run(self, write_voters: WriteVoters | None = None) -> list[FormattedDirectory]:
-        """Format, and print one JSON line per directory. ``write_voters``: for a controller's first voters. Raises the
-        errors of format_directories."""
+        """Format the directories, and print one JSON line per directory. ``write_voters`` writes a controller's first
+        voters. Raises the errors of format_directories."""
         results = format_directories(
             self.log_dirs,
             cluster_id=self.cluster_id,
@@ -73,8 +73,9 @@ def parse_command(
     environment: Mapping[str, str] | None = None,
     write_voters: Callable[[], WriteVoters] | None = None,
 ) -> StartCommand | FormatCommand:
-    """Parse the command line; claims a slot, and formats a new one (``write_voters``: a controller's). ``environment``:
-    os.environ. SystemExit on a wrong line (argparse); InvalidConfigError on wrong values."""
+    """Parse the command line. If slots are configured, claim a slot and format a new slot (``write_voters``: for a
+    controller). ``environment``: os.environ. Raises SystemExit for a wrong command line (argparse), InvalidConfigError
+    for wrong values."""
     if argv and argv[0] == "format":
         return _parse_format(argv[1:], program=program, role=role)
     parser = argparse.ArgumentParser(
@@ -143,8 +144,8 @@ def format_of_config(
     initial: str | None = None,
     none: bool = False,
 ) -> FormatCommand:
-    """The format command for a node with this configuration. InvalidConfigError: see ``first_voters``; and when a
-    controller has other voters in its configuration without an option for how they begin."""
+    """Return the format command for a node with this configuration. Raises the InvalidConfigError of ``first_voters``;
+    also raises it when a controller's configuration names other voters, but no option says how the quorum begins."""
     first = None
     if config.role == "controller":
         address = own_address(config)
@@ -172,7 +173,7 @@ def format_of_config(
 
 
 def own_address(config: NodeConfig) -> str | None:
-    """Address of a node's internal listener; None while its port is any free one."""
+    """Return the address of a node's internal listener; None if the configured port is 0 (any free port)."""
     (internal,) = (each for each in advertised(config.listeners, config.advertised) if each.name == INTERNAL)
     return internal.address if internal.port else None
 

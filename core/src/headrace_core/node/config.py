@@ -1,4 +1,4 @@
-"""A node's configuration: its properties file with ``-o`` overrides."""
+"""A node's configuration: the values of its properties file, with ``-o`` overrides."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .properties import Properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """The checked values that every role needs, and all values by name.
+    """A node's configuration: the checked values that every role needs, and all values by name.
 
-    ``node_id`` -1: not configured (brokers only). ``given``: the typed values that were set, without defaults.
+    ``node_id`` is -1 if not configured (brokers only). ``given``: the typed values that were set, without defaults.
     """
 
     role: str
@@ -41,7 +41,8 @@ class NodeConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, role: str) -> NodeConfig:
-        """Raises InvalidConfigError: an unknown key (with "did you mean"), a bad value, contradicting keys."""
+        """Check a node's properties. Raises InvalidConfigError for an unknown key (with "did you mean"), an invalid
+        value or contradicting keys."""
         given = SERVER.parse(
             properties,
             defaults=False,
@@ -85,11 +86,11 @@ class NodeConfig:
         return next((listener for listener in self.listeners if listener.name == name), None)
 
     def topic_defaults(self) -> dict[str, Any]:
-        """This node's defaults for topic keys (typed values)."""
+        """Return this node's defaults for topic keys, as typed values."""
         return topic_defaults(dict(self.given))
 
     def notes(self) -> list[str]:
-        """One line for each key that was set but has a replacement."""
+        """Return a line for each key that was set although Headrace has replaced it."""
         return SERVER.notes(self.given)
 
 

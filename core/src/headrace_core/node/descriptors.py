@@ -1,12 +1,12 @@
-"""File descriptors of a node: a limit of connections, and a watch that detects a shortage early.
+"""A node's file descriptors: a limit for connections, and a watch that detects a shortage early.
 
-A process without descriptors accepts no connection, opens no log and reaches no controller, but still leads. So
-connections are limited to the descriptors that are left (``connections_with_room``), a few descriptors are held in
-reserve, and the watch reports when fewer than ``FLOOR`` are left. It then closes the reserve, so that the broker can
-still tell the controllers, and move its leaderships away.
+A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
+So connections are limited to the descriptors that are left (``connections_with_room``), and a few descriptors are held
+in reserve. The watch reports when fewer than ``FLOOR`` descriptors are free. The watch then closes the reserve, so that
+the broker can still inform the controllers and move its leaderships away.
 
-The watch opens so many descriptors for a moment: 32 cost some 30 µs, and counting /proc/self/fd costs milliseconds on a
-node with thousands of files.
+To check, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting /proc/self/fd
+would cost milliseconds on a node with thousands of files.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import os
 import resource
 from collections.abc import Callable
 
-FLOOR = 32  #: Fewer free descriptors than this are a shortage; twice as many end it.
-RESERVE = 16  #: Held, and closed in a shortage.
-OWN = 128  #: For everything but log files and clients' connections: other nodes, listeners, pollers, libraries.
-CONNECTIONS_MIN = 16  #: Connections that a listener accepts with any number of descriptors.
+FLOOR = 32  #: A shortage begins with fewer free descriptors than this, and ends with twice as many.
+RESERVE = 16  #: Number of descriptors held in reserve, which are closed in a shortage.
+#: Number of descriptors kept free of log files and clients' connections: for other nodes, listeners, pollers,
+#: libraries.
+OWN = 128
+CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts regardless of free descriptors.
 
 
 def connections_with_room(wanted: int, files: int, limit: int | None = None) -> int:
-    """Limit of clients' connections: ``wanted`` (max.connections), but at most what is left beside ``files`` open log
-    files. ``limit``: of descriptors; None: this process's."""
+    """Return the limit of clients' connections: ``wanted`` (max.connections), but at most the descriptors left over by
+    ``files`` open log files. ``limit``: the descriptor limit; None: the limit of this process."""
     if limit is None:
         limit = descriptor_limit()
     room = limit - files - OWN - FLOOR - RESERVE
@@ -34,13 +36,14 @@ def connections_with_room(wanted: int, files: int, limit: int | None = None) -> 
 
 
 def descriptor_limit() -> int:
-    """The soft limit of this process; a very large number without one."""
+    """Return the soft limit of this process's file descriptors; a very large number if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 30 if soft == resource.RLIM_INFINITY else soft
 
 
 class DescriptorWatch:
-    """Call ``check`` at intervals; ``is_short`` has its result, ``changed(is_short)`` is called when that changes."""
+    """Detects a shortage of file descriptors. Call ``check`` at intervals: it sets ``is_short``, and calls
+    ``changed(is_short)`` when the value changes."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class DescriptorWatch:
         self.is_short = False
 
     def check(self) -> None:
-        """Check whether enough are free."""
+        """Check whether enough descriptors are free."""
         is_short = not self._are_free(2 * FLOOR + RESERVE if self.is_short else FLOOR)
         if is_short:
             self._close_all(self._held)
@@ -66,7 +69,7 @@ class DescriptorWatch:
             self._changed(is_short)
 
     def close(self) -> None:
-        """Close the reserve; the node stops."""
+        """Close the reserved descriptors, when the node stops."""
         self._close_all(self._held)
 
     def _are_free(self, count: int) -> bool:

@@ -1,8 +1,9 @@
 """A node's configuration from its environment, for containers: ``HEADRACE_LOG_FLUSH=os`` is log.flush.
 
-A variable is ``HEADRACE_`` and the key in capitals, with ``_`` for ``.``. Read only with ``--environment``, so that the
-variables of a user's shell do not affect the nodes of ``headrace up``. An empty value counts as unset (compose files
-pass unset variables as ""). They override the file, and ``-o`` overrides them.
+A variable's name is ``HEADRACE_`` and the key in capitals, with ``_`` for ``.``. Variables are read only with
+``--environment``, so that the variables of a user's shell do not affect the nodes of ``headrace up``. An empty value
+counts as unset (compose files pass unset variables as ""). Variables override the properties file, and ``-o`` overrides
+variables.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables of other parts that a container may have: clients' servers and profiles, the cluster directory of `headrace
-#: up`, the pure-Python codec, stack traces.
+#: Variables with the prefix that are no configuration keys, because other programs in a container read them: clients'
+#: servers and profiles, the cluster directory of `headrace up`, the pure-Python codec, stack traces.
 NOT_KEYS = frozenset(
     {
         "HEADRACE_BOOTSTRAP_SERVERS",
@@ -27,7 +28,7 @@ NOT_KEYS = frozenset(
 
 
 def environment_properties(environment: Mapping[str, str]) -> Properties:
-    """The keys that ``environment`` sets, unchecked as in a file."""
+    """Return the keys that ``environment`` sets, with unchecked values, as from a file."""
     values = Properties()
     for name, value in sorted(environment.items()):
         if name.startswith(PREFIX) and name not in NOT_KEYS and value.strip():

@@ -1,10 +1,11 @@
-"""First voters: what ``format`` writes into a controller's directory, beside ``meta.properties`` (KIP-853).
+"""The first voters of a quorum, which ``format`` writes into a controller's directory together with ``meta.properties``
+(KIP-853).
 
 Empty disks never form a quorum by themselves. Formatting chooses how a controller begins:
 
-    --standalone                                it is the only voter; others may join later
-    --initial-controllers ID@HOST:PORT:DIR,...  these begin together; DIR is the id of each one's directory
-    --no-initial-controllers                    it waits until `headrace quorum add` makes it a voter
+    --standalone                                the only voter; other controllers may join later
+    --initial-controllers ID@HOST:PORT:DIR,...  these voters begin together; DIR is a directory's id
+    --no-initial-controllers                    no voter until `headrace quorum add` adds the controller
 
 DIR makes a voter a node *on its disk*: after a lost disk it cannot vote a second time.
 """
@@ -23,18 +24,20 @@ from .listeners import parse_addresses
 STANDALONE = "--standalone"
 INITIAL = "--initial-controllers"
 NONE = "--no-initial-controllers"
-METADATA_DIRECTORY = "__cluster_metadata-0"  #: Directory of the metadata log in a controller's directory.
-FILE_NAME = "00000000000000000000-0000000000.checkpoint"  #: The empty snapshot with the first voters.
+METADATA_DIRECTORY = "__cluster_metadata-0"  #: Name of the metadata log's directory in a controller's directory.
+#: File name of the empty snapshot that contains the first voters.
+FILE_NAME = "00000000000000000000-0000000000.checkpoint"
 
 _EXAMPLE = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 _INITIAL = re.compile(r"(?P<id>\d{1,10})@(?P<address>.+:\d+):(?P<directory>[^:@]+)\Z")
 _NODE_ID_MAX = 2**31 - 1
-_RESERVED_IDS = 100  #: KIP-858 reserves the first ids: unassigned, lost, migrating ...
+_RESERVED_IDS = 100  #: Number of directory ids that KIP-858 reserves: unassigned, lost, migrating ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialVoter:
-    """A controller: its internal listener's host:port, and its directory's 16 bytes."""
+    """A controller that is a first voter: its id, its internal listener's host:port, and its directory's id (16
+    bytes)."""
 
     node_id: int
     address: str
@@ -50,27 +53,28 @@ WriteVoters = Callable[[FileSystem, str, Sequence[InitialVoter]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstVoters:
-    """The request to ``format``: ``flag`` is the option used, ``voters`` are empty for ``NONE``."""
+    """The first voters to format with. ``flag`` is the option that was used; ``voters`` is empty for ``NONE``."""
 
     flag: str
     voters: tuple[InitialVoter, ...]
 
     def directory_id_of(self, node_id: int) -> bytes | None:
-        """The required id of the node's directory; None: any new one."""
+        """Return the required id of the node's directory; None if any new id will do."""
         return next((voter.directory_id for voter in self.voters if voter.node_id == node_id), None)
 
     @property
     def ids_are_given(self) -> bool:
-        """Whether the user named the directories' ids; those of ``--standalone`` are random."""
+        """Whether the user named the ids of the directories; with ``--standalone`` the id is random."""
         return self.flag == INITIAL
 
 
 def first_voters(
     *, node_id: int, address: str | None, standalone: bool, initial: str | None, none: bool
 ) -> FirstVoters | None:
-    """The choice of the three options; None: none was given. ``address``: of the node itself.
+    """Evaluate the three options; None if no option was given. ``address``: the address of this node.
 
-    InvalidConfigError: more than one, no node id or address, or a list that is wrong or does not name the node.
+    Raises InvalidConfigError for more than one option, for a missing node id or address, and for a list that is invalid
+    or does not name the node.
     """
     given = [
         flag for flag, is_given in ((STANDALONE, standalone), (INITIAL, initial is not None), (NONE, none)) if is_given
@@ -103,7 +107,8 @@ def first_voters(
 
 
 def parse_initial_controllers(text: str) -> tuple[InitialVoter, ...]:
-    """``ID@HOST:PORT:DIRECTORY_ID,...``, ascending by id. InvalidConfigError names the item and the legal form."""
+    """Parse ``ID@HOST:PORT:DIRECTORY_ID,...`` to voters, ascending by id. InvalidConfigError names the item and the
+    legal form."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise InvalidConfigError(f"{INITIAL}: name at least one controller, such as {_EXAMPLE}")
@@ -123,7 +128,7 @@ def _initial(item: str) -> InitialVoter:
 
 
 def parse_directory_id(text: str, *, key: str) -> bytes:
-    """A directory's id, 16 bytes; InvalidConfigError for other text, or a reserved id."""
+    """Parse a directory's id to 16 bytes; raises InvalidConfigError for an invalid text or a reserved id."""
     try:
         raw = id_from_text(text)
     except InvalidConfigError as error:
@@ -152,8 +157,8 @@ def _twice(values: Iterable[object]) -> object | None:
 
 
 def refuse_leftovers(fs: FileSystem, root: str) -> None:
-    """Refuse to format a directory with a metadata log: under a new id its controller would be another voter with an
-    old log. InvalidConfigError."""
+    """Raise InvalidConfigError for a directory with a metadata log: with a new directory id, its controller would be
+    another voter with an old log."""
     directory = f"{root}/{METADATA_DIRECTORY}"
     names = fs.listdir(directory) if fs.exists(directory) else []
     found = sorted(
@@ -169,7 +174,7 @@ def refuse_leftovers(fs: FileSystem, root: str) -> None:
 
 
 def clear_unfinished(fs: FileSystem, root: str) -> None:
-    """Remove the first voters of an interrupted ``format``: the directory never counted as formatted."""
+    """Remove the first voters that an interrupted ``format`` left; the directory never counted as formatted."""
     directory = f"{root}/{METADATA_DIRECTORY}"
     if fs.exists(f"{directory}/{FILE_NAME}"):
         fs.unlink(f"{directory}/{FILE_NAME}")

@@ -15,7 +15,8 @@ ID_BYTES = 16
 
 
 def random_id() -> bytes:
-    """16 random bytes whose text does not begin with "-" (it would look like an option on a command line)."""
+    """Return 16 random bytes whose text form does not begin with "-", which would look like an option on a command
+    line."""
     while True:
         new = os.urandom(ID_BYTES)
         if not id_to_text(new).startswith("-"):
@@ -23,12 +24,12 @@ def random_id() -> bytes:
 
 
 def id_to_text(raw: bytes) -> str:
-    """22 characters of [A-Za-z0-9_-]."""
+    """Format an id as 22 characters of [A-Za-z0-9_-]."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def id_from_text(text: str) -> bytes:
-    """Inverse of id_to_text; InvalidConfigError for other text."""
+    """Parse the text of ``id_to_text``; raises InvalidConfigError for any other text."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

@@ -1,8 +1,9 @@
 """Listeners: ``client://127.0.0.1:9095,internal://127.0.0.1:19095``.
 
-A node has up to three. *client*: for clients. *internal*: for other nodes only. *external*: for clients that reach the
-nodes by other addresses, for example from outside a network of containers; metadata served there has those addresses
-(brokers and coordinators have it). Port 0 takes any free port, which the node then advertises.
+A node has up to three listeners. The listener *client* is for clients, and *internal* for other nodes only. The
+listener *external* is for clients that reach the nodes by other addresses, for example from outside a network of
+containers. Metadata responses on the external listener have the external addresses; only brokers and coordinators have
+this listener. Port 0 means any free port, which the node then advertises.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WILDCARDS = ("", "0.0.0.0", "[::]")
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress:
-    """One listener: ``host`` keeps the brackets of an IPv6 address."""
+    """Name, host and port of one listener; ``host`` keeps the brackets of an IPv6 address."""
 
     name: str
     host: str
@@ -43,14 +44,14 @@ class ListenerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A member of the metadata quorum: ``1@127.0.0.1:19093``."""
+    """A voter of the metadata quorum, written as ``1@127.0.0.1:19093``."""
 
     node_id: int
     address: str
 
 
 def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[ListenerAddress, ...]:
-    """The listeners of a config value; InvalidConfigError names the item and the legal form."""
+    """Parse the listeners of a configuration value; InvalidConfigError names the item and the legal form."""
     found: list[ListenerAddress] = []
     for item in items:
         match = _ADDRESS.match(item)
@@ -79,7 +80,7 @@ def check_port(key: str, item: str, text: str) -> int:
 
 
 def parse_addresses(items: Iterable[str], *, key: str) -> tuple[str, ...]:
-    """``host:port`` items, checked."""
+    """Check that items have the form ``host:port``."""
     found = []
     for item in items:
         match = _HOST_PORT.match(item)
@@ -90,7 +91,7 @@ def parse_addresses(items: Iterable[str], *, key: str) -> tuple[str, ...]:
 
 
 def parse_voters(items: Iterable[str]) -> tuple[Voter, ...]:
-    """``id@host:port`` items of controller.quorum.voters, checked; ids are distinct."""
+    """Parse the ``id@host:port`` items of controller.quorum.voters; ids must be distinct."""
     key = "controller.quorum.voters"
     voters: list[Voter] = []
     for item in items:
@@ -105,10 +106,12 @@ def parse_voters(items: Iterable[str]) -> tuple[Voter, ...]:
 
 
 def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> tuple[ListenerAddress, ...]:
-    """The addresses to publish, from the bound ones (real ports) and ``advertised.listeners``.
+    """Return the addresses that a node publishes, from its bound addresses (with real ports) and
+    ``advertised.listeners``.
 
-    Unless advertised otherwise, a listener has the address that it is bound to; one bound to all addresses, the
-    machine's host name. An advertised port 0 means the bound port.
+    Without an entry in ``advertised.listeners``, a node publishes the address that the listener is bound to. For a
+    listener bound to all addresses, the node publishes the machine's host name. An advertised port 0 means the bound
+    port.
     """
     by_name = {listener.name: listener for listener in wanted}
     addresses = []

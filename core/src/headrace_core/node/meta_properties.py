@@ -5,8 +5,8 @@
     directory.id=...    16 random bytes for this directory alone; a broker's id belongs to its directories' ids
     node.id=1           its node; -1 for brokers that get their id from the controller
 
-Only ``format`` writes it, never a node: a start with a wrong path, or an unmounted disk, must fail instead of starting
-an empty node.
+Only ``format`` writes this file, never a starting node: a start with a wrong path or an unmounted disk must fail
+instead of starting an empty node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ FILE_NAME = checkpoints.META_PROPERTIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Content of one directory's file; ``node_id`` -1: not set. ``directory_id`` is 16 bytes."""
+    """Contents of the ``meta.properties`` of one directory. ``node_id`` is -1 if not set; ``directory_id`` is 16
+    bytes."""
 
     cluster_id: str
     directory_id: bytes
@@ -36,7 +37,7 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormattedDirectory:
-    """Result of format_directories for one directory; ``created`` False: it was formatted already."""
+    """Result of format_directories for one directory; ``created`` is False if the directory was formatted already."""
 
     path: str
     meta: MetaProperties
@@ -44,7 +45,7 @@ class FormattedDirectory:
 
 
 def check_cluster_id(cluster_id: str) -> str:
-    """A cluster id is 1 to 64 visible ASCII characters; InvalidConfigError otherwise."""
+    """Return a legal cluster id, which is 1 to 64 visible ASCII characters; raises InvalidConfigError otherwise."""
     if not 1 <= len(cluster_id) <= 64 or not all("!" <= letter <= "~" for letter in cluster_id):
         raise InvalidConfigError(f"cluster id {cluster_id!r}: must be 1 to 64 visible ASCII characters")
     return cluster_id
@@ -53,8 +54,8 @@ def check_cluster_id(cluster_id: str) -> str:
 def read_meta(
     directory: str, *, node_id: int = -1, fs: FileSystem | None = None, is_controller: bool = False
 ) -> MetaProperties:
-    """The file of one directory. InvalidConfigError when it is damaged or not formatted (with the command to format it,
-    for ``node_id``)."""
+    """Read the ``meta.properties`` of one directory. Raises InvalidConfigError when the file is damaged, or when the
+    directory is not formatted (with the command that formats it for ``node_id``)."""
     found = checkpoints.read_meta(fs or RealFileSystem(), directory)
     if found is None:
         node = "" if node_id < 0 else f" --node-id {node_id}"
@@ -77,9 +78,11 @@ def read_meta(
 def read_all_meta(
     directories: Sequence[str], *, node_id: int = -1, fs: FileSystem | None = None
 ) -> list[MetaProperties]:
-    """The files of a node's directories, which must agree with each other and with the node's own id.
+    """Read the ``meta.properties`` of a node's directories; the files must agree with each other and with the node's
+    id.
 
-    Raises InvalidConfigError (not formatted, another node's, one directory given twice), InconsistentClusterIdError.
+    Raises InvalidConfigError (a directory is not formatted, belongs to another node, or is given twice),
+    InconsistentClusterIdError.
     """
     metas = [read_meta(directory, node_id=node_id, fs=fs) for directory in directories]
     check_agreement(directories, metas, node_id=node_id)
@@ -115,10 +118,10 @@ def format_directories(
 ) -> list[FormattedDirectory]:
     """Make ``directories`` (created when missing) log directories of a cluster, durably.
 
-    Refuses when one of them is formatted already, before any is changed. With ``ignore_formatted`` those are left as
-    they are, if they belong to the same cluster and node. ``first``: of a controller, whose first directory gets its
-    first voters by ``write_voters`` before it counts as formatted: after a crash it can be repeated. Raises
-    InvalidConfigError, InconsistentClusterIdError, OSError.
+    If any directory is formatted already, raises an error before it changes a directory. With ``ignore_formatted``,
+    formatted directories stay unchanged if they belong to the same cluster and node. ``first``: a controller's first
+    voters. ``write_voters`` writes the first voters into the first directory before the directory counts as formatted,
+    so after a crash the call can be repeated. Raises InvalidConfigError, InconsistentClusterIdError, OSError.
     """
     fs = fs or RealFileSystem()
     check_cluster_id(cluster_id)

@@ -1,8 +1,9 @@
 """Properties files as Kafka's operators write them, and ``-o key=value`` on top.
 
-The useful part of Java's format: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` begin a comment line;
-a backslash at the end of a line joins the next one; white space before a line is ignored, white space after a value is
-cut (Java keeps it, a common mistake). A key given twice is an error: Java would silently take the last one.
+The supported part of Java's format: ``key=value``, ``key: value`` or ``key value``. ``#`` and ``!`` begin a comment
+line. A backslash at the end of a line joins the next line. White space before a line is ignored. White space after a
+value is removed; Java keeps it, which is a common source of mistakes. A key that is given twice is an error; Java would
+silently take the last value.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ _SEPARATOR = re.compile(r"\s*[=:]\s*|\s+")
 
 
 class Properties(dict[str, str]):
-    """Keys and values with the place where each was set: ``set_in["num.partitions"] == "f.properties, line 3"``."""
+    """Keys and values, with the place where each key was set: ``set_in["num.partitions"] == "f.properties, line
+    3"``."""
 
     def __init__(self, values: Mapping[str, str] | None = None, *, set_in: Mapping[str, str] | None = None) -> None:
         super().__init__(values or {})
         self.set_in = dict(set_in or {})
 
     def overridden_by(self, others: Properties) -> Properties:
-        """These, and ``others`` on top of them."""
+        """Return these properties, overridden by ``others``."""
         return Properties(self | others, set_in=self.set_in | others.set_in)
 
 
 def parse_properties(text: str, *, where: str) -> Properties:
-    """The keys and values of ``text``. ``where`` (a file's name) goes into the errors; raises InvalidConfigError."""
+    """Parse the keys and values in ``text``. ``where`` (a file's name) appears in errors. Raises InvalidConfigError."""
     values = Properties()
     for number, line in _logical_lines(text):
         key, value = _split(line)
@@ -43,7 +45,7 @@ def parse_properties(text: str, *, where: str) -> Properties:
 
 
 def read_properties(path: Path) -> Properties:
-    """The keys and values of a file; InvalidConfigError when it cannot be read."""
+    """Read the keys and values of a properties file; raises InvalidConfigError when the file cannot be read."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"), where=str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -52,7 +54,7 @@ def read_properties(path: Path) -> Properties:
 
 
 def parse_overrides(overrides: Iterable[str]) -> Properties:
-    """``["key=value", ...]`` of a command line; the last one of a key wins."""
+    """Parse ``["key=value", ...]`` of a command line; the last value of a key applies."""
     values = Properties()
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -64,14 +66,14 @@ def parse_overrides(overrides: Iterable[str]) -> Properties:
 
 
 def format_properties(values: dict[str, str], *, comment: str = "") -> str:
-    """A file that parse_properties reads back."""
+    """Format properties as text that parse_properties can read."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"{key}={value}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """(number of its first line, text) of each line with content, continuations joined."""
+    """Iterate over (number of its first line, text) of each line with content; continuation lines are joined."""
     joined, first = "", 0
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()

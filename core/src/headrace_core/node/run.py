@@ -1,7 +1,7 @@
-"""Life of a server process: start, serve until SIGTERM or SIGINT, stop; a second signal interrupts the stop.
+"""Run a server process: start, serve until SIGTERM or SIGINT, stop. A second signal interrupts the stop.
 
-Exit codes: 0 stopped cleanly; 1 could not start, or failed (the reason is the last line of the log); 2 wrong command
-line; 130 the stop was interrupted.
+Exit codes: 0 after a clean stop; 1 if the process could not start or failed (the last line of the log says why); 2 for
+a wrong command line; 130 if a signal interrupted the stop.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .log_output import log_to_stderr
 
 logger = logging.getLogger("headrace.node")
 
-#: Whether this is the node's own process; False in a program with nodes inside it, such as a test.
+#: Whether this process runs only one node; False in a program that contains nodes, such as a test.
 _owns_process = False
 
-#: Serves until the event is set, then stops cleanly and returns.
+#: Function that runs a server until the event is set, then stops the server cleanly and returns.
 Serve = Callable[[NodeConfig, asyncio.Event], Awaitable[None]]
 
 
@@ -40,8 +40,9 @@ def main(
     serve: Callable[[], Serve],
     write_voters: Callable[[], WriteVoters] | None = None,
 ) -> int:
-    """Run the command line of a server; returns the exit code. ``serve`` and ``write_voters`` (a controller's, for
-    ``format``) are loaders, so that configuration errors do not wait for the server's imports."""
+    """Run a server program's command line; returns the exit code. ``serve`` and ``write_voters`` (for ``format`` of a
+    controller) import the server's code when they are called, so that configuration errors are reported before these
+    imports."""
     global _owns_process
     _owns_process = True
     log_to_stderr("info")
@@ -94,7 +95,7 @@ async def _run(serve: Serve, config: NodeConfig) -> int:
 
 
 class Server(Protocol):
-    """A broker or a coordinator. ``stop`` is allowed at any time, also when ``start`` failed or was cancelled."""
+    """A broker or a coordinator. ``stop`` may be called at any time, also when ``start`` failed or was cancelled."""
 
     async def start(self) -> None: ...
     async def run(self, stop: asyncio.Event) -> None: ...
@@ -102,7 +103,8 @@ class Server(Protocol):
 
 
 async def serve_until(server: Server, stop: asyncio.Event, *gc_thresholds: int) -> None:
-    """Start the server, run it until ``stop`` is set, then stop it cleanly; at once when this is cancelled."""
+    """Start the server, run it until ``stop`` is set, then stop it cleanly. If this task is cancelled, stop the server
+    at once."""
     starting = asyncio.create_task(server.start())
     stopping = asyncio.create_task(stop.wait())
     at_once = False
@@ -127,8 +129,9 @@ async def serve_until(server: Server, stop: asyncio.Event, *gc_thresholds: int) 
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard one: the usual 1,024 is for old programs with select(), and
-    log.open.files.max alone would use it up, leaving none for connections."""
+    """Raise the soft limit of file descriptors to the hard limit. The usual soft limit of 1,024 is meant for old
+    programs with select(). log.open.files.max alone would use up 1,024 descriptors and leave no descriptor for
+    connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -139,8 +142,9 @@ def raise_descriptor_limit() -> None:
 
 
 def settle_memory(*thresholds: int) -> None:
-    """Call once everything is imported and loaded: moves permanent objects out of the garbage collector's passes, which
-    keeps them short; ``thresholds``: of ``gc.set_threshold``. Does nothing in a process that is not the node's own."""
+    """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call this after all
+    imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. No effect in a process that contains several
+    nodes."""
     if not _owns_process:
         return
     gc.collect()

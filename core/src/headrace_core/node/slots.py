@@ -1,16 +1,18 @@
-"""Slots: nodes of one kind, all with the same configuration and the same volume, each with a directory of its own.
+"""Slots let several nodes of one role share a configuration and a volume; each node claims one slot, a directory of the
+volume.
 
     <slots.dir>/cluster.id       the cluster of the slots; written once, when the cluster is created
     <slots.dir>/slot-3/          one node's log directory; 3 is its node.id
     <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot
 
-Containers of a scaled service are alike: the slot distinguishes them, and identifies one after a restart. The kernel
-releases the lock at any end of the process, so nothing has to be cleaned up, and the next process finds the slot free,
-with its data.
+Containers of a scaled service are identical. The slot distinguishes the containers, and identifies a container again
+after a restart. The kernel releases the lock whenever the process ends, so no clean-up is needed, and the next process
+finds the slot free, with its data.
 
-A node takes the lowest free slot. With ``slots.host`` (a host name with ``{slot}`` in it) it takes the slot with its
-own name. A name then always leads to the same data, as controllers need, because they know each other by name.
-``cluster.id`` also distinguishes an empty volume from one that is not mounted: without it no slot is created.
+A node claims the lowest free slot. With ``slots.host`` (a host name that contains ``{slot}``), a node claims the slot
+whose host name is its own. A host name then always leads to the same data, which controllers need, because they know
+each other by name. The file ``cluster.id`` also distinguishes an empty volume from an unmounted one: without this file
+no slot is created.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from .properties import Properties
 
 CLUSTER_ID = "cluster.id"
 PLACEHOLDER = "{slot}"
-#: How long to wait for a node's slot by name (its last process may be stopping), and for its name.
+#: How long a node waits for the slot with its host name (the slot's last process may be stopping), and for the name
+#: itself to resolve.
 WAIT_S = 60.0
 LOOKUP_S = 60.0
 _POLL_S = 0.1
@@ -42,7 +45,7 @@ _ANY_PORT = 9
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A claimed slot; ``descriptor`` holds the lock, and stays open while the process lives."""
+    """A claimed slot; ``descriptor`` holds the slot's lock, and stays open while the process lives."""
 
     number: int
     path: Path
@@ -55,8 +58,8 @@ def claim_configured(
     role: str,
     write_voters: Callable[[], WriteVoters] | None,
 ) -> tuple[Properties, Slot] | None:
-    """Claim a slot if ``properties`` has slots.dir: returns the properties with ``{slot}`` filled in, and node.id and
-    log.dirs of the slot, which is formatted if it is new. Raises InvalidConfigError, and the errors of
+    """Claim a slot if ``properties`` has slots.dir, and format a new slot. Returns the slot, and the properties with
+    ``{slot}`` filled in and with the slot's node.id and log.dirs. Raises InvalidConfigError, and the errors of
     format_directories."""
     root = properties.get("slots.dir")
     if not root:
@@ -76,7 +79,7 @@ def claim_configured(
 
 
 def filled_in(properties: Properties, slot: Slot) -> Properties:
-    """``properties`` for ``slot``."""
+    """Return ``properties`` with the values of ``slot`` filled in."""
     values = {key: value.replace(PLACEHOLDER, str(slot.number)) for key, value in properties.items()}
     where = f"slot {slot.number} of slots.dir={properties['slots.dir']}"
     own = {"node.id": str(slot.number), "log.dirs": str(slot.path)}
@@ -84,7 +87,8 @@ def filled_in(properties: Properties, slot: Slot) -> Properties:
 
 
 def read_cluster_id(root: Path) -> str:
-    """The cluster of these slots; InvalidConfigError: not written yet, or the volume is missing."""
+    """Read the cluster id of the slots; raises InvalidConfigError if the file is not written yet or the volume is not
+    mounted."""
     try:
         text = (root / CLUSTER_ID).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -102,7 +106,8 @@ def read_cluster_id(root: Path) -> str:
 
 
 def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
-    """Slot ``number``, once no process has it; InvalidConfigError after ``wait_s`` seconds."""
+    """Claim slot ``number``, and wait while another process has it; raises InvalidConfigError after ``wait_s``
+    seconds."""
     deadline = time.monotonic() + wait_s
     while True:
         slot = _try(root, number)
@@ -117,7 +122,7 @@ def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
 
 
 def claim_any(root: Path, *, most: int) -> Slot:
-    """The lowest free slot. InvalidConfigError: all ``most`` of them are taken."""
+    """Claim the lowest free slot; raises InvalidConfigError if all ``most`` slots are taken."""
     for number in range(1, most + 1):
         slot = _try(root, number)
         if slot is not None:
@@ -139,8 +144,8 @@ def _try(root: Path, number: int) -> Slot | None:
 
 
 def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[], WriteVoters] | None = None) -> None:
-    """Format a new slot. A controller's waits until `headrace quorum add`: only the creation of the cluster may name
-    first voters, and has formatted their slots before."""
+    """Format a new slot. A controller in a new slot is no voter until `headrace quorum add`: only the creation of the
+    cluster may name first voters, and it has already formatted their slots."""
     if (slot.path / FILE_NAME).exists():
         return
     joins = role == "controller"
@@ -162,10 +167,10 @@ def own_number(
     is_mine: Callable[[str], bool] | None = None,
     wait_s: float = LOOKUP_S,
 ) -> int:
-    """The number N of 1 to ``most`` for which ``host``, with N for ``{slot}``, leads to this machine.
+    """Find the number N from 1 to ``most`` for which ``host``, with N in place of ``{slot}``, resolves to this machine.
 
-    All names are looked up at the same time, repeatedly for ``wait_s`` seconds: some nodes may be missing, and name
-    servers answer late then. InvalidConfigError: no such name.
+    All names are looked up at the same time, repeatedly for ``wait_s`` seconds, because some nodes may be missing and
+    name servers respond late for missing names. Raises InvalidConfigError if no name resolves to this machine.
     """
     if PLACEHOLDER not in host:
         raise InvalidConfigError(
@@ -201,8 +206,9 @@ def _addresses_of(name: str) -> set[str]:
 
 
 def _is_mine(address: str) -> bool:
-    """Whether this machine has ``address``: then packets to it have it as source. (Binding also works with foreign
-    addresses, where net.ipv4.ip_nonlocal_bind is set.) False for the address of all, and for a group's."""
+    """Whether this machine has ``address``: packets to an own address have the same address as their source. (A test by
+    binding would accept foreign addresses where net.ipv4.ip_nonlocal_bind is set.) False for the wildcard address and
+    for multicast addresses."""
     there = ipaddress.ip_address(address.partition("%")[0])
     if there.is_unspecified or there.is_multicast:
         return False

@@ -3,8 +3,8 @@
     {"role": "controller", "node_id": 1, "pid": 4711, "started_at_ms": 1700000000000,
      "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"}}
 
-Written when the node serves, removed when it stops cleanly. After a kill it stays, so compare the pid. It is a
-convenience: no decision depends on it.
+A node writes the file when it begins to serve, and removes the file in a clean stop. After a kill the file stays, so
+readers must compare the pid. The file is a convenience: no decision depends on it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class RuntimeState:
 
 
 def write_state(path: str, state: RuntimeState) -> None:
-    """Write it atomically (rename); no fsync: after a power loss it would be wrong anyhow."""
+    """Write the state file atomically (by rename), without fsync, because after a power loss its contents would be
+    wrong anyway."""
     temporary = Path(f"{path}.tmp")
     temporary.write_text(json.dumps(asdict(state)) + "\n")
     temporary.replace(path)
 
 
 def read_state(path: str) -> RuntimeState | None:
-    """The state, or None when it is missing or incomplete."""
+    """Read the state file; None when the file is missing or incomplete."""
     try:
         return RuntimeState(**json.loads(Path(path).read_text()))
     except (OSError, ValueError, TypeError):

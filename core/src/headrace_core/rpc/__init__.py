@@ -1,6 +1,6 @@
 """gRPC plumbing for every service and client. Import this package before ``grpc`` (see environment.py).
 
-The server side is ``headrace_core.rpc.server``, imported separately: clients do not need it.
+The server's code is in ``headrace_core.rpc.server``, which is imported separately because clients do not need it.
 """
 
 from . import environment as environment  # first: it sets environment variables that grpc reads at its import

@@ -1,7 +1,7 @@
-"""Channels: targets, purposes, message sizes.
+"""gRPC channels: their targets, purposes and message sizes.
 
-gRPC shares one TCP connection among channels whose target and options are equal. Bulk data on a connection delays
-everything else on it, so each *purpose* gets an option value of its own, and with it a connection of its own.
+gRPC shares one TCP connection among channels whose target and options are equal. Bulk data delays all other calls on
+the same connection. So each *purpose* has a different option value, and therefore a separate connection.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import itertools
 import grpc
 import grpc.aio
 
-#: Above every limit that Headrace enforces (socket.request.max.bytes is 100 MiB), so that a record too large gets a
-#: typed error and never gRPC's RESOURCE_EXHAUSTED.
+#: gRPC's message limit is above every limit that Headrace enforces (socket.request.max.bytes is 100 MiB). So a record
+#: that is too large gets a typed error and never gRPC's RESOURCE_EXHAUSTED.
 MAX_MESSAGE_BYTES = 112 * 1024 * 1024
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -37,13 +37,13 @@ class ChannelPurpose(enum.StrEnum):
     CATCH_UP = "catch-up"  # replication of replicas far behind
 
 
-#: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout: when a machine vanishes, unacknowledged heartbeats
-#: end its connections so soon. One connection for each channel: its creator closes it.
+#: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so when a machine fails, unacknowledged heartbeats
+#: end its connections after this time. Each of these channels has a separate connection, which closes with the channel.
 _PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
 
-#: For connections with little traffic. gRPC measures bandwidth times delay with pings whenever data has arrived, to
-#: size the flow-control window. Each ping sets timers and wakes threads on both sides: a third of the cost of an idle
-#: broker. A large initial window replaces the measurement.
+#: Options for connections with little traffic. To size its flow-control window, gRPC measures bandwidth times delay
+#: with a ping whenever data has arrived. Each ping sets timers and wakes threads on both sides; these pings are a third
+#: of the cost of an idle broker. A large initial window replaces the measurement.
 UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
@@ -53,14 +53,15 @@ _UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.
 _BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
 
 
-#: So many channels of a process, created one after the other, share a connection where gRPC allows it. Each has one or
-#: two lasting calls, and a broker accepts 100 on a connection: gRPC would keep the next one waiting forever.
+#: Limit of the channels of a process that may share one connection. Each channel has one or two long-lived calls, and a
+#: broker accepts 100 calls on a connection: gRPC would let any further call wait forever.
 CHANNELS_PER_CONNECTION = 40
 _channels = itertools.count()
 
 
 def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
-    """A channel to ``host:port``. It connects lazily and reconnects by itself; the caller closes it."""
+    """Open a channel to ``host:port``. The channel connects at its first call and reconnects by itself; the caller
+    closes it."""
     options: dict[str, int | str] = {
         **dict(COMMON_OPTIONS),
         "headrace.purpose": purpose.value,

@@ -1,32 +1,34 @@
-"""The client's side of a bidirectional call, the twin of streams.py: one task reads, one task writes, and neither is
-cancelled while gRPC holds what it awaits.
+"""The client's side of a bidirectional call (streams.py has the server's side). One task reads and one task writes, and
+neither task is cancelled while it awaits a gRPC operation.
 
     stream = Duplex(address, ChannelPurpose.PRODUCE, lambda channel: ProduceStub(channel).Produce())
     await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
 
-``run`` gives each of its parts a task. The first part that ends, ``cancel``, and the caller's cancellation end the
-call. A part that reads or writes then ends with the call; any other part is cancelled where it waits. ``run`` returns
-when no task, call or connection is left, so the caller may start the next stream at once.
+``run`` runs each of its parts in a task. The call ends with the first part that ends, with ``cancel``, or when the
+caller is cancelled. A part that reads or writes then ends with the call; any other part is cancelled. ``run`` returns
+when all tasks, the call and the connection have ended, so the caller may start the next stream at once.
 
-A stream has a connection of its own, which ends with the stream. A channel that was kept would answer from memory for
-up to a second after failed attempts, though the server may be back.
+Each stream has a separate connection, which ends with the stream. After failed attempts, a reused channel would fail
+calls for up to a second without trying to connect, although the server may be available again.
 
-Behaviour of grpc.aio (1.85), and what this class does about it:
+This class works around this behaviour of grpc.aio (1.85):
 
-* It leaks the native memory of an operation whose awaiter is cancelled (gRPC issue 43360): the reason for the rule
-  above.
-* A write that waits for a connection does not learn that its call was cancelled. ``connected`` waits instead: it holds
-  nothing of gRPC's, so ``run`` may cancel it.
-* ``wait_for_connection`` may return after a failed attempt. ``connected`` checks the channel's state, too.
-* A write that meets the end of the stream replaces the server's status by INTERNAL. When the status came first, the
-  call's done callback records it. When it comes after the write has failed, gRPC does not report it, so ``read`` and
-  ``write`` poll for it. Either way they raise the server's error.
-* A cancelled call raises CancelledError in the tasks that read or write, though they were not cancelled; so does a
-  closed channel. Here this is a NetworkError; a CancelledError always means that the task was cancelled.
-* A message that is no valid protobuf message is read as None. Here this is a NetworkError, and ends the call.
+* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). So no such task
+  is cancelled.
+* A write that waits for a connection does not learn that its call was cancelled. So a part awaits ``connected`` first,
+  which ``run`` may cancel because it awaits no gRPC operation.
+* ``wait_for_connection`` may return after a failed attempt. So ``connected`` also checks the channel's state.
+* A write after the end of the stream replaces the server's status by INTERNAL. If the status arrived before the write,
+  the call's done callback records it. If the status arrives after the write has failed, gRPC does not report it, so
+  ``read`` and ``write`` poll for the status. In both cases ``read`` and ``write`` raise the server's error.
+* A cancelled call or a closed channel raises CancelledError in the tasks that read or write, although these tasks were
+  not cancelled. This class raises NetworkError instead, so that CancelledError always means that the task was
+  cancelled.
+* A message that is no valid protobuf message is read as None. This class raises NetworkError instead, and ends the
+  call.
 
-The parts order and match the answers. A write returns when gRPC has taken the message, and waits while the server does
-not read (flow control), so unsent messages wait in the writing part.
+The parts match responses to requests themselves. A write returns when gRPC has taken the message, and waits while the
+server does not read (flow control), so unsent messages wait in the writing part.
 """
 
 from __future__ import annotations
@@ -47,34 +49,35 @@ Response = TypeVar("Response")
 
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
-#: The status details after a failed write. gRPC fails a write when the stream has ended, so the server's own status is
-#: on its way. The stream polls for it every so many seconds, so many times.
+#: Status details of a failed write. gRPC fails a write when the stream has ended, so the server's status will arrive
+#: soon. Below are the interval in seconds and the number of polls for that status.
 _FAILED_WRITE = "Internal error from Core"
 _LOOK_S, _LOOKS = 0.01, 100
 
 
 class Duplex(Generic[Request, Response]):
-    """One call. All methods but ``cancel`` and ``run`` are for the parts of ``run``, and raise a HeadraceError when the
-    stream is over. At most one part reads, at most one writes."""
+    """One bidirectional call. Only the parts of ``run`` call the other methods, except ``cancel``; these methods raise
+    a HeadraceError when the stream is over. At most one part reads, and at most one part writes."""
 
     __slots__ = ("_busy", "_call", "_cancelled", "_channel", "_status", "_why", "address", "ended")
 
     def __init__(
         self, address: str, purpose: ChannelPurpose, open_call: Callable[[grpc.aio.Channel], grpc.aio.StreamStreamCall]
     ) -> None:
-        """Dial ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel."""
+        """Connect to ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel."""
         self.address = address
-        self.ended = False  #: The call is over: later writes are surely not sent.
+        self.ended = False  #: Whether the call is over, so that later writes are certainly not sent.
         self._channel = open_channel(address, purpose)
         self._call = open_call(self._channel)
         self._call.add_done_callback(self._note_status)
         self._status: grpc.aio.AioRpcError | None = None
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
-        self._busy: set[asyncio.Task[Any] | None] = set()  #: Tasks that await a gRPC operation.
+        #: Tasks that await a gRPC operation, and so must not be cancelled.
+        self._busy: set[asyncio.Task[Any] | None] = set()
 
     def cancel(self, why: HeadraceError | None = None) -> None:
-        """End the call; ``run`` raises ``why`` (default: a NetworkError). No effect after its end."""
+        """End the call; ``run`` then raises ``why`` (default: a NetworkError). No effect after the end of the call."""
         if not self._cancelled.done():
             self.ended = True
             self._why = why or self._given_up()
@@ -82,15 +85,16 @@ class Duplex(Generic[Request, Response]):
             self._call.cancel()
 
     async def run(self, *parts: Coroutine[Any, Any, None]) -> None:
-        """Run the parts until one of them ends; returns when it returned, raises its error."""
+        """Run the parts until one part ends; then return if that part returned, or raise its error."""
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait([*tasks, self._cancelled], return_when=asyncio.FIRST_COMPLETED)
             first = next((task for task in tasks if task.done()), None)
             why, self._why = self._why, None
-        finally:  # in a task of its own, so that a second cancellation leaves nothing behind
+        finally:  # in a separate task, so that a second cancellation does not interrupt the clean-up
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        # The traceback of an error raised here keeps this frame, which would keep the tasks and their exceptions.
+        # Drop the tasks: the traceback of an error raised below keeps this frame, and the frame would keep the tasks
+        # and their exceptions.
         del tasks
         if why is not None:
             raise why
@@ -113,7 +117,7 @@ class Duplex(Generic[Request, Response]):
         del self._call, self._channel
 
     async def connected(self) -> None:
-        """Wait for the connection; await it before the first write. A failure here had no effect."""
+        """Wait for the connection; await this before the first write. If it fails, no request was sent."""
         try:
             await self._call.wait_for_connection()
         except _ENDED:
@@ -127,11 +131,12 @@ class Duplex(Generic[Request, Response]):
             raise NetworkError(f"{self.address}: the connection failed")
 
     async def write(self, request: Request) -> None:
-        """Send ``request``; waits while the server does not read. When it raises, the server may have it."""
+        """Send ``request``; waits while the server does not read. After an error the server may still have received the
+        request."""
         await self._unless_ended(self._call.write(request))
 
     async def read(self) -> Response:
-        """The next message."""
+        """Return the next message from the server."""
         message = await self._unless_ended(self._call.read())
         if message is None:
             raise NetworkError(f"{self.address}: the server sent a message that is not a valid protobuf message")
@@ -140,11 +145,12 @@ class Duplex(Generic[Request, Response]):
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
-        """Tell the server that no more requests follow. The server's end of the stream still has to be read."""
+        """Tell the server that no more requests follow. The caller must still read until the server ends the stream."""
         await self._unless_ended(self._call.done_writing())
 
     async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:
-        """The result of gRPC's ``operation``. Its exceptions are not chained: their frames would keep the call."""
+        """Return the result of a gRPC operation. Exceptions of gRPC are not chained, because their frames would keep
+        the call."""
         task = asyncio.current_task()
         self._busy.add(task)
         try:
@@ -163,14 +169,14 @@ class Duplex(Generic[Request, Response]):
         return result
 
     def _note_status(self, call: grpc.aio.Call) -> None:
-        """The call is over, and its status is known: gRPC's coroutines return at once."""
+        """Record the status of a call that is over; gRPC's coroutines return at once then."""
         self.ended = True
         self._status = grpc.aio.AioRpcError(
             _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())
         )
 
     async def _ended(self) -> HeadraceError:
-        """Why the call is over."""
+        """Return the error that says why the call is over."""
         for _ in range(_LOOKS):
             if self._cancelled.done() or self._status is None or self._status.details() != _FAILED_WRITE:
                 break
@@ -194,7 +200,7 @@ def _is_cancelled() -> bool:
 
 
 def _now(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that does not wait."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,18 +1,20 @@
-"""Process-wide settings that must be made early.
+"""Process-wide settings that must be made before other imports.
 
-``GRPC_EXPERIMENTS``: on grpcio 1.85 the event engine's client and listener cost a third of the requests per second and
-0.2 ms of latency; measure again at each upgrade of grpcio. Effective only before grpc is imported.
+``GRPC_EXPERIMENTS``: the event engine's client and listener of grpcio 1.85 reduce the requests per second by a third
+and add 0.2 ms of latency, so both are switched off. Measure again at each upgrade of grpcio. The variable works only if
+it is set before grpc is imported.
 
-``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take its pollers apart in the child. One fork in ten beside an open
-client aborted there (SIGABRT) before it became another program: ``subprocess`` with a ``preexec_fn``, which is how
-PySpark starts Java. Without them such a child works, and the SDK handles a child that stays Python
-(engine/io_thread.py). Effective only before gRPC is first used.
+``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take gRPC's pollers apart in the child. With an open client, one fork
+in ten aborted in the child (SIGABRT) before it could start another program; PySpark starts Java like this
+(``subprocess`` with a ``preexec_fn``). Without the fork handlers such a child works. The SDK itself handles a child
+that continues in Python (engine/io_thread.py). The variable works only before gRPC is first used.
 
-``tune_malloc``: record batches are large short-lived buffers. By default glibc maps and unmaps each, and the kernel
-zeroes its pages every time. Only our own processes call it; a library must not change its host's allocator.
+``tune_malloc``: record batches are large short-lived buffers. By default glibc maps and unmaps each buffer, and the
+kernel zeroes the buffer's pages every time. Only Headrace's server processes call this function, because a library must
+not change the allocator of the program that uses it.
 
-``tune_interpreter``: a thread that returns from a flush waits for the GIL until the event loop releases it, which a
-busy loop does every switch interval: 5 ms by default, many times the flush.
+``tune_interpreter``: a thread that returns from a flush waits until the event loop releases the GIL. A busy loop
+releases the GIL once every switch interval, by default 5 ms, which is many times the duration of a flush.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 
 
 def tune_malloc() -> bool:
-    """Keep large buffers in the heap instead of mapping each. False where libc has no mallopt."""
+    """Let malloc keep large buffers in the heap instead of mapping each buffer. Returns False where libc has no
+    mallopt."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -44,5 +47,6 @@ def tune_malloc() -> bool:
 
 
 def tune_interpreter() -> None:
-    """Give threads that return from the disk the interpreter soon. For a server's process."""
+    """Shorten the switch interval, so that threads that return from the disk soon get the GIL. Only for server
+    processes."""
     sys.setswitchinterval(0.0005)

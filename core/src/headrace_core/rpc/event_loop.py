@@ -1,13 +1,13 @@
-"""Event loop of our own threads: uvloop's (libuv) where available, else asyncio's.
+"""The event loop of Headrace's threads: uvloop's (libuv) where available, else asyncio's.
 
 Measured with one record in flight at three replicas, everything flushed: 16 % less from send to receive and 18 % less
 CPU on the nodes (docs/performance/replicas.md). A user's own loop is never changed.
 
-What differs, and is allowed for: timers are of whole milliseconds, and ``loop.time()`` is the time at which the loop's
-pass began. So no deadline of less than a millisecond is set on a loop, and nothing is measured by its clock.
+uvloop differs from asyncio in two ways: timers have whole milliseconds, and ``loop.time()`` is the time at which the
+loop's present pass began. So code sets no timer below a millisecond, and measures no durations with the loop's clock.
 
-**Threads.** A loop of ours has its threads for blocking work (``asyncio.to_thread``) from the start. asyncio's own pool
-grows with each call that overlaps another one, for hours: then nothing tells a leak of threads from a busy moment.
+**Threads.** The loop starts its threads for blocking work (``asyncio.to_thread``) at once. asyncio's default pool grows
+with each call that overlaps another call, so a leak of threads could not be told from a busy moment.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ except ImportError:  # Windows, PyPy: https://github.com/MagicStack/uvloop build
     uvloop = None  # type: ignore[assignment]
 
 
-#: Threads for blocking work of a loop: snapshots of the metadata, compression in the SDK, memory given back.
+#: Number of threads for a loop's blocking work: metadata snapshots, compression in the SDK, returning memory to the
+#: system.
 BLOCKING_THREADS = 4
 
 
 class StartedThreads(ThreadPoolExecutor):
-    """A pool whose threads all start with it, so that their number does not depend on the load."""
+    """A thread pool that starts all threads when it is created, so that the number of threads does not depend on the
+    load."""
 
     def __init__(self, size: int, name: str) -> None:
         super().__init__(size, thread_name_prefix=name)
@@ -38,7 +40,7 @@ class StartedThreads(ThreadPoolExecutor):
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop for a thread of ours; the caller closes it."""
+    """Create an event loop for one of Headrace's threads; the caller closes the loop."""
     loop: asyncio.AbstractEventLoop = asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
     loop.set_default_executor(StartedThreads(BLOCKING_THREADS, "blocking"))
     return loop

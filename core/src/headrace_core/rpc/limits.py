@@ -1,11 +1,11 @@
-"""Size limits of requests: a table of every call, and the check of a request's bytes against it.
+"""Size limits of requests: a table with every call, and the check of a request's bytes against the table.
 
-A listener checks a request before it parses it (see receiving.py): 14 MiB of unknown topic names would cost the event
-loop seconds, and two bytes on the wire become an object of a hundred. A repeated field without a line here fails a
-test, and docs/reference/limits.md has this table in words.
+A listener checks a request before it parses the request (see receiving.py): 14 MiB of unknown topic names would block
+the event loop for seconds, and two bytes on the wire can become an object of a hundred bytes. A test fails if the table
+lacks a repeated field. The page docs/reference/limits.md describes the table.
 
-The check reads field headers only (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
-the limits bound its cost, not the request.
+The check reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
+the limits, and not the size of the request, bound the cost of the check.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from ..errors import HeadraceError, InvalidRequestError
 Item = TypeVar("Item")
 
 KIB, MIB = 1024, 1024 * 1024
-ITEMS_MAX = 10_000  #: Items of one kind in a request, unless the table says otherwise.
-NAME_BYTES_MAX = 32_767  #: Bytes of one name: topic, group, member, host. Kafka's limit of a string.
-REQUEST_BYTES_MAX = 8 * MIB  #: Bytes of one request, unless the table says otherwise.
-#: Partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka bounds only their
-#: bytes. 2,000 is Kafka's limit of one answer to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
+ITEMS_MAX = 10_000  #: Limit of the items of one kind in a request, unless the table has another limit.
+#: Limit of the bytes of one name (topic, group, member, host), which is Kafka's limit of a string.
+NAME_BYTES_MAX = 32_767
+REQUEST_BYTES_MAX = 8 * MIB  #: Limit of the bytes of one request, unless the table has another limit.
+#: Limit of the partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka
+#: limits only the bytes of these requests. 2,000 is Kafka's limit for a response to DescribeTopicPartitions
+#: (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
-#: Bytes of records in one Produce request: the default of socket.request.max.bytes. A producer combines no more batches
-#: at any max.request.size; one larger batch goes alone.
+#: Limit of the bytes of records that a producer combines in one Produce request, whatever its max.request.size; a
+#: larger batch is sent alone. The number is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
-#: A batch may have up to socket.request.max.bytes; the listener's own limit applies (see server.py).
+#: No limit in this table: a batch may have up to socket.request.max.bytes, which the listener enforces (see server.py).
 _BULK = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one call. ``items``: dotted path of a repeated field -> its items in a request."""
+    """Limits of one call. ``items``: the limit of items in a request, by the dotted path of the repeated field."""
 
     items: Mapping[str, int] = field(default_factory=dict)
     bytes_max: int = REQUEST_BYTES_MAX
@@ -46,7 +48,7 @@ def _items(*paths: str, most: int = ITEMS_MAX, **more: int) -> dict[str, int]:
 
 _NONE = RequestLimits(bytes_max=64 * KIB)
 
-#: Service/Method -> its limits. Every call of every listener, internal ones too.
+#: Limits by "Service/Method", for every call of every listener, also of internal listeners.
 LIMITS: Mapping[str, RequestLimits] = {
     "Metadata/GetMetadata": RequestLimits(_items("topics")),
     "Metadata/WatchMetadata": RequestLimits(_items("topics")),
@@ -133,21 +135,23 @@ LIMITS: Mapping[str, RequestLimits] = {
 
 
 def limit_of(method: str, path: str) -> int:
-    """Items at ``path`` that one request of ``method`` may have."""
+    """Return how many items at ``path`` one request of ``method`` may have."""
     return LIMITS[method].items[path]
 
 
 def pages(items: Sequence[Item], most: int = ITEMS_MAX) -> Iterator[Sequence[Item]]:
-    """``items`` in parts that fit into a request; one empty part for none."""
+    """Split ``items`` into parts that fit into a request each; without items, yield one empty part."""
     for start in range(0, max(len(items), 1), most):
         yield items[start : start + most]
 
 
 class RequestCheck:
-    """The limits of one call, compiled for its requests' bytes. ``descriptor``: of its request message."""
+    """Checks the bytes of one call's requests against the call's limits. ``descriptor``: descriptor of the request
+    message."""
 
     def __init__(self, method: str, descriptor: Any) -> None:
-        """``method``: "Service/Method". LookupError: the table has no such call, so it must not be served."""
+        """``method``: "Service/Method". Raises LookupError for a call that is not in the table, because such a call
+        must not be served."""
         if method not in LIMITS:
             raise LookupError(f"{method} has no limits: add its row to LIMITS, run tools/limits_docs.py generate")
         self._method = method
@@ -158,7 +162,7 @@ class RequestCheck:
         self._smallest = min(self._most, default=_BULK)
 
     def __call__(self, data: bytes) -> HeadraceError | None:
-        """The error of a request with these bytes; None: none that is visible without parsing."""
+        """Return the error of a request with these bytes; None if no error is visible without parsing."""
         limits, size = self._limits, len(data)
         if size > limits.bytes_max:
             return InvalidRequestError(
@@ -191,7 +195,7 @@ class RequestCheck:
                     size, at = _varint(data, at, size)
                 if step is not None:
                     if step.count >= 0:
-                        # Packed numbers: one byte of each has no continuation bit.
+                        # Count packed numbers by the bytes without a continuation bit: each number has one such byte.
                         added = len(data[at : at + size].translate(None, _CONTINUED)) if step.is_packed else 1
                         counts[step.count] += added
                         if counts[step.count] > most[step.count]:
@@ -217,7 +221,7 @@ class RequestCheck:
                 at += 4
             elif kind == 1:
                 at += 8
-            else:  # groups: neither our clients nor proto3 send one, and items behind it could not be counted
+            else:  # groups: proto3 does not have them, and items after a group could not be counted
                 return InvalidRequestError(
                     f"{self._method}: the request is not a valid protobuf message: a field of wire type {kind}"
                 )
@@ -231,7 +235,8 @@ class RequestCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Action at a field: ``count`` is the index of its limit, or -1; ``inner`` the plan of a message in it."""
+    """How to check a field: ``count`` is the index of the field's limit, or -1; ``inner`` is the plan of a message in
+    the field."""
 
     name: str
     count: int
@@ -241,15 +246,17 @@ class _Step:
 
 
 _CONTINUED = bytes(range(128, 256))
-#: Strings whose length has its own rule: values of configurations, metadata of commits, paths.
+#: String fields that are no names, because another rule limits their length: configuration values, metadata of commits,
+#: paths.
 _NOT_NAMES = ("value", "metadata", "path", "message")
-#: FieldDescriptor.TYPE_STRING, TYPE_BYTES.
+#: The numbers of FieldDescriptor.TYPE_STRING and TYPE_BYTES.
 _TYPE_STRING, _TYPE_BYTES = 9, 12
 
 
 def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int, _Step]:
-    """Fields of a message that are counted or are names. Inner messages are included where they have counted fields:
-    other names may be as long as ``bytes_max`` allows, and checking them would visit every field of every item."""
+    """Plan the check of a message: the fields that are counted, and the fields that are names. Inner messages are
+    included only where they have counted fields. Names in other inner messages may be as long as ``bytes_max`` allows,
+    because a check would visit every field of every item."""
     plan: dict[int, _Step] = {}
     for each in descriptor.fields:
         path = f"{prefix}{each.name}"
@@ -265,7 +272,7 @@ def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int
 
 
 def _varint(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """(value, end position) of a varint whose first byte, at ``at - 1``, is ``first``."""
+    """Read a varint whose first byte, at ``at - 1``, is ``first``; returns (value, end position)."""
     value, shift = first & 127, 7
     while True:
         byte = data[at]

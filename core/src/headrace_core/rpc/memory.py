@@ -1,8 +1,9 @@
 """Return memory to the operating system after large refused requests.
 
-Our processes keep freed buffers in the heap (``tune_malloc``), because record batches need them again at once. After
-large refused requests they are not needed, so a thread trims the heap: when none has come for ``QUIET_S``, and every
-``PAUSE_S`` while they do. (Returned pages cost a fault each when the next one comes.)
+Server processes keep freed buffers in the heap (``tune_malloc``), because record batches soon need them again. After
+large refused requests, the buffers are not needed, so a thread trims the heap. It does so ``QUIET_S`` after the last
+such request, and every ``PAUSE_S`` while such requests continue. (Each returned page costs a page fault at its next
+use.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _first_s = 0.0
 
 
 def give_memory_back() -> None:
-    """Have the heap trimmed soon. In an event loop; repeated calls delay it."""
+    """Schedule a trim of the heap. Call this in an event loop; repeated calls delay the trim."""
     global _due, _first_s
     loop = asyncio.get_running_loop()
     now_s = loop.time()
@@ -39,7 +40,7 @@ def _trim_on_thread() -> None:
 
 
 def trim() -> bool:
-    """Trim the heap now. False where libc cannot."""
+    """Trim the heap now; returns False where libc has no malloc_trim or no memory was returned."""
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):

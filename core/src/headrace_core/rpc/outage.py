@@ -1,4 +1,5 @@
-"""Retries and log lines while a node cannot reach another: a warning soon, one every ten seconds, a line at the end."""
+"""Retries and log lines while a node cannot reach another node: a first warning, a warning every ten seconds, a line at
+the end."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ import random
 import time
 from collections.abc import Callable
 
-_GRACE_S = 1.0  #: Time for a peer that starts at the same time, before the first warning ...
+_GRACE_S = 1.0  #: Time before the first warning, because the peer may be starting at the same time ...
 _EVERY_S = 10.0  #: ... and interval of the warnings.
 
 
 class Outage:
-    """Call ``failed`` or ``over`` after each attempt; ``over`` costs one comparison."""
+    """Logs an outage of a peer. Call ``failed`` or ``over`` after each attempt; ``over`` costs one comparison."""
 
     def __init__(
         self,
@@ -22,7 +23,7 @@ class Outage:
         whom: str = "the controller",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``what`` begins the lines: the attempted action. ``clock``: seconds."""
+        """``what``: the attempted action, with which each log line begins. ``clock``: returns seconds."""
         self._logger = logger
         self._what = what
         self._whom = whom
@@ -31,7 +32,7 @@ class Outage:
         self._logged_s: float | None = None
 
     def failed(self, address: str, error: object) -> None:
-        """An attempt at ``address`` (``host:port``) has failed."""
+        """Record that an attempt at ``address`` (``host:port``) failed."""
         now_s = self._clock()
         if self._since_s is None:
             self._since_s = now_s
@@ -49,7 +50,7 @@ class Outage:
         )
 
     def over(self) -> None:
-        """It works (again)."""
+        """Record a successful attempt, which ends an outage."""
         if self._since_s is None:
             return
         if self._logged_s is not None:
@@ -60,7 +61,8 @@ class Outage:
 class Backoff:
     """Pauses between retries: doubling, with jitter, bounded (Kafka's retry.backoff.ms, KIP-580).
 
-    ``next_s()`` is the next one in seconds; call ``reset()`` after a success. The jitter spreads many clients' retries.
+    ``next_s()`` returns the next pause in seconds; call ``reset()`` after a success. The jitter spreads the retries of
+    many clients.
     """
 
     def __init__(self, *, first_ms: float = 50, most_ms: float = 1_000, rng: random.Random | None = None) -> None:

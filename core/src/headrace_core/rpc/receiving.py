@@ -1,8 +1,9 @@
-"""Receive requests: check them against the limits before parsing, with their size, never an exception.
+"""Receive requests: check each request against the limits before it is parsed, and never raise an exception in the
+deserializer.
 
-gRPC calls a deserializer with a message's bytes. When it raises, grpc.aio ends a unary call with UNKNOWN and a stack
-trace; on a client's side it returns None. So ours always returns an ``Arrival``, and the call's own code ends the call
-with the typed error in it.
+gRPC calls a deserializer with a message's bytes. When the deserializer raises, grpc.aio ends a unary call with UNKNOWN
+and a stack trace; on a client's side a read returns None. So Headrace's deserializer always returns an ``Arrival``, and
+the handler ends the call with the typed error in the ``Arrival``.
 """
 
 from __future__ import annotations
@@ -20,33 +21,37 @@ from ..errors import HeadraceError, InvalidRequestError
 from .limits import RequestCheck
 from .memory import give_memory_back
 
-#: Bytes of refused requests that a listener receives a second, over all connections. Receiving a MiB holds the event
-#: loop for one to two milliseconds, so repeated refused requests cost it less than one percent.
+#: Limit of the bytes of refused requests that a listener receives per second, over all connections. Receiving 1 MiB
+#: blocks the event loop for one to two milliseconds, so refused requests cost the loop less than one percent of its
+#: time.
 REFUSED_BYTES_PER_S = 4 * 1024 * 1024
-#: Smaller requests need no penalty. The longest penalty.
+#: Size in bytes below which a refused request gets no penalty, and the longest penalty in seconds.
 PENALIZED_BYTES_MIN, PENALTY_S_MAX = 64 * 1024, 30.0
-LARGE_REFUSED_BYTES = 1024 * 1024  #: Memory of a refused request of this size is returned (memory.py).
-ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay of an answer to a refused request.
+#: Size from which the memory of a refused request is returned to the system (memory.py).
+LARGE_REFUSED_BYTES = 1024 * 1024
+ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay of the response to a refused request.
 
 
 class Penalties:
-    """Connections of one listener that sent large refused requests: their next requests are read late.
+    """Delays the next requests of connections that sent large refused requests to a listener.
 
     The penalties of all connections follow one another, so many such connections cost no more than one. Unread bytes
-    stay in gRPC's flow-control window, and then with the client.
+    stay in gRPC's flow-control window, or with the client if the window is full.
     """
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, give_back: Callable[[], object] = give_memory_back
     ) -> None:
-        """``give_back``: called after a request so large that its memory should be returned."""
+        """``give_back``: called after a refused request that is so large that its memory should be returned to the
+        system."""
         self._clock = clock
         self._give_back = give_back
         self._until_s: dict[str, float] = {}
         self._free_s = 0.0
 
     def add(self, peer: str, size: int) -> float:
-        """``peer``, a connection, sent ``size`` refused bytes; returns for how many seconds it is not read."""
+        """Add a penalty to the connection ``peer``, which sent ``size`` refused bytes; returns for how many seconds the
+        connection is not read."""
         if size < PENALIZED_BYTES_MIN:
             return 0.0
         if size >= LARGE_REFUSED_BYTES:
@@ -58,7 +63,7 @@ class Penalties:
         return self._free_s - now
 
     def left_s(self, peer: str) -> float:
-        """Seconds for which ``peer`` is not read."""
+        """Return for how many more seconds the connection ``peer`` is not read."""
         return max(self._until_s.get(peer, 0.0) - self._clock(), 0.0)
 
     async def over(self, context: Any) -> None:
@@ -69,7 +74,7 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request of ``size`` bytes: the ``message``, or the ``error`` for its answer."""
+    """A received request of ``size`` bytes: its parsed ``message``, or the ``error`` for the response."""
 
     message: Any
     size: int
@@ -77,14 +82,14 @@ class Arrival:
     error: HeadraceError | None = None
 
     async def punish(self, context: Any) -> None:
-        """The request is refused: add a penalty to the call's connection, and delay the answer."""
+        """Add a penalty to the call's connection for this refused request, and delay the response."""
         await asyncio.sleep(min(self.penalties.add(context.peer(), self.size), ANSWER_PAUSE_S_MAX))
 
 
 def arrivals_of(
     handler: grpc.RpcMethodHandler, path: str, penalties: Penalties | None = None
 ) -> Callable[[bytes], Arrival]:
-    """The deserializer of ``handler``, which serves ``path`` ("/headrace.v1.Produce/Produce")."""
+    """Return the deserializer for ``handler``, which serves ``path`` ("/headrace.v1.Produce/Produce")."""
     kept = Penalties() if penalties is None else penalties
     parse = handler.request_deserializer
     package, _, method = path.rpartition("/headrace.v1.")
@@ -106,5 +111,5 @@ def arrivals_of(
 
 
 def unreadable(path: str, failure: object) -> InvalidRequestError:
-    """The error for bytes that are no message of ``path``."""
+    """Return the error for bytes that are no valid request of ``path``."""
     return InvalidRequestError(f"{path}: the request is not a valid protobuf message: {failure}")

@@ -1,9 +1,9 @@
-"""A listener: one gRPC server on one port, with health checking and reflection, errors mapped, a clean stop.
+"""A listener: one gRPC server on one port, with health checks, reflection, typed errors and a clean stop.
 
-gRPC's own stop sends GOAWAY at once and closes a connection as soon as its last call has ended. The connection of a
-client that is still sending is then reset, because of unread bytes. A reset discards what the client has not read yet:
-the status with the reason. So ``stop`` waits for the calls first. Their statuses are sent before the GOAWAY and its
-ping; the ping's answer, after which the connection is closed, shows that the client has read them.
+gRPC's stop sends GOAWAY at once and closes a connection as soon as its last call has ended. If the client is still
+sending, unread bytes then reset the connection. A reset discards data that the client has not read yet, such as the
+status with the reason. So ``stop`` first waits for the calls. Their statuses are then sent before the GOAWAY and its
+ping. The connection is closed after the response to the ping, which shows that the client has read the statuses.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from .status import status_of
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of single requests that one listener holds at once; see RequestBytes.
+#: Limit of the bytes of single requests that one listener holds at the same time; see RequestBytes.
 UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
-#: Bytes of a message beside those of its limit, so that an excess gets a typed error.
+#: Bytes that a message may have above its limit before gRPC refuses it, so that a small excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
-#: Connections of one listener (max.connections), and calls of one connection. On public listeners a connection has
-#: fewer: if it begins and resets calls without end, gRPC passes on up to twice as many.
+#: Limit of the connections of one listener (max.connections), and of the calls on one connection. The limit is lower on
+#: listeners for clients, because gRPC passes on up to twice as many calls of a client that constantly begins and resets
+#: calls.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100
-CLEAN_UP_S = 1.0  #: How long stopping a listener waits for the clean-up of its cancelled handlers.
-#: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
+CLEAN_UP_S = 1.0  #: How long the stop of a listener waits for the clean-up of cancelled handlers.
+#: Limits of the bytes of a call's headers: above the first limit gRPC may refuse the call, above the second it always
+#: does.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
 
 
 class CallsUnderWay:
-    """Number of calls of our own handlers that have not sent their status yet."""
+    """Counts calls of Headrace's handlers that have not sent their status yet."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -60,16 +62,16 @@ class CallsUnderWay:
             self._over.set()
 
     async def over(self, within_s: float) -> None:
-        """Wait until there are none, at most ``within_s``."""
+        """Wait until no call is in progress, at most ``within_s``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._over.wait()
 
 
 class RequestBytes:
-    """Bytes of single requests (of calls without a request stream) in progress on a listener, over all connections.
-    Streams count theirs where they are handled. Calls with a response stream have a budget of their own: they last as
-    long as the client likes, beside single calls."""
+    """Bytes of single requests (of calls without a request stream) in progress on a listener, over all connections. A
+    stream's requests are counted where the stream is handled. Calls with a response stream have a separate budget,
+    because such a call lasts as long as the client wants."""
 
     def __init__(self, most: int = UNARY_BYTES_MAX) -> None:
         self._most = most
@@ -77,7 +79,8 @@ class RequestBytes:
 
     @contextlib.contextmanager
     def held(self, size: int, method: str) -> Iterator[None]:
-        """ServerBusyError: too many bytes are in progress already. Small requests always pass."""
+        """Count ``size`` bytes while the context is open. Raises ServerBusyError when too many bytes are in progress;
+        small requests are always accepted."""
         if size > SMALL_REQUEST_BYTES and self.used + size > self._most:
             raise ServerBusyError(
                 f"{method}: requests of {self.used} bytes are in progress, at most {self._most} are accepted; retry"
@@ -90,7 +93,8 @@ class RequestBytes:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Converts a handler's HeadraceError to its status; other exceptions are logged: UNKNOWN_SERVER_ERROR."""
+    """Converts a handler's HeadraceError to a gRPC status. Any other exception is logged and becomes
+    UNKNOWN_SERVER_ERROR."""
 
     def __init__(self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes) -> None:
         self._calls = calls
@@ -118,7 +122,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
         if not inspect.iscoroutinefunction(behaviour):  # health and reflection come from libraries: they yield
             return handler
-        # All are served as streams of requests: a single request is read here, when its turn comes.
+        # Serve every call as a stream of requests, so that the guard can delay the read of a single request.
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
@@ -133,12 +137,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 def _guard(
     behaviour: Any, method: str, calls: CallsUnderWay, penalties: Penalties, requests: RequestBytes | None
 ) -> Any:
-    """``behaviour`` counted, with errors mapped. ``requests``: where the call's single request counts; None: the
-    handler reads its requests (streams.py)."""
+    """Wrap a handler: count its calls, and convert its errors. ``requests``: the budget in which the call's single
+    request counts; None if the handler reads a stream of requests (streams.py)."""
 
     async def single(arrival: Any, context: Any) -> Any:
         if arrival is grpc.aio.EOF:
-            await asyncio.sleep(0)  # a cancelled call looks the same, and its cancellation arrives now
+            await asyncio.sleep(0)  # a cancelled call also reads EOF, and its cancellation arrives now
             raise InvalidRequestError(f"{method}: the client ended the call without a request")
         if arrival.error is not None:
             await arrival.punish(context)
@@ -172,10 +176,10 @@ def _guard(
 
 
 class Listener:
-    """One port. ``add(registrar, servicer)`` before ``start``; ``serving`` sets the health status.
+    """A gRPC server on one port. Call ``add(registrar, servicer)`` before ``start``; ``serving`` sets the health
+    status.
 
-    ``registrar`` is a generated ``add_XServicer_to_server``; service names for reflection come from the server's own
-    tables.
+    ``registrar`` is a generated ``add_XServicer_to_server`` function.
     """
 
     def __init__(
@@ -189,10 +193,10 @@ class Listener:
         connections_max: int = CONNECTIONS_MAX,
         streams_max: int = STREAMS_PER_CONNECTION_MAX,
     ) -> None:
-        """``takes_bulk``: False when callers send little; see ``UNMEASURED_OPTIONS``. ``message_bytes_max``: a larger
-        message is refused by its length, before it is received. ``connections_max``: further ones are closed when
-        accepted. ``streams_max``: calls of one connection; a gRPC client keeps further ones back until there is
-        room."""
+        """``takes_bulk``: False when callers send little data; see ``UNMEASURED_OPTIONS``. ``message_bytes_max``: a
+        larger message is refused by its announced length, before it is received. ``connections_max``: limit of
+        connections; further connections are closed when accepted. ``streams_max``: limit of calls on one connection; a
+        gRPC client holds back further calls until there is room."""
         self.name = name
         self.host = host
         self.port = port
@@ -200,7 +204,7 @@ class Listener:
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
         self._streams_max = streams_max
-        #: Bytes of single requests, and of requests with a response stream.
+        #: Bytes in progress of single requests, and of requests with a response stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
@@ -223,17 +227,17 @@ class Listener:
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
                 ("grpc.max_receive_message_length", self._message_bytes_max),
-                # Identity only. A compressed message is refused unread (UNIMPLEMENTED): 94 KiB would become 95 MiB, and
-                # record batches carry a compression of their own.
+                # Accept only uncompressed messages; a compressed message is refused unread (UNIMPLEMENTED). 94
+                # compressed KiB could become 95 MiB, and record batches have their own compression.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
                 ("grpc.max_concurrent_streams", self._streams_max),
                 ("grpc.max_metadata_size", HEADER_BYTES_MAX),
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
-                # Ping connections without calls, too. gRPC's poller misses a reset that arrives together with data (it
-                # reads the data and waits for an event that has passed), and only a write detects it. A vanished
-                # machine sends no reset at all. Such a connection keeps its descriptor until then.
+                # Also ping connections without calls. gRPC's poller misses a reset that arrives together with data, and
+                # only a later write detects the reset. A machine that failed sends no reset at all. Without pings, such
+                # a connection would keep its descriptor.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -264,9 +268,9 @@ class Listener:
             await self._health.set(service, state)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Let calls in progress end within ``grace_s``; then refuse new ones and let clients read their statuses within
-        ``grace_s``; then cancel the rest. ``grace_s`` 0: cancel all at once. Cancelled handlers have ended when this
-        returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
+        """Let calls in progress end within ``grace_s``; then refuse new calls and let clients read the statuses within
+        ``grace_s``; then cancel the remaining calls. With ``grace_s`` 0, cancel all calls at once. Cancelled handlers
+        have ended when this returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._calls.over(grace_s)

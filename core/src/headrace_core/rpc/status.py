@@ -1,7 +1,7 @@
-"""Translate errors to and from the wire.
+"""Convert errors to and from protobuf messages and gRPC statuses.
 
-An item's failure is an ``Error`` message. A call's failure is a gRPC status: details "CODE: message", and the code's
-number in the trailing metadata, so that clients in any language can read it.
+The failure of one item in a request is an ``Error`` message. The failure of a call is a gRPC status with the details
+"CODE: message". The code's number is in the trailing metadata, so that clients in any language can read it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from ..errors import (
 )
 
 ERROR_CODE_KEY = "headrace-error-code"
-#: Limit of an error's message on the wire. The error of a call goes into trailing metadata: clients accept 8 KiB.
+#: Limit of the characters of an error message in a response. gRPC sends a call's error in trailing metadata, of which
+#: clients accept 8 KiB.
 MESSAGE_CHARS_MAX = 2_000
-LEADER_KEY = "headrace-controller-leader"  #: With NOT_CONTROLLER: the leader as "id epoch host:port".
-#: gRPC's text for a connection that never existed, so that nothing was sent.
+#: Metadata key of NOT_CONTROLLER errors; the value is the leader as "id epoch host:port".
+LEADER_KEY = "headrace-controller-leader"
+#: gRPC's text for a connection that was never established, so that no request was sent.
 _NO_CONNECTION = "failed to connect to all addresses"
-#: gRPC's text when it refuses a message by its announced length, before it is received.
+#: gRPC's text for a message that is refused by its announced length, before it is received.
 _TOO_LARGE = "SERVER: Received message larger than max"
-#: grpc.aio's own text, with INTERNAL, for a stream that broke during a write.
+#: grpc.aio's text, with the status INTERNAL, for a stream that broke during a write.
 _BROKE_INSIDE = "Internal error from Core"
 
 _STATUS = {
@@ -52,30 +54,30 @@ _STATUS = {
 
 
 def error_to_proto(error: HeadraceError | None) -> common_pb2.Error | None:
-    """The message for one item's error; None stays None (assigning None leaves the field unset)."""
+    """Convert one item's error to a message; None stays None, and assigning None leaves a protobuf field unset."""
     if error is None:
         return None
     return common_pb2.Error(code=error.number, message=_shortened(error.message))  # type: ignore[arg-type]
 
 
 def _shortened(message: str) -> str:
-    """Shorten an error's text, which may repeat long names of the request."""
+    """Shorten an error's text, which may contain long names from the request."""
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 3] + "..."
 
 
 def error_of(message: common_pb2.Error) -> HeadraceError | None:
-    """The exception for an item's ``Error``, or None when it says NONE."""
+    """Return the exception for an item's ``Error`` message; None for the code NONE."""
     return from_number(message.code, message.message) if message.code else None
 
 
 def raise_proto_error(message: common_pb2.Error) -> None:
-    """Raise the exception for an item's ``Error`` unless it says NONE."""
+    """Raise the exception for an item's ``Error`` message, unless its code is NONE."""
     if message.code:
         raise from_number(message.code, message.message)
 
 
 def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """gRPC status, details and trailing metadata of a call-level failure."""
+    """Return the gRPC status, details and trailing metadata for the failure of a call."""
     if isinstance(error, ClientError):  # a client's error inside a server is a bug, and must not look like an answer
         error = UnknownServerError(f"{error.code}: {error.message}")
     default = grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
@@ -87,12 +89,12 @@ def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 
 def was_never_sent(failure: grpc.RpcError) -> bool:
-    """Whether a call failed before it left this process, so that it surely had no effect."""
+    """Whether a call failed before its request left this process, so that the call certainly had no effect."""
     return failure.code() is grpc.StatusCode.UNAVAILABLE and (failure.details() or "").startswith(_NO_CONNECTION)
 
 
 def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
-    """The error of a failed call; ``address`` goes into the message."""
+    """Return the error of a failed gRPC call; the message names ``address``."""
     details = failure.details() or ""
     code, _, message = details.partition(": ")
     cls = BY_CODE.get(code)
@@ -118,7 +120,7 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
 
 
 def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
-    """The leader in the trailing metadata; None when missing or unreadable."""
+    """Read the leading controller from the trailing metadata; None when it is missing or unreadable."""
     leaders = [value for key, value in failure.trailing_metadata() or () if key == LEADER_KEY]
     try:
         node_id, epoch, address = str(leaders[0]).split(" ")
@@ -128,7 +130,7 @@ def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
 
 
 async def abort(context: Any, error: HeadraceError) -> None:
-    """End a server call with ``error``; never returns normally."""
+    """End a server's call with ``error``; this never returns normally."""
     status, details, metadata = status_of(error)
     await context.abort(status, details, metadata)
     raise asyncio.CancelledError  # pragma: no cover  (abort raises)

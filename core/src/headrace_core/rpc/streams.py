@@ -1,16 +1,17 @@
 """The server's side of a stream: one task reads, one task writes, and the call's own task only waits.
 
-``ServerStream`` is a bidirectional call, ``ServerPush`` one that only the server writes to.
+``ServerStream`` is a bidirectional call. ``ServerPush`` is a call with a response stream, to which only the server
+writes.
 
-The reason for three tasks: grpc.aio (1.85) leaks the native memory of a batch whose awaiter is cancelled, and of a
-write that starts on a call the client has cancelled already (gRPC issue 43360; measured: 0.12 KiB for each dropped
-stream that waited in ``read()``, and 75 KiB on average for each stream dropped during 1-MiB writes). gRPC cancels
-exactly one task, the one that runs the handler. So that task awaits a plain future; reads and writes have tasks of
-their own, which are never cancelled. The pending read ends with the call, and before a large write the loop turns once,
-to see a cancellation that has already arrived.
+There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360): a task that awaits a
+gRPC operation is cancelled, or a write starts on a call that the client has already cancelled. Measured: 0.12 KiB for
+each dropped stream that waited in ``read()``, and 75 KiB on average for each stream dropped during 1-MiB writes. gRPC
+cancels only the task that runs the handler. So that task awaits a plain future, and separate tasks read and write,
+which are never cancelled. The pending read ends with the call. Before a large write, the writing task lets the event
+loop run once, so that a cancellation that has already arrived is seen.
 
-A callback handles requests, so that a request needs no task; ``send`` queues answers, which are written in order.
-Back-pressure is ``pause``/``resume`` for reading and ``queued_bytes`` for writing.
+A callback handles requests, so that a request needs no task; ``send`` queues responses, which are written in order.
+Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` shows how much is unwritten.
 """
 
 from __future__ import annotations
@@ -33,34 +34,35 @@ logger = logging.getLogger(__name__)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-#: A write of this many bytes or more is preceded by a turn of the loop (see above).
+#: Size in bytes from which the event loop runs once before a write (see the module's docstring).
 LARGE_WRITE_BYTES = 16 * 1024
 
 
 class StreamHandler(Generic[Request]):
-    """Handles a stream's requests. All methods are called in the event loop and must not block."""
+    """Handles the requests of a stream. All methods are called in the event loop and must not block."""
 
     def on_request(self, request: Request) -> None:
-        """A request has arrived. An exception ends the call with it."""
+        """Handle a request. An exception raised here ends the call with that error."""
         raise NotImplementedError
 
     def is_idle(self) -> bool:
-        """Whether every request is answered. Once the client has closed its side, the call ends when this is true."""
+        """Whether every request has its response. After the client has closed its side, the call ends when this returns
+        True."""
         return True
 
     def on_sending(self) -> None:
-        """An answer is about to be passed to gRPC: ``call_soon`` here runs after that."""
+        """Called before a response is passed to gRPC; a callback scheduled here with ``call_soon`` runs after that."""
 
     def on_written(self) -> None:
-        """An answer has left the queue: there may be room for more."""
+        """Called after a response has left the queue, so there may be room for more."""
 
     def on_closed(self) -> None:
-        """The call has ended for any reason; release everything. Called exactly once."""
+        """Release all resources: the call has ended, for any reason. Called exactly once."""
 
 
 async def read_message(call: Any) -> Any:
-    """The next message on a client's side of a stream, or grpc.aio.EOF. NetworkError: the server sent an invalid
-    message, for which gRPC returns None; the call is cancelled."""
+    """Return the next message on a client's side of a stream, or grpc.aio.EOF. For an invalid message, for which gRPC
+    returns None, cancels the call and raises NetworkError."""
     message = await call.read()
     if message is None:
         call.cancel()
@@ -69,7 +71,8 @@ async def read_message(call: Any) -> Any:
 
 
 class ServerStream(Generic[Request, Response]):
-    """One call. ``await stream.run(handler)`` is the whole body of a servicer's stream-stream method."""
+    """The server's side of one bidirectional call. ``await stream.run(handler)`` is the whole body of a servicer's
+    stream-stream method."""
 
     __slots__ = (
         "_context",
@@ -100,12 +103,12 @@ class ServerStream(Generic[Request, Response]):
         self._failure: BaseException | None = None
         self._handler: StreamHandler[Request] = StreamHandler()
         self._penalties: Penalties | None = None
-        self.closed = False  #: True once the call has ended; ``send`` has no effect from then on.
-        self.queued_bytes = 0  #: Bytes of unwritten answers.
-        self.request_bytes = 0  #: Received bytes of the request in ``on_request``.
+        self.closed = False  #: Whether the call has ended; ``send`` has no effect then.
+        self.queued_bytes = 0  #: Number of bytes of unwritten responses.
+        self.request_bytes = 0  #: Size in bytes of the request that ``on_request`` handles.
 
     def send(self, response: Response, size: int = 0) -> None:
-        """Queue an answer of about ``size`` bytes. Answers are sent in the order of the calls."""
+        """Queue a response of about ``size`` bytes. Responses are sent in the order of the calls to ``send``."""
         if self.closed:
             return
         self._out.append((response, size))
@@ -113,12 +116,12 @@ class ServerStream(Generic[Request, Response]):
         self._wake_writer()
 
     def punish(self, size: int) -> None:
-        """A request of ``size`` bytes was worthless: delay the next one of this connection."""
+        """Delay the next request of this connection, because a request of ``size`` bytes was refused."""
         if self._penalties is not None and not self.closed:
             self._penalties.add(self._context.peer(), size)
 
     def pause(self) -> None:
-        """Stop reading requests until ``resume``; further ones stay in gRPC's flow-control window."""
+        """Stop reading requests until ``resume``; further requests stay in gRPC's flow-control window."""
         if self._resumed is None:
             self._resumed = self._loop.create_future()
 
@@ -133,19 +136,20 @@ class ServerStream(Generic[Request, Response]):
         return self._resumed is not None
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Write the queue, then end the call: with OK, or with ``error``."""
+        """Write all queued responses, then end the call with OK or with ``error``."""
         if not self._ending:
             self._ending, self._failure = True, error
             self.resume()
             self._wake_writer()
 
     def check_idle(self) -> None:
-        """A request ended without an answer: check whether a half-closed call is over."""
+        """Check whether a half-closed call is over; call this when a request ended without a response."""
         if self._half_closed:
             self._wake_writer()
 
     async def run(self, handler: StreamHandler[Request]) -> None:
-        """Serve until the client has its answers after closing its side, or disconnects; raises ``finish``'s error."""
+        """Serve until the client has closed its side and has all responses, or until it disconnects; raises the error
+        given to ``finish``."""
         self._handler = handler
         reader = self._loop.create_task(self._read())
         writer = self._loop.create_task(self._write())
@@ -176,8 +180,8 @@ class ServerStream(Generic[Request, Response]):
             while not (self.closed or self._ending):
                 request = await read()
                 if request is grpc.aio.EOF:
-                    # A cancelled call looks the same; its cancellation reaches the call's own task about now, and must
-                    # win (a status sent on a cancelled call leaks).
+                    # A cancelled call also reads EOF. Its cancellation reaches the handler's task about now and must be
+                    # handled first, because a status sent on a cancelled call leaks memory.
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):
@@ -233,21 +237,22 @@ class ServerStream(Generic[Request, Response]):
 
 
 class PushHandler(Generic[Response]):
-    """Source of a ``ServerPush``'s messages. Called in the event loop; must not block."""
+    """Source of the messages of a ``ServerPush``. Its methods are called in the event loop and must not block."""
 
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
-        """The next message and its approximate size in bytes, or an awaitable of them if they take long; None: nothing
-        now, call again after ``wake``. ``is_due``: nothing was written for so long that something should be. An
-        exception ends the call with it."""
+        """Return the next message and its approximate size in bytes, or an awaitable of this pair if it takes long.
+        None: there is no message now; this is called again after ``wake``. ``is_due``: no message was written for
+        ``idle_s``, so a message should be sent. An exception raised here ends the call with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:
-        """The call has ended for any reason; release everything. Called exactly once."""
+        """Release all resources: the call has ended, for any reason. Called exactly once."""
 
 
 class ServerPush(Generic[Response]):
-    """One call that only the server writes to. ``await push.run(handler)`` is the whole body of a servicer's
-    unary-stream method. It requests a message after the one before was written, so nothing queues up."""
+    """The server's side of a call with a response stream. ``await push.run(handler)`` is the whole body of a servicer's
+    unary-stream method. ``run`` asks the handler for a message only after the message before was written, so no
+    messages queue up."""
 
     __slots__ = ("_context", "_ending", "_failure", "_loop", "_over", "_wake", "closed")
 
@@ -258,21 +263,23 @@ class ServerPush(Generic[Response]):
         self._wake: asyncio.Future[None] | None = None
         self._ending = False
         self._failure: BaseException | None = None
-        self.closed = False  #: True once the call has ended.
+        self.closed = False  #: Whether the call has ended.
 
     def wake(self, *_: object) -> None:
-        """There may be something to write. Ignores its arguments, so that it can be a subscriber."""
+        """Ask the handler again, because there may be a message to write. The arguments are ignored, so that this
+        method can be a subscriber."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the call after the present message: with OK, or with ``error``."""
+        """End the call after the present message, with OK or with ``error``."""
         if not self._ending:
             self._ending, self._failure = True, error
             self.wake()
 
     async def run(self, handler: PushHandler[Response], *, idle_s: float | None = None) -> None:
-        """Serve until the client disconnects or ``finish``; raises its error. ``idle_s``: a message is due then."""
+        """Serve until the client disconnects or ``finish`` is called; raises the error given to ``finish``. ``idle_s``:
+        time without a message after which a message is due."""
         writer = self._loop.create_task(self._write(handler, idle_s))
         try:
             await self._over

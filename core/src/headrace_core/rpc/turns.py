@@ -1,12 +1,13 @@
-"""Long work in the event loop, in turns: other tasks run every few milliseconds, and work for a cancelled call stops.
+"""Split long work in the event loop into turns, so that other tasks run every few milliseconds and work for a cancelled
+call stops.
 
-All long work of a loop shares its turns: one piece runs, the others queue, and after each turn the loop is free of long
-work for a while. So ten long requests delay a short one as much as one long request does.
+All long work of an event loop shares the turns: one piece of work runs, the other pieces queue, and after each turn the
+loop runs no long work for a while. So ten long requests delay a short request no more than one long request does.
 
-**Order.** Pieces of similar size (within a factor of four) form a class. A class serves its pieces in order of arrival,
-each to its end; the classes take turns. So of 50 equal pieces the first is done after a fiftieth of the total time, and
-their mean time is half of what it is when all share every turn. A piece waits for larger ones at most one turn of each
-larger class between two of its own, and no class waits forever.
+**Order.** Pieces of similar size (within a factor of four) form a class. A class completes its pieces one after another
+in order of arrival, and the classes alternate. So of 50 equal pieces the first is done after a fiftieth of the total
+time, and their mean time is half of the mean time if all pieces shared the turns. Between two of its turns, a piece
+waits for at most one turn of each class of larger pieces, and no class waits forever.
 """
 
 from __future__ import annotations
@@ -23,25 +24,28 @@ from weakref import WeakKeyDictionary
 Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
-TURN_S = 0.003  #: Length of one turn, and of the pause after it: long work takes a quarter of the loop.
+#: Length of one turn, and of the pause after a turn (PAUSE_S), so that long work takes a quarter of the event loop's
+#: time.
+TURN_S = 0.003
 PAUSE_S = 0.009
-SHORT_ITEMS = 200  #: So few items are not long work.
-DESCRIPTION_ITEMS = 20  #: Items for the description of one configuration.
+SHORT_ITEMS = 200  #: Work on at most this many items does not count as long work.
+DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
 
 
 class TurnOrder(Generic[Piece]):
-    """Pieces that wait for a turn, in order. Pure."""
+    """The pieces of work that wait for a turn, in order. Pure."""
 
     def __init__(self) -> None:
         self._classes: dict[int, list[tuple[int, Piece]]] = {}
         self._served = -1
 
     def add(self, items: int, arrival: int, piece: Piece) -> None:
-        """``arrival``: a unique number, larger for later ones, and kept for all turns of a piece."""
+        """Add a piece. ``arrival``: a unique number that grows with each new piece; a piece keeps its number for all
+        its turns."""
         heapq.heappush(self._classes.setdefault(items.bit_length() // 2, []), (arrival, piece))
 
     def next(self) -> Piece | None:
-        """Remove and return the next piece; None: none waits."""
+        """Remove and return the next piece; None if no piece waits."""
         if not self._classes:
             return None
         larger = [each for each in self._classes if each > self._served]
@@ -54,7 +58,7 @@ class TurnOrder(Generic[Piece]):
 
 
 class _Desk:
-    """The turns of one event loop."""
+    """Assigns the turns of one event loop."""
 
     def __init__(self) -> None:
         self.arrivals = itertools.count()
@@ -63,8 +67,8 @@ class _Desk:
         self._holder: asyncio.Task[Any] | None = None
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
-        """Wait for a turn. ``keeps_place``: the piece ends its turn with that. CancelledError: it gets none.
-        RuntimeError: this task has a turn, and would wait for itself."""
+        """Wait for a turn. ``keeps_place``: the piece has a turn, which ends with this call. Raises CancelledError if
+        the task is cancelled, RuntimeError if this task already has a turn and would wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
             raise RuntimeError("long work began within other long work of its task; await it by `turns.outside(...)`")
@@ -81,7 +85,7 @@ class _Desk:
             raise
 
     def hand_over(self) -> None:
-        """Give the turn to the next in line."""
+        """Give the turn to the next piece that waits."""
         self._holder = None
         while (turn := self._order.next()) is not None:
             if not turn.done():
@@ -94,9 +98,9 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary(
 
 
 class Turns:
-    """The turns of one piece of work on ``items`` items; not reentrant, see ``outside``. ``async with Turns(n) as
-    turns``, and in its loop ``if turns.is_over(): await turns.next()``. CancelledError, at either: its call was
-    cancelled."""
+    """The turns of one piece of work on ``items`` items; not reentrant, see ``outside``. Use ``async with Turns(n) as
+    turns`` and, in the loop over the items, ``if turns.is_over(): await turns.next()``. Both statements raise
+    CancelledError when the call was cancelled."""
 
     __slots__ = ("_arrival", "_desk", "_has_turn", "_items", "_until_s")
 
@@ -117,18 +121,18 @@ class Turns:
         self._end()
 
     def is_over(self) -> bool:
-        """Whether this turn is used up. Never for short work, which does not read the clock."""
+        """Whether the present turn is used up. Always False for short work, which does not read the clock."""
         return self._desk is not None and time.perf_counter() >= self._until_s
 
     async def next(self) -> None:
-        """Let other tasks run, and other long work have a turn."""
+        """End this turn, so that other tasks and other long work can run, and wait for the next turn."""
         if self._desk is not None:
-            await asyncio.sleep(PAUSE_S)  # with the turn: other long work pauses too
+            await asyncio.sleep(PAUSE_S)  # while this piece keeps the turn, so that other long work pauses too
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:
-        """The result of ``work``, which waits for a thread or a disk, or is long work with its own turns. Others have
-        their turns meanwhile."""
+        """Await ``work`` without a turn and return its result. ``work`` waits for a thread or a disk, or is long work
+        with its own turns. Other pieces can have turns meanwhile."""
         self._end()
         try:
             return await work

@@ -4,5 +4,6 @@
     control.py   Raft's records between the decisions
     tree.py      the resulting state, as directories and files
 
-Takes no lock and writes nothing: a running controller's directory may be read. Needs msgspec, as services do.
+The shell takes no lock and writes no file, so it can read the directory of a running controller. It needs msgspec, as
+services do.
 """

@@ -1,4 +1,4 @@
-"""Control records for people: Raft's records between the decisions."""
+"""Show the control records of the metadata log: Raft's records between the controller's decisions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..records import Record, encode_batch
 
 
 def parse(record: Record) -> ControlRecord:
-    """A record of a control batch by its kind. CorruptLogError, UnsupportedVersionError."""
+    """Parse a record of a control batch according to its type. CorruptLogError, UnsupportedVersionError."""
     key, value = (None if each is None else bytes(each) for each in (record.key, record.value))
     return decode_control_batch(encode_batch([(record.timestamp_ms, key, value, ())], control=True))[0]
 
 
 def describe(record: ControlRecord) -> tuple[str, dict[str, Any]]:
-    """(Kafka's name of its kind, its fields). CorruptLogError, UnsupportedVersionError."""
+    """Describe a control record as (Kafka's name of its type, its fields). CorruptLogError, UnsupportedVersionError."""
     name, fields = _KINDS[record.type]
     return name, fields(record.value)
 
 
 def voter(found: SnapshotVoter) -> dict[str, Any]:
-    """One voter, as it is shown everywhere."""
+    """Describe one voter for output."""
     return {"id": found.node_id, "directory_id": id_to_text(found.directory_id), "address": found.address}
 
 

@@ -1,4 +1,4 @@
-"""Metadata values for JSON: ids as text, structs and tables as objects."""
+"""Convert metadata values for JSON: ids to text, structs and tables to objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..node.ids import ID_BYTES, id_to_text
 
 
 def plain(value: Any) -> Any:
-    """``value`` as dicts, lists, text and numbers. Bytes: 16 of them are an id, others are hexadecimal."""
+    """Convert ``value`` to dicts, lists, text and numbers. 16 bytes are shown as an id, any other bytes as
+    hexadecimal."""
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if value is None or isinstance(value, bool | int | float | str):
@@ -30,6 +31,6 @@ def plain(value: Any) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """A table's key as a name: ``(topic id, 3)`` -> ``JEXY6aqzQY-32P5TStzaFg-3``."""
+    """Convert a table's key to a name: ``(topic id, 3)`` becomes ``JEXY6aqzQY-32P5TStzaFg-3``."""
     parts = key if isinstance(key, tuple) else (key,)
     return "-".join(str(plain(part)) for part in parts)

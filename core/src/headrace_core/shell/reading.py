@@ -1,4 +1,4 @@
-"""Reads the files of a metadata log, record by record. See the package.
+"""Read the files of a metadata log, record by record. See the package.
 
 The end of a controller's log may hold entries without a majority, which a later leader may truncate.
 """
@@ -22,13 +22,13 @@ from ..records import BatchHeader, Record, check_batch, decode_batch
 CHECKPOINT_SUFFIX = ".checkpoint"
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint\Z")
 _SEGMENT = re.compile(r"(\d{20})\.log\Z")
-#: Note on the end of a log that a controller may be writing.
+#: Text of the note about the end of a log that a controller may still be writing.
 _UNDER_WAY = "an append is under way, or a crash cut it short; a controller cuts it off when it starts"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One record: its file, its batch's position, and its bytes."""
+    """One record of a metadata log: its file, the position of its batch, and its bytes."""
 
     path: str
     position: int
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class MetadataFiles:
-    """A metadata log's directory: its snapshots, (offset, term) ascending, and its segments' base offsets."""
+    """The files of a metadata log: (offset, term) of its snapshots, ascending, and the base offsets of its segments."""
 
     directory: str
     snapshots: tuple[tuple[int, int], ...]
@@ -57,9 +57,10 @@ class MetadataFiles:
 
 
 def find(fs: FileSystem, path: str) -> MetadataFiles:
-    """The metadata log in ``path``: its own directory, a node's, or a node's metadata.log.dir.
+    """Find the metadata log in ``path``, which is the log's directory, a node's log directory, or a node's
+    metadata.log.dir.
 
-    InvalidArgumentError: there is none; lists what is there.
+    Raises InvalidArgumentError, which lists the directory's contents, if there is no metadata log.
     """
     path = path.rstrip("/") or "/"
     if not fs.exists(path):
@@ -80,8 +81,8 @@ def find(fs: FileSystem, path: str) -> MetadataFiles:
 
 
 def read(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
-    """Every record of all snapshots, then of all segments; or of the one file ``path``. A Problem for each fault (a
-    Note: no damage). InvalidArgumentError as ``find``."""
+    """Yield every record of all snapshots, then of all segments; or only of the file ``path``. Yields a Problem for
+    each fault, and a Note for an irregularity that is no damage. InvalidArgumentError as ``find``."""
     if path.endswith((CHECKPOINT_SUFFIX, LOG_SUFFIX)) and fs.exists(path) and not fs.is_directory(path):
         yield from read_snapshot(fs, path) if path.endswith(CHECKPOINT_SUFFIX) else read_segment(fs, path)
         return
@@ -92,7 +93,8 @@ def read(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
 
 
 def read_log(fs: FileSystem, files: MetadataFiles, start_offset: int = 0) -> Iterator[Found | Problem]:
-    """Segments that reach beyond ``start_offset``, checking that each begins where the one before it ended."""
+    """Read the segments that reach beyond ``start_offset``, and check that each segment begins where the segment before
+    it ended."""
     end: int | None = None
     for number, base_offset in enumerate(files.segments):
         if files.segments[number + 1 : number + 2] and files.segments[number + 1] <= start_offset:
@@ -124,7 +126,7 @@ def read_segment(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
 
 
 def read_snapshot(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
-    """One snapshot: batches back to back, sound up to the first that is not."""
+    """Read one snapshot, up to its first batch that is not sound."""
     data = read_file(fs, path)
     position, offset = 0, 0
     while position < len(data):

@@ -1,4 +1,4 @@
-"""The cluster's state, from the newest sound snapshot and the log behind it. See the package."""
+"""Load the cluster's state from the newest sound snapshot and the metadata log after that snapshot. See the package."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _QUORUM_STATE = "quorum-state"
 
 @dataclass(slots=True, kw_only=True)
 class LoadedState:
-    """The state in a directory. ``voters``: as in KRaftVoters records; None: never written. ``snapshot``: (offset,
-    term) of the one used. ``problems``: damage; ``notes``: other irregularities."""
+    """The state that a directory's files contain. ``voters``: the voters as in KRaftVoters records; None if the log has
+    no voters. ``snapshot``: (offset, term) of the snapshot used. ``problems``: damage; ``notes``: other
+    irregularities."""
 
     files: MetadataFiles
     image: MetadataImage = EMPTY_IMAGE
@@ -33,8 +34,8 @@ class LoadedState:
 
 
 def load(fs: FileSystem, path: str) -> LoadedState:
-    """Read the metadata log in ``path``. Damage ends the reading of its file, and is one of ``problems``;
-    InvalidArgumentError: there is no metadata log."""
+    """Read the metadata log in ``path``. Damage ends the reading of a file, and is listed in ``problems``. Raises
+    InvalidArgumentError if there is no metadata log."""
     state = LoadedState(files=find(fs, path))
     for snapshot in reversed(state.files.snapshots):
         if _take_snapshot(fs, state, snapshot):
@@ -82,7 +83,7 @@ def _take_log(fs: FileSystem, state: LoadedState) -> None:
             state.notes.append(found)
         elif isinstance(found, Problem):
             state.problems.append(found)
-            break  # records behind a hole cannot be trusted
+            break  # records after damage cannot be trusted
         elif found.record.offset >= start:
             try:
                 _replay(state, builder, found)
@@ -109,7 +110,7 @@ def _control(found: Found) -> tuple[str, dict[str, Any]]:
 
 
 def _quorum_state(fs: FileSystem, state: LoadedState) -> dict[str, Any] | None:
-    """Term and vote, as last written; None if never written (an observer, a new voter)."""
+    """Read the last written term and vote; None if the node never wrote them (an observer, a new voter)."""
     path = f"{state.files.directory}/{_QUORUM_STATE}"
     try:
         outer = json.loads(read_file(fs, path))
@@ -125,7 +126,8 @@ def _quorum_state(fs: FileSystem, state: LoadedState) -> dict[str, Any] | None:
 
 
 def document(found: Found) -> dict[str, Any]:
-    """One record for people: its place, time, term and content. CorruptLogError, UnsupportedVersionError."""
+    """Describe one record for output: its place, time, term and contents. Raises CorruptLogError,
+    UnsupportedVersionError."""
     from .plain import plain
 
     if found.header.is_control:

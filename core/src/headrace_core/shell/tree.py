@@ -1,12 +1,13 @@
-"""The state as directories and files, in the layout of kafka-metadata-shell (Kafka's node classes of the image).
+"""Present the cluster's state as directories and files, in the layout of kafka-metadata-shell.
 
     /image/cluster/brokers/1         /image/topics/byName/orders/{name,id,0,1,...}    /image/features/metadataVersion
     /image/cluster/controllers/1     /image/topics/byId/JEXY6aqzQY-32P5TStzaFg/...    /image/producerIds/nextProducerId
     /image/cluster/id                /image/configs/TOPIC:orders/retention.ms         /image/provenance
     /local/quorum                    /local/files
 
-Headrace's own state (shards, reassignments ...) is there under its own name. ``/topics/orders/0`` and ``/brokers/1``
-are short for paths under ``/image``. Directories are created on first use, for any number of partitions.
+State that Kafka does not have (shards, queued reassignments ...) is shown under Headrace's names. ``/topics/orders/0``
+and ``/brokers/1`` are short for paths under ``/image``. A directory object is created only when a path needs it, so the
+number of partitions does not matter.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from .state import LoadedState
 
 
 class File:
-    """A leaf: the output of ``cat``, as dicts, lists, text and numbers."""
+    """A leaf of the tree; its value is what ``cat`` prints, as dicts, lists, text and numbers."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class Directory:
-    """``names()`` in order; ``child`` creates one on request."""
+    """A directory of the tree. ``names()`` lists its entries in order; ``child`` creates an entry on request."""
 
     def __init__(self, names: Callable[[], Iterable[str]], child: Callable[[str], Node | None]) -> None:
         self._names, self._child = names, child
@@ -39,7 +40,7 @@ class Directory:
         return list(self._names())
 
     def child(self, name: str) -> Node | None:
-        """The child, or None."""
+        """Return the child with this name, or None."""
         return self._child(name)
 
     @classmethod
@@ -48,27 +49,28 @@ class Directory:
 
     @classmethod
     def of_table(cls, table: Mapping[Any, Any]) -> Directory:
-        """A file for each entry of a table."""
+        """Make a directory with a file for each entry of a table."""
         keys = {key_text(key): key for key in table}
         return cls(lambda: keys, lambda name: File(plain(table[keys[name]])) if name in keys else None)
 
 
 Node = File | Directory
 
-#: First names of short paths, and their place under /image.
+#: For the first name of each short path: the place under /image for which it stands.
 _SHORT = {"brokers": ("cluster", "brokers"), "controllers": ("cluster", "controllers")}
 _TOPIC_VIEWS = ("byName", "byId")
-#: Names that an error lists.
+#: Limit of the names that an error lists.
 _SHOWN_MAX = 20
 
 
 def tree(state: LoadedState) -> Directory:
-    """The root."""
+    """Build the root directory."""
     return Directory.of({"image": lambda: _image(state.image), "local": lambda: _local(state)})
 
 
 def resolve(root: Directory, path: str) -> Node:
-    """The node at ``path``. InvalidArgumentError names the first missing part, and lists what is there."""
+    """Return the file or directory at ``path``. InvalidArgumentError names the first missing part of the path, and
+    lists the existing names."""
     here: Node = root
     walked = ""
     for name in _long(path):
@@ -163,7 +165,7 @@ def _configs(image: MetadataImage) -> Directory:
 
 
 def _local(state: LoadedState) -> Directory:
-    """This node's own state."""
+    """Show the local state of the node whose files are read."""
     quorum = {"voters": state.voters, "latest_leader": state.leader, "hard_state": state.vote}
     names = [state.files.snapshot_path(each).rpartition("/")[2] for each in state.files.snapshots]
     segments = [state.files.segment_path(each).rpartition("/")[2] for each in state.files.segments]
