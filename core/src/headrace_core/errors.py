@@ -593,7 +593,7 @@ class UnexpectedLogEndError(HeadraceError):
     code, number = "UNEXPECTED_LOG_END", 1010
 
 
-# Errors that arise in a client. They have a code, but no number, because no response carries them.
+# Errors that arise in a client. Client errors have a code, but no number, because no response carries them.
 
 
 class ClientError(HeadraceError):

@@ -179,7 +179,7 @@ class BrokerDrained(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUnregistered(Event):
-    """This broker is unregistered."""
+    """This broker was unregistered from the cluster."""
 
     broker_id: int
 

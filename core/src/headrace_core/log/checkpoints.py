@@ -1,4 +1,4 @@
-"""The small files beside the logs, in Kafka's formats, each with a checksum that Kafka's readers ignore.
+"""The small files of a log directory, in Kafka's formats, each with a checksum that Kafka's readers ignore.
 
 Checkpoint (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
 cleaner-offset-checkpoint, leader-epoch-checkpoint):

@@ -1,6 +1,6 @@
 """Classify a directory by its contents: a log directory or a partition's directory. The name is no evidence: ``headrace
-up`` calls a log directory ``broker-1``, and partition 1 of a topic ``broker`` has the same name. These functions read
-only file names and one checkpoint."""
+up`` calls a log directory ``broker-1``, and partition 1 of a topic ``broker`` has the same name. The functions of this
+module read only file names and one checkpoint."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Keep thousands of log files usable with a bounded number of file descriptors.
 
-A broker with 5,000 partitions has as many active segments and many more sealed ones, nearly all idle. The cache is a
+A broker with 5,000 partitions has 5,000 active segments and many more sealed segments, nearly all idle. The cache is a
 ``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at
 its first use, and may lose it to another file. The clock algorithm chooses the file to close. Every use marks a file.
-The hand visits files in the order of their opening, removes marks, and closes the first unmarked file. This
-approximates "least recently used", and each use only sets one attribute.
+The hand visits files in the order of their opening, removes marks, and closes the first unmarked file. The clock
+algorithm approximates "least recently used", and each use of a file only sets one attribute.
 
 Closing a file that is still in use is correct only under three rules:
 
@@ -13,12 +13,12 @@ Closing a file that is still in use is correct only under three rules:
   open until it is synced. A writer marks the file, then takes its descriptor; the hand takes the descriptor, then reads
   the mark. So either the hand sees the mark or the writer sees that the descriptor is taken, without a lock on the
   writer's side.
-* **A name must still mean the same file.** All changes of names pass through here (unlink, rename of a file or of its
-  directory). Before a file loses its name, or another file takes that name, the file is *retired*: it is opened if it
-  is closed, stays open until its last reader closes it, and is never opened by name again. A renamed file keeps its new
-  name. Files without users are not tracked, so deleting 5,000 idle logs opens none of them.
-* **A read keeps its descriptor.** To close a descriptor, a file drops its reference; the descriptor closes with the
-  last reference, after the pread in progress.
+* **A name must still mean the same file.** All changes of file names pass through the cache (unlink, and rename of a
+  file or of its directory). Before a file loses its name, or another file takes that name, the file is *retired*: it is
+  opened if it is closed, stays open until its last reader closes it, and is never opened by name again. A renamed file
+  keeps its new name. Files without users are not tracked, so deleting 5,000 idle logs opens none of them.
+* **A read in progress keeps its descriptor open.** To close a descriptor, a file drops its reference; the descriptor
+  closes with the last reference, after the pread in progress.
 
 When the process has no descriptor left (EMFILE), the cache closes an eighth of its files and tries again, once.
 """
@@ -48,8 +48,8 @@ _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 class CachedFile:
     """A file that has a descriptor only while it is used; created by ``DescriptorCache.open_lazily``. A ``File``.
 
-    Any thread may read; only the file's owner writes, truncates and syncs it. Besides OSError, every call may raise
-    ServerBusyError when no descriptor is available.
+    Any thread may read the file; only the file's owner writes, truncates and syncs it. Besides OSError, every call may
+    raise ServerBusyError when no descriptor is available.
     """
 
     __slots__ = ("__weakref__", "_cache", "_file", "_is_held", "_is_used", "_unsynced", "_why_gone", "path")

@@ -10,7 +10,8 @@
     <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
     <root>/<topic>-<partition>.<id>-delete/    a deleted log; deleted files in a log end in .deleted
 
-All calls are synchronous, like those of the logs. Only the directory's one owner (``DirectoryWriter``) makes changes.
+All methods are synchronous, like the methods of the logs. Only the directory's one owner (``DirectoryWriter``) makes
+changes.
 
 Deleting records makes the new log start durable before it removes segments. Opening a log removes all segments wholly
 below the durable log start, so a crash may leave any of these segments.
@@ -359,13 +360,13 @@ class LogDirectory:
         return True
 
     def delete(self, partition: TopicPartition) -> bool:
-        """Delete one partition's log like ``delete_all``; False when the partition has no log here."""
+        """Delete one partition's log like ``delete_all``; False when the directory has no log of the partition."""
         return bool(self.delete_all([partition]))
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Delete logs, also quarantined logs. Renames their directories, durably; ``remove_deleted`` removes the files
-        after the topic's file.delete.delay.ms. Running reads finish. Returns the partitions that had a log here. Writes
-        the checkpoints once for all logs."""
+        after the topic's file.delete.delay.ms. Running reads finish. Returns the partitions whose logs were deleted.
+        Writes the checkpoints once for all logs."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for partition in dict.fromkeys(partitions):
             if not self.holds(partition):
@@ -407,8 +408,8 @@ class LogDirectory:
 
     def remove_deleted(self, *, everything: bool = False) -> Removed:
         """Remove files of deleted segments and logs whose delay is over. ``everything``: remove all of them now,
-        because the disk is full. The removal may take long and may run in any thread, because no log uses these
-        files."""
+        because the disk is full. The removal of files may take long and may run in any thread, because no log uses
+        deleted files."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int) -> None:

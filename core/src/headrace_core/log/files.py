@@ -1,8 +1,8 @@
 """The file system as an argument: the interface that the log needs, and the real one.
 
-The log never calls ``os`` itself. Its ``FileSystem`` is the machine's (``RealFileSystem``) or a simulated one
-(``headrace_core.testing.crashing_fs``). The simulated one is in memory and can crash, lose unsynced bytes, tear writes
-and fail on demand, so crash tests run the production code.
+The log never calls ``os`` itself. The log's ``FileSystem`` is the machine's (``RealFileSystem``) or a simulated file
+system (``headrace_core.testing.crashing_fs``). The simulated file system is in memory and can crash, lose unsynced
+bytes, tear writes and fail on demand, so crash tests run the production code.
 
 Two rules of POSIX shape the interface:
 
@@ -30,7 +30,7 @@ except ImportError:  # not compiled: one after the other
 
 Buffer = bytes | bytearray | memoryview
 
-#: Error numbers of a full disk or quota: after these errors the disk is still usable.
+#: Error numbers of a full disk or quota; the disk is still usable after such an error.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 IOV_MAX = 1024  #: Linux accepts at most this many buffers in one writev.
 _FALLOC_FL_KEEP_SIZE = 1
@@ -53,8 +53,8 @@ class File(Protocol):
         """Read ``size`` bytes from ``position``; fewer only at the end of the file."""
 
     def is_cached(self, size: int, position: int) -> bool:
-        """Whether reading these bytes will (very likely) not wait for the disk. This is a hint: a wrong answer only
-        costs time."""
+        """Whether a read of ``size`` bytes at ``position`` will (very likely) not wait for the disk. The result is a
+        hint: a wrong result only costs time."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers in order at ``position``; returns the number of bytes. After an OSError a part may have
@@ -68,7 +68,7 @@ class File(Protocol):
         be retried."""
 
     def start_writeback(self, position: int, size: int) -> None:
-        """Start writing these bytes to the disk, for a ``sync`` that follows soon. A hint."""
+        """Start writing ``size`` bytes at ``position`` to the disk, for a ``sync`` that follows soon. A hint."""
 
     def preallocate(self, position: int, size: int) -> None:
         """Reserve blocks without changing the file's size. No effect on a file system that cannot reserve blocks."""
@@ -91,8 +91,8 @@ class FileSystem(Protocol):
         """Open a file; ``create`` creates a missing file, whose name is durable after ``sync_directory``."""
 
     def open_lazily(self, path: str, *, create: bool = False) -> File:
-        """Open a long-lived file for reading and writing. Its descriptor may be opened at the first use and closed
-        between uses (``descriptors.DescriptorCache``)."""
+        """Open a long-lived file for reading and writing. The file's descriptor may be opened at the first use and
+        closed between uses (``descriptors.DescriptorCache``)."""
 
     def file_size(self, path: str) -> int:
         """Return a file's size in bytes without opening the file; FileNotFoundError when the file is missing."""

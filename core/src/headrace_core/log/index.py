@@ -3,7 +3,7 @@
     .index      relative offset u32, position u32     (8 bytes)
     .timeindex  timestamp i64, relative offset u32    (12 bytes)
 
-All fields are big-endian; offsets are relative to the segment's base offset. The entries are those that Kafka writes:
+All fields are big-endian; offsets are relative to the segment's base offset. The index entries are the same as Kafka's:
 
 * an offset entry is (last offset of a batch, position where that batch starts), one for about every
   ``index.interval.bytes`` of log. ``entry_below(offset)`` gives a place at or before the batch that holds the offset;
@@ -147,7 +147,7 @@ class _IndexFile:
 
     def begin_sync(self) -> File | None:
         """Write all pending entries and return the file, for a caller that syncs several files together and then calls
-        ``end_sync``. None: the file is unchanged since its last sync."""
+        ``end_sync``. Returns None if the file is unchanged since its last sync."""
         if not self._unsynced and not self._pending:
             return None
         file = self._syncing = self._open()
@@ -163,7 +163,7 @@ class _IndexFile:
             self._unsynced = not durable
 
     def close(self) -> None:
-        """Drop pending entries. The file is not used from here on, because another file may take its name."""
+        """Drop pending entries. The index file is not used after this call, because another file may take its name."""
         self._pending = None
 
     def _change(self, change: Callable[[File], None]) -> None:

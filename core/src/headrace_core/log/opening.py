@@ -160,9 +160,9 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Whether all of the segment is on the disk and sound. This is true for idle partitions, so a broker with
-        thousands of idle partitions forces no file for them after an unclean stop. (Of an empty segment, even the name
-        may be missing on the disk.)"""
+        """Whether all of the segment is on the disk and sound. The segments of idle partitions are on the disk, so
+        after an unclean stop a broker with thousands of idle partitions forces no files for them. (Of an empty segment,
+        even the name may be missing on the disk.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point

@@ -747,9 +747,9 @@ class PartitionLog(LogReader):
         """Take segments below the log start, and the epochs that ended there, out of the log. Renames the segments'
         files to .deleted, durably; the caller removes these files. Readers of the segments finish normally.
 
-        Call this once the log start is durable: then a crash may leave any of the segments. ``one_by_one``: a full disk
-        prevented that the start became durable, and a segment begins at the start. Each rename is then durable before
-        the next, so a crash leaves a log without a gap.
+        Call this method once the log start is durable: then a crash may leave any of the removed segments.
+        ``one_by_one``: a full disk prevented that the start became durable, and a segment begins at the start. Each
+        rename is then durable before the next, so a crash leaves a log without a gap.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments

@@ -51,8 +51,8 @@ class ProducerSnapshots:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
-        #: Offsets of snapshots that an earlier process wrote. The earlier flush may have failed, and another flush
-        #: would not write these pages again.
+        #: Offsets of snapshots that an earlier process wrote. The earlier process's flush may have failed, and another
+        #: flush would not write the same pages again.
         self._inherited = set(self._offsets)
 
     @property
@@ -275,8 +275,8 @@ def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memory
 
 def complete_window(entry: ProducerEntry, segments: Sequence[LogSegment]) -> None:
     """Look up in the log the batches that a producer wrote before its last batch in the snapshot, to recognise a
-    repeated batch. This happens at most once for each producer after a start, when a batch is out of order. Reads
-    headers, at most some MiB back. CorruptLogError."""
+    repeated batch. The look-up happens at most once for each producer after a start, when a batch is out of order.
+    Reads headers, at most some MiB back. CorruptLogError."""
     entry.is_cut_short = False
     known = entry.batches
     if not known:

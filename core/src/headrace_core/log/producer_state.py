@@ -292,7 +292,7 @@ class ProducerTable:
         )
 
     def take_back(self, remembered: Iterable[Remembered], next_offset: int) -> None:
-        """Undo failed appends. ``remembered``: the producers' states before these appends, latest first;
+        """Undo failed appends. ``remembered``: the producers' states before the failed appends, latest first;
         ``next_offset``: the log's end."""
         self.next_offset = next_offset
         for old in remembered:

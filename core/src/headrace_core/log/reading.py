@@ -59,7 +59,7 @@ class MissingRecordsError(CorruptLogError):
 
 
 class ReadResult(NamedTuple):
-    records: bytes  #: Whole batches with the log's bytes; the first batch may begin below the requested offset.
+    records: bytes  #: Whole batches, byte for byte as in the log; the first batch may begin below the requested offset.
     next_offset: int  #: Offset from which the next read continues.
 
 

@@ -17,8 +17,8 @@ A *hole* is an aligned 4-KiB block of zeros inside the bad batch, or the part of
 the end of its first block, or, at the end of the file, the beginning of its last one. One group commit may write many
 blocks, and a power loss may persist any of these blocks: a file that only grew shows the lost blocks as zeros. Batches
 of the same group commit after the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes looks
-different. (Without this rule a power loss could make a partition with one replica refuse to start.) A few zeros prove a
-hole only where a sound batch would have other bytes.
+different. (Without the rule for holes, a power loss could make a partition with one replica refuse to start.) A few
+zeros prove a hole only where a sound batch would have other bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
 corruption: the files stay unchanged, the log is not served, and the broker fetches a new copy from another replica or

@@ -12,8 +12,8 @@ Kafka's rules (UnifiedLog.deleteOldSegments) apply in this order, each to the se
 Rules 2 and 3 apply where ``cleanup.policy`` includes ``delete``. A segment that reaches above the high watermark stays.
 When all segments expire, the active segment is rolled before it is removed, and the log continues, empty, at its end.
 
-A segment's age is that of its latest timestamp or, where no record has a timestamp, of the last write to its file. In
-Kafka a record from a clock years ahead therefore keeps its segment, and all later ones, for years. Headrace ignores a
+A segment's age is that of its latest timestamp or, where no record has a timestamp, of the last write to its file. So
+in Kafka, a record with a timestamp years ahead keeps its segment and all later segments for years. Headrace ignores a
 timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of the file
 instead. Records with such timestamps arrived while the topic allowed later timestamps, or with a copied log. A topic
 that allows every future timestamp (the largest number) gets Kafka's rule.

@@ -1,8 +1,8 @@
 """Check a whole segment for damage while its log is served: the part of scrubbing that reads the files.
 
 ``scrub_segment`` checks a whole segment, window by window, with the checks of a read (framing, CRC, consecutive
-offsets, leader epochs). It also compares each entry of a sealed segment's index files. The function changes no file,
-keeps at most one window in memory, and drops the bytes that it fetched from the disk from the page cache again.
+offsets, leader epochs). The function also checks each entry of a sealed segment's index files. The function changes no
+file, keeps at most one window in memory, and drops the bytes that it fetched from the disk from the page cache again.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
 
 
 def replace_index_files(fs: FileSystem, log: PartitionLog, segment: LogSegment, files: tuple[bytes, bytes]) -> bool:
-    """Replace a sealed segment's index files; False when the log no longer has the segment. Call it through
+    """Replace a sealed segment's index files; False when the log no longer has the segment. Call this function through
     ``DirectoryWriter.run``."""
     if segment not in log.segments[:-1]:
         return False

@@ -731,7 +731,7 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
     """Whether compaction left a gap between or inside batches of the segments. Walks over headers up to the first gap.
     Raises CorruptLogError. (A topic may have been compacted before its policy changed, or before its files were copied
-    here.)"""
+    to this broker.)"""
     for segment in segments:
         next_offset = segment.base_offset
         for _, header in segment.places(0, segment.size):

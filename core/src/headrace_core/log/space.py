@@ -32,14 +32,14 @@ RESUME_BYTES = 64 * 1024 * 1024
 #: the last shortage ended (within twice that shortage's minimal duration) has twice the minimal duration.
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: The inverse share of the free room that may be written before the next measurement; other programs write to the disk,
-#: too.
+#: The next measurement comes after one part in this number of the free room was written; other programs write to the
+#: disk, too.
 _PART_WRITTEN = 8
 
 
 class SpaceGauge:
-    """Free space of one directory. The directory's writer updates these values when it writes; any thread may read
-    them."""
+    """Free space of one directory. The directory's writer updates the values when it writes; any thread may read the
+    values."""
 
     __slots__ = (
         "_clock",
@@ -115,8 +115,8 @@ class SpaceGauge:
             self._shortage_ended_ms = now_ms
 
     def refusal(self, size: int) -> DiskFullError | None:
-        """Return the error if ``size`` more bytes must be refused. None: the bytes are accepted, and count as written.
-        Raises OSError as ``measure`` does."""
+        """Return the error if ``size`` more bytes must be refused. Returns None if the bytes are accepted; the bytes
+        then count as written. Raises OSError as ``measure`` does."""
         if self._headroom - size < self._remeasure_below and (
             self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
         ):

@@ -338,7 +338,7 @@ class _Segment:
         self._bounds = bounds
         self.is_torn = False  #: Whether the next start would truncate the segment's end.
         self._batches: list[BatchMeta] = []
-        #: Max timestamps of batches that compaction has emptied; these are timestamps of removed records.
+        #: Max timestamps of batches that compaction has emptied, which are the timestamps of removed records.
         self._times_of_empty: list[int] = []
         self._largest_ms = -1  #: Largest timestamp of the batches that still have records.
 

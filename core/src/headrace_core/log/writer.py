@@ -185,8 +185,8 @@ class DirectoryWriter:
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
         """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread. The change
-        runs after all requests queued before it and before all later ones, of ``log`` or, without ``log``, of all logs.
-        No other change runs at the same time. The future raises the action's HeadraceError. An OSError fails the
+        runs after all earlier requests and before all later requests for ``log`` or, without ``log``, for all logs. No
+        other change runs at the same time. The future raises the action's HeadraceError. An OSError fails the
         directory, except for a full disk (DiskFullError)."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
@@ -195,7 +195,7 @@ class DirectoryWriter:
 
     def fail(self, error: BaseException) -> None:
         """Take the directory offline after a disk error outside the writer (a read, a check): queued requests get
-        StorageError. Call this in the loop. Idempotent."""
+        StorageError. Call this method in the event loop. Idempotent."""
         self._fail(self._failure_of(error))
 
     def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:

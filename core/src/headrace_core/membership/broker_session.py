@@ -85,7 +85,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
     ) -> None:
         """``on_fenced`` is called each time the controllers fence or unfence this broker. Every heartbeat carries
         ``lag_ms``, the age of this broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead
-        (call ``hurry`` when ``cannot_lead`` changes). The other arguments are those of NodeSession."""
+        (call ``hurry`` when ``cannot_lead`` changes). The remaining arguments are documented at NodeSession."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )

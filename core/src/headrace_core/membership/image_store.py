@@ -1,9 +1,9 @@
 """A node's local snapshot of the metadata, so that its next start need not read the whole metadata log.
 
 The snapshot is one file in the root of the node's first log directory: ``00000000000000001234-0000000007.checkpoint``.
-Name and format are those of Kafka's and the controllers' snapshots, but without voters. The snapshot only shortens the
-start: a damaged file is ignored with a line in the log, and the node reads the metadata from the controllers. After a
-start, a node acts only on an image that was current when the node started, or later.
+The file's name and format are the same as for Kafka's and the controllers' snapshots, but the file has no voters. The
+snapshot only shortens the start: a damaged file is ignored with a line in the log, and the node reads the metadata from
+the controllers. After a start, a node acts only on an image that was current when the node started, or later.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ The follower tries the next controller at once when a connection breaks, is sile
 reach the leader. After all controllers have failed, a pause follows. The metadata stream itself carries the
 controllers' addresses.
 
-With an ``ImageStore``, the follower begins with the node's last local snapshot, and writes snapshots at intervals. It
-writes an image only after ``on_change`` has returned for that image.
+With an ``ImageStore``, the follower begins with the node's last local snapshot, and writes snapshots at intervals. The
+follower writes an image only after ``on_change`` has returned for that image.
 
 A follower may be ahead of its controller, because the controller may not know the leader's latest commits. Only a
 barrier that began after the follower connected and that ends below the follower's offset proves that the histories
@@ -211,8 +211,8 @@ class MetadataFollower:
         return self.image
 
     async def load(self, store: ImageStore) -> None:
-        """Begin with an earlier snapshot, if the store has one. Call this before ``run``. ``on_change`` is not called,
-        because a starting node acts on the whole image anyway."""
+        """Begin with an earlier snapshot, if the store has one. Call this method before ``run``. ``on_change`` is not
+        called, because a starting node acts on the whole image anyway."""
         assert self.image is EMPTY_IMAGE, "a snapshot is loaded first"
         began_ms = self._clock.monotonic_ms()
         loaded = await asyncio.to_thread(store.load)

@@ -2,7 +2,7 @@
 
 ``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
 connection, so that nothing large can delay them. The session also reads from the stream between two heartbeats, so it
-notices at once that a connection breaks. This matters because the controllers wait only
+notices at once that a connection breaks. Reconnecting fast matters, because the controllers wait only
 broker.session.disconnect.grace.ms (a quarter of an interval) for a node whose connection broke.
 
 Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. So after

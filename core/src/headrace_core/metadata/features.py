@@ -4,9 +4,9 @@
     2   everything else
 
 A cluster is formatted at the newest level. An older log stays at its level until an operator raises the level
-(UpdateFeatures); until then, only records that a node of the old level can read are written. An unknown tag would stop
-an old node. An unknown trailing field would be worse: an old node would skip the field, and its image would differ from
-that of other nodes.
+(UpdateFeatures); until then, only records that a node of the old level can read are written. A record with an unknown
+tag would stop an old node. A record with an unknown trailing field would be worse: an old node would skip the field,
+and the node's image would differ from the image of other nodes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The controller makes decisions based on an image, and brokers serve clients from an image. A new image shares its
 unchanged parts with the old image: the large tables are ``SortedMap``s, so a decision costs microseconds at any size.
-An ``ImageBuilder`` collects changes. It copies a topic's partitions when it first changes the topic (6 us per
+An ``ImageBuilder`` collects changes. The builder copies a topic's partitions when it first changes the topic (6 us per
 thousand), so that the replay of a whole log copies each topic only once. ``finish`` returns the image and the
 ``MetadataDelta`` with the changes, so that a broker with 5,000 partitions reacts to the three that changed.
 
@@ -82,7 +82,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
 
     def active_epoch(self, broker_id: int) -> int | None:
         """Return the epoch of a broker whose replicas may be in sync: it is registered, and neither fenced nor
-        stopping. None for any other broker."""
+        stopping. Returns None for any other broker."""
         broker = self.brokers.get(broker_id)
         return broker.broker_epoch if broker is not None and broker.active else None
 

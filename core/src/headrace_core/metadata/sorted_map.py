@@ -7,9 +7,9 @@ A new version shares unchanged chunks with the version before it, and copies onl
 chunk). So with 100,000 entries, a change costs 3 us instead of the 900 us of a copied dict, and a lookup costs 0.4 us.
 A comparison of two versions compares chunks, not entries.
 
-Hash tries (``immutables``, ``rpds``) are not used, for two reasons. Their order follows Python's hashes, which differ
-in each process, so processes would make decisions from the same log in different orders. And hash tries cannot compare
-versions cheaply. A change costs the same in a hash trie; a lookup costs 0.1 us (``rpds``: 0.3 us).
+Hash tries (``immutables``, ``rpds``) are not used, for two reasons. The order of a hash trie follows Python's hashes,
+which differ in each process, so processes would make decisions from the same log in different orders. And hash tries
+cannot compare versions cheaply. A change costs the same in a hash trie; a lookup costs 0.1 us (``rpds``: 0.3 us).
 
 The map has no index of a broker's partitions, which would cost some microseconds in each change of replicas, and 100
 bytes per replica.
@@ -35,8 +35,8 @@ _CHUNK = 128
 _CHUNK_MAX = 2 * _CHUNK
 #: A smaller chunk is merged with its neighbour; otherwise a map that shrank would have many tiny chunks.
 _CHUNK_MIN = _CHUNK // 4
-#: When the changes are more than this share of the entries (a replayed log, a snapshot), the whole map is rebuilt
-#: instead of single chunks.
+#: When changes times this number exceed the entries (in a replayed log or a snapshot), the whole map is rebuilt instead
+#: of single chunks.
 _REBUILD_SHARE = 4
 
 

@@ -90,7 +90,7 @@ def read_all_meta(
 
 
 def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties], *, node_id: int) -> None:
-    """Check that these directories belong to one node. Raises as ``read_all_meta``."""
+    """Check that all ``directories`` belong to one node. Raises as ``read_all_meta``."""
     for directory, meta in zip(directories, metas, strict=True):
         if meta.cluster_id != metas[0].cluster_id:
             raise InconsistentClusterIdError(

@@ -127,7 +127,7 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
     the leader epoch of its offsets.
 
     ``epochs``: (epoch, start offset) of each epoch, ascending; None: epochs are not checked. The CRC does not cover a
-    batch's offset, length, magic and epoch, so only the neighbouring batches and the epochs confirm those fields.
+    batch's offset, length, magic and epoch, so only the neighbouring batches and the epochs confirm these four fields.
     Returns SLICE_EXACT when the offsets have no gap up to ``end_offset``: then a batch with wrong offsets would have
     been found. Returns SLICE_HAS_GAPS when there are gaps: then the caller must check the neighbours on both sides.
     Otherwise returns the position of the first faulty batch, which ``slice_fault`` describes.

@@ -50,7 +50,7 @@ Response = TypeVar("Response")
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
 #: Status details of a failed write. gRPC fails a write when the stream has ended, so the server's status will arrive
-#: soon. Below are the interval in seconds and the number of polls for that status.
+#: soon. The stream polls for the server's status every ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
 _FAILED_WRITE = "Internal error from Core"
 _LOOK_S, _LOOKS = 0.01, 100
 

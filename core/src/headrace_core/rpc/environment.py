@@ -47,6 +47,6 @@ def tune_malloc() -> bool:
 
 
 def tune_interpreter() -> None:
-    """Shorten the switch interval, so that threads that return from the disk soon get the GIL. Only for server
-    processes."""
+    """Shorten the switch interval, so that threads that return from the disk soon get the GIL. Call this function only
+    in server processes."""
     sys.setswitchinterval(0.0005)

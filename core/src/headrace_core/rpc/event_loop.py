@@ -7,7 +7,7 @@ uvloop differs from asyncio in two ways: timers have whole milliseconds, and ``l
 loop's present pass began. So code sets no timer below a millisecond, and measures no durations with the loop's clock.
 
 **Threads.** The loop starts its threads for blocking work (``asyncio.to_thread``) at once. asyncio's default pool grows
-with each call that overlaps another call, so a leak of threads could not be told from a busy moment.
+with each call that overlaps another call, so a leak of threads would look like a busy moment.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ ITEMS_MAX = 10_000  #: Limit of the items of one kind in a request, unless the t
 NAME_BYTES_MAX = 32_767
 REQUEST_BYTES_MAX = 8 * MIB  #: Limit of the bytes of one request, unless the table has another limit.
 #: Limit of the partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka
-#: limits only the bytes of these requests. 2,000 is Kafka's limit for a response to DescribeTopicPartitions
-#: (max.request.partition.size.limit, KIP-966).
+#: limits the bytes of Produce, Fetch and DeleteRecords requests, but not their partitions. 2,000 is Kafka's limit for a
+#: response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
-#: Limit of the bytes of records that a producer combines in one Produce request, whatever its max.request.size; a
-#: larger batch is sent alone. The number is the default of socket.request.max.bytes.
+#: Limit of the bytes of records that a producer combines in one Produce request, for any max.request.size; a larger
+#: batch is sent alone. The number is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
 #: No limit in this table: a batch may have up to socket.request.max.bytes, which the listener enforces (see server.py).
 _BULK = 1 << 31

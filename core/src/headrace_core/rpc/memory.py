@@ -1,9 +1,8 @@
 """Return memory to the operating system after large refused requests.
 
 Server processes keep freed buffers in the heap (``tune_malloc``), because record batches soon need them again. After
-large refused requests, the buffers are not needed, so a thread trims the heap. It does so ``QUIET_S`` after the last
-such request, and every ``PAUSE_S`` while such requests continue. (Each returned page costs a page fault at its next
-use.)
+large refused requests, the buffers are not needed, so a thread trims the heap ``QUIET_S`` after the last large refused
+request, and every ``PAUSE_S`` while such requests continue. (Each returned page costs a page fault at its next use.)
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _first_s = 0.0
 
 
 def give_memory_back() -> None:
-    """Schedule a trim of the heap. Call this in an event loop; repeated calls delay the trim."""
+    """Schedule a trim of the heap, from an event loop; repeated calls delay the trim."""
     global _due, _first_s
     loop = asyncio.get_running_loop()
     now_s = loop.time()

@@ -51,7 +51,8 @@ class StreamHandler(Generic[Request]):
         return True
 
     def on_sending(self) -> None:
-        """Called before a response is passed to gRPC; a callback scheduled here with ``call_soon`` runs after that."""
+        """Called before a response is passed to gRPC. A callback that this method schedules with ``call_soon`` runs
+        after gRPC has the response."""
 
     def on_written(self) -> None:
         """Called after a response has left the queue, so there may be room for more."""
@@ -180,8 +181,8 @@ class ServerStream(Generic[Request, Response]):
             while not (self.closed or self._ending):
                 request = await read()
                 if request is grpc.aio.EOF:
-                    # A cancelled call also reads EOF. Its cancellation reaches the handler's task about now and must be
-                    # handled first, because a status sent on a cancelled call leaks memory.
+                    # A cancelled call also reads EOF. The call's cancellation reaches the handler's task about now and
+                    # must be handled first, because a status sent on a cancelled call leaks memory.
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):
@@ -237,12 +238,13 @@ class ServerStream(Generic[Request, Response]):
 
 
 class PushHandler(Generic[Response]):
-    """Source of the messages of a ``ServerPush``. Its methods are called in the event loop and must not block."""
+    """Source of the messages of a ``ServerPush``. The handler's methods are called in the event loop and must not
+    block."""
 
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
         """Return the next message and its approximate size in bytes, or an awaitable of this pair if it takes long.
-        None: there is no message now; this is called again after ``wake``. ``is_due``: no message was written for
-        ``idle_s``, so a message should be sent. An exception raised here ends the call with that error."""
+        Return None if there is no message now; the method is called again after ``wake``. ``is_due``: no message was
+        written for ``idle_s``, so a message should be sent. An exception raised here ends the call with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:

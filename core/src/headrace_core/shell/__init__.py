@@ -4,6 +4,6 @@
     control.py   Raft's records between the decisions
     tree.py      the resulting state, as directories and files
 
-The shell takes no lock and writes no file, so it can read the directory of a running controller. It needs msgspec, as
-services do.
+The shell takes no lock and writes no file, so it can read the directory of a running controller. The shell needs
+msgspec, as services do.
 """

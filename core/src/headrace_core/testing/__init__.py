@@ -1,1 +1,2 @@
-"""Test doubles shipped with the product: a manual clock, a file system that crashes. Not for production."""
+"""Test doubles that are shipped with the product, such as a manual clock and a file system that crashes. Not for
+production."""

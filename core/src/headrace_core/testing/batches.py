@@ -1,4 +1,4 @@
-"""Batches that no encoder writes: offset gaps, wrong counts, damaged bytes under a valid CRC."""
+"""Build batches that no encoder writes: with offset gaps, wrong counts, or damaged bytes under a valid CRC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..records.batches import assemble_batch
 
 
 def resealed(batch: bytes | bytearray) -> bytes:
-    """The bytes with matching length and CRC."""
+    """Return the batch with its length and CRC corrected."""
     out = bytearray(batch)
     struct.pack_into(">i", out, 8, len(out) - 12)
     struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
@@ -20,14 +20,15 @@ def resealed(batch: bytes | bytearray) -> bytes:
 
 
 def patched(batch: bytes, position: int, new: bytes) -> bytes:
-    """``batch`` with ``new`` at ``position``, resealed."""
+    """Replace the bytes of ``batch`` at ``position`` by ``new``, and correct length and CRC."""
     return resealed(batch[:position] + new + batch[position + len(new) :])
 
 
 def batch_of(
     deltas: list[int], *, last: int | None = None, count: int | None = None, body: bytes = b"", **fields: Any
 ) -> bytes:
-    """A batch whose records have these offset deltas (values "v<delta>"), with ``body`` after them."""
+    """Build a batch whose records have the offset deltas ``deltas`` and the values "v<delta>", followed by the bytes
+    ``body``."""
     records = b"".join(encode_record(0, delta, None, b"v%d" % delta, None) for delta in deltas)
     return assemble_batch(
         records + body,

@@ -1,4 +1,4 @@
-"""Clocks: a manual one, and that of a simulated machine."""
+"""Clocks for tests: a manual clock, and the clock of a simulated machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from .scheduler import Scheduler
 
 
 class ManualClock:
-    """Implements headrace_core.clock.Clock; ``advance`` moves both readings, ``jump`` only the wall clock."""
+    """A headrace_core.clock.Clock that tests set. ``advance`` advances wall-clock and monotonic time, ``jump`` only the
+    wall clock."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -25,20 +26,20 @@ class ManualClock:
         self._now_ms += int(ms)
 
     def jump(self, ms: int) -> None:
-        """An administrator, or NTP, sets the wall clock."""
+        """Change the wall clock by ``ms``, as an administrator or NTP does."""
         self._now_ms += ms
 
 
-EPOCH_MS = 1_700_000_000_000  #: Wall time at the beginning of a simulation.
+EPOCH_MS = 1_700_000_000_000  #: Wall-clock time at the beginning of a simulation, in ms.
 
 
 class NodeClock:
-    """Implements headrace_core.clock.Clock on virtual time. The monotonic reading never goes back."""
+    """A headrace_core.clock.Clock on virtual time. Its monotonic time never decreases."""
 
     __slots__ = ("_base_ms", "_now_offset_ms", "_rate", "_scheduler", "_since_ms")
 
     def __init__(self, scheduler: Scheduler, *, started_ms: float = 0.0) -> None:
-        """``started_ms``: the first monotonic reading, different on each machine."""
+        """``started_ms``: the first value of the monotonic time, which differs between machines."""
         self._scheduler = scheduler
         self._base_ms = started_ms
         self._since_ms = scheduler.now_ms
@@ -52,27 +53,28 @@ class NodeClock:
         return self._base_ms + (self._scheduler.now_ms - self._since_ms) * self._rate
 
     def drift(self, rate: float) -> None:
-        """From now on the clock runs at ``rate``."""
+        """Let the clock run at ``rate`` from now on."""
         if rate <= 0:
             raise ValueError(f"a clock goes forwards, not at {rate} times the time's pace")
         self._base_ms, self._since_ms, self._rate = self.monotonic_ms(), self._scheduler.now_ms, rate
 
     def jump(self, ms: float) -> None:
-        """Set the wall time."""
+        """Change the wall-clock time by ``ms``."""
         self._now_offset_ms += ms
 
     def leap(self, ms: float) -> None:
-        """Advance the monotonic reading at once, as after the suspension of a virtual machine."""
+        """Advance the monotonic time at once, as after the suspension of a virtual machine."""
         if ms < 0:
             raise ValueError(f"a monotonic clock does not go back, by {ms} ms")
         self._base_ms += ms
 
     @property
     def rate(self) -> float:
-        """Its milliseconds per virtual millisecond."""
+        """Milliseconds of this clock per virtual millisecond."""
         return self._rate
 
     def due_in_ms(self, monotonic_ms: float) -> float:
-        """Virtual time until this clock reads ``monotonic_ms``; 0 when it does already."""
+        """Return the virtual time until this clock reaches the monotonic time ``monotonic_ms``; 0 if it has reached
+        that time."""
         now_ms = self._base_ms + (self._scheduler.now_ms - self._since_ms) * self._rate
         return (monotonic_ms - now_ms) / self._rate if monotonic_ms > now_ms else 0.0

@@ -1,23 +1,23 @@
 """A file system in memory with realistic crashes.
 
-It separates what was written from what is durable, for bytes and for names:
+The file system keeps written and durable contents apart, for bytes and for names:
 
 * a write is visible at once; it survives a power loss only if the file was synced afterwards;
 * a created, renamed or unlinked name survives only if its directory was synced afterwards;
-* a killed process loses nothing of either (the page cache stays);
-* a flush that fails leaves its pages in the cache, clean, and not on the disk, as Linux does (``memory_disk``). Every
-  open handle reports the failure at its next flush, once. ``evict`` drops such pages from the cache.
+* a killed process loses neither bytes nor names, because the page cache stays;
+* a failed flush leaves its pages clean in the cache but not on the disk, as Linux does (``memory_disk``). Every open
+  file handle reports the failure at its next flush, once. ``evict`` drops such pages from the cache.
 
-``crash_clone`` returns what a machine finds after a power loss at this moment, in one of several ways of real disks
-(``Loss``); the original continues, so that one run can be crashed at many places and in many ways. ``crash`` does the
-same in place. Old handles and locks are dead afterwards.
+``crash_clone`` returns the file system that a machine finds after a power loss at this moment. ``Loss`` says which
+unsynced changes a disk keeps. The original file system continues, so a test can crash one run at many places and in
+many ways. ``crash`` does the same in place; old file handles and locks are invalid after it.
 
-Faults are planned with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (nth operation of all) and
-``capacity_bytes``; ``flip`` damages durable bytes. ``mount`` makes a directory a disk of its own size; ``break_disk``
-makes everything below a directory read-only, or dead, until ``mend_disk``. ``trace`` lists every operation, and
-``note`` adds the test's own events (such as an acknowledgement), so that a test can prove their order.
+Tests plan faults with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (the nth of all operations)
+and ``capacity_bytes``. ``flip`` damages durable bytes. ``mount`` makes a directory a separate disk with its own size.
+``break_disk`` makes all files below a directory read-only or unreadable until ``mend_disk``. ``trace`` lists every
+operation, and ``note`` adds events of the test (such as an acknowledgement), so that a test can prove their order.
 
-Production code runs on it unchanged: it has the protocol of ``headrace_core.log.files``.
+Production code runs on this file system unchanged, because it implements the protocol of ``headrace_core.log.files``.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ from .memory_disk import (
 T = TypeVar("T")
 
 _UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
-#: Operations that a disk without writes still serves.
+#: Operations that still work on a disk that refuses writes.
 _LOOKS = frozenset({"open", "read", "listdir", "stat", "statvfs"})
 _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
 
 class SimulatedCrash(BaseException):
-    """The machine lost power. No ``except Exception`` or ``except OSError`` stops it; reboot with ``crash``."""
+    """The machine lost power. ``except Exception`` and ``except OSError`` do not catch this error; ``crash`` reboots
+    the machine."""
 
 
 class TraceEntry(NamedTuple):
-    """One operation, before its effect. ``position`` and ``size`` are of bytes, -1 without any."""
+    """One operation, recorded before its effect. ``position`` and ``size`` of the operation's bytes are -1 if it has no
+    bytes."""
 
     number: int
     operation: str
@@ -67,21 +69,21 @@ class TraceEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Fault:
-    """A planned failure: the ``nth`` (from 1) operation of this kind on a matching path raises OSError(error)."""
+    """A planned failure: the ``nth`` ``operation`` (from 1) on a matching path raises OSError(error)."""
 
     operation: str
     error: int
     nth: int = 1
-    times: int = 1  #: Number of failures, from the nth on.
+    times: int = 1  #: Number of consecutive failures, beginning with the nth operation.
     path_ends: str = ""
     path_contains: str = ""
-    partial_bytes: int = 0  #: For a write that fails: how many of its bytes are written.
-    #: For a flush that fails: chooses the pages that reach the disk nevertheless; None: no page does.
+    partial_bytes: int = 0  #: How many bytes a failing write still writes.
+    #: Chooses the pages that reach the disk although their flush fails; None: no page reaches the disk.
     rng: random.Random | None = None
     seen: int = 0
 
     def strikes(self, operation: str, path: str) -> bool:
-        """Count a matching operation; returns whether it fails."""
+        """Count a matching operation; returns whether this operation fails."""
         if operation != self.operation or not path.endswith(self.path_ends) or self.path_contains not in path:
             return False
         self.seen += 1
@@ -92,20 +94,23 @@ __all__ = ["BLOCK_BYTES", "CrashingFileSystem", "Fault", "Loss", "MemoryFile", "
 
 
 class CrashingFileSystem:
-    """See the module. Paths are absolute or relative alike: '/' and '' are the root."""
+    """A file system in memory that can crash, as the module's docstring describes. Absolute and relative paths are
+    equal: '/' and '' are the root."""
 
     def __init__(self, *, capacity_bytes: int | None = None, keep_trace: bool = True) -> None:
         self.capacity_bytes = capacity_bytes
         self.trace: list[TraceEntry] = []
         self.faults: list[Fault] = []
-        #: Crash after this many operations (as in ``operations``); None: never.
+        #: Number of operations (as counted in ``operations``) after which the machine crashes; None: never.
         self.crash_after: int | None = None
-        self.operations = 0  #: Operations so far that change something (all but open, read, listdir and lock).
-        #: Called before each operation; may raise.
+        #: Number of operations so far that change files or names (all except open, read, listdir and lock).
+        self.operations = 0
+        #: Called before each operation; may raise an error in the operation's place.
         self.on_operation: Callable[[TraceEntry], None] | None = None
-        self.clock: Clock | None = None  #: For the times of writes; None: 1970.
+        self.clock: Clock | None = None  #: Clock for files' modification times; None: all times are in 1970.
         self._keep_trace = keep_trace
-        #: Operations of several threads run one after the other, and a clone is taken between two.
+        #: Lock that lets operations of several threads run one after another, and clones be made between two
+        #: operations.
         self._lock = threading.RLock()
         self._root = Directory()
         self._locks: set[str] = set()
@@ -134,7 +139,8 @@ class CrashingFileSystem:
         return fault
 
     def mount(self, path: str, capacity_bytes: int) -> None:
-        """Make the directory a disk of this size (again: of another size); its files count against nothing else."""
+        """Make the directory a separate disk of this size, on which only the directory's files count; a repeated call
+        changes the size."""
         self._disks[path] = capacity_bytes
 
     def break_disk(self, path: str, error: int = errno.EROFS, *, reads: bool = False) -> None:
@@ -142,21 +148,21 @@ class CrashingFileSystem:
         self._broken[path] = (error, reads)
 
     def mend_disk(self, path: str) -> None:
-        """End ``break_disk`` of ``path``."""
+        """Repair the disk that ``break_disk`` broke."""
         del self._broken[path]
 
     def crash_at(self, number: int) -> None:
-        """Lose power at the operation with this number (from 0), after its effect reached only the page cache:
-        SimulatedCrash there, and from every later operation until ``crash``."""
+        """Lose power at the operation with this number (from 0), after its effect has reached only the page cache. That
+        operation and every later operation raise SimulatedCrash until ``crash``."""
         self.crash_after = number
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:
-        """Add an event of the test's own to the trace."""
+        """Add an event of the test to the trace."""
         if self._keep_trace:
             self.trace.append(TraceEntry(self.operations, what, path, position, -1))
 
     def files(self) -> dict[str, bytes]:
-        """Every file with its visible bytes."""
+        """Return the visible bytes of every file, by path."""
         found: dict[str, bytes] = {}
 
         def walk(directory: Directory, prefix: str) -> None:
@@ -170,7 +176,8 @@ class CrashingFileSystem:
         return found
 
     def evict(self, path: str = "/") -> int:
-        """Drop clean pages below ``path`` from the page cache; returns the number of files that lost some."""
+        """Drop the clean pages of files below ``path`` from the page cache; returns the number of files that lost
+        bytes."""
 
         def walk(entry: Inode | Directory) -> int:
             if isinstance(entry, Directory):
@@ -185,7 +192,7 @@ class CrashingFileSystem:
             return 0 if found is None else walk(found)
 
     def lost_pages(self, path: str) -> frozenset[int]:
-        """The file's pages that a failed flush left clean in the cache: the disk has older ones."""
+        """Return the file's pages that a failed flush left clean in the cache, although the disk has older contents."""
         return frozenset(self._file(path).lost)
 
     def is_durable(self, path: str) -> bool:
@@ -194,21 +201,21 @@ class CrashingFileSystem:
         return inode.live == inode.durable
 
     def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Damage a byte, on the disk and in the cache."""
+        """Damage a byte of a file, on the disk and in the page cache."""
         inode = self._file(path)
         inode.live[position] ^= mask
         if position < len(inode.durable):
             inode.durable[position] ^= mask
 
     def replace(self, path: str, data: bytes) -> None:
-        """Set a file's bytes, durably and untraced, for a test to find."""
+        """Set a file's bytes, durably and without a trace entry, to prepare a test."""
         directory, name = self._parent(path)
         inode = Inode(bytearray(data), bytearray(data))
         directory.live[name] = directory.durable[name] = inode
 
     def crash(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> None:
-        """Power loss and reboot, in place: unsynced changes are lost by ``loss``, handles and locks are dead, planned
-        faults are cleared."""
+        """Simulate a power loss and a reboot, in place. ``loss`` decides which unsynced changes are lost. File handles
+        and locks become invalid, and planned faults are cleared."""
         self._root = self.crash_clone(rng, loss)._root
         self._locks.clear()
         self._generation += 1
@@ -218,7 +225,8 @@ class CrashingFileSystem:
         self._used_bytes = self._count_bytes()
 
     def crash_clone(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> CrashingFileSystem:
-        """The file system after a power loss at this moment; this one is unchanged."""
+        """Return a copy of the file system as it would be after a power loss at this moment; the original is
+        unchanged."""
         if loss in (Loss.PREFIX, Loss.BLOCKS) and rng is None:
             raise ValueError(f"{loss} needs a random source")
         clone = CrashingFileSystem(capacity_bytes=self.capacity_bytes, keep_trace=self._keep_trace)
@@ -370,7 +378,8 @@ class CrashingFileSystem:
         size: int = -1,
         before_fault: Callable[[Fault | None], object] | None = None,
     ) -> T:
-        """Run one operation: traced, counted if it changes anything, failed or crashed if planned."""
+        """Run one operation: add it to the trace, count it if it changes files or names, and let it fail or crash if
+        planned."""
         if self._is_down:
             raise SimulatedCrash(f"{operation} {path}: the machine is down; call crash() to reboot it")
         if self._keep_trace or self.on_operation is not None:

@@ -1,12 +1,12 @@
-"""Compare what clients saw with what was committed.
+"""Compare the responses that clients got with the committed history.
 
-Every write has a unique mark. Afterwards
+Every write has a unique mark. At the end of a test
 
 * an acknowledged write is in the committed history, exactly once;
-* a refused write is not in it;
-* a write without an answer is in it once, or not at all.
+* a refused write is not in the history;
+* a write without a response is in the history once, or not at all.
 
-A read that began after a write was acknowledged, or after another read had shown it, sees it.
+A read that began after a write was acknowledged, or after another read returned the write, returns the write too.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from .verdicts import SafetyViolation
 
 
 class Outcome(enum.Enum):
-    UNKNOWN = "unknown"  #: No answer: it may have happened, or happen later.
+    UNKNOWN = "unknown"  #: The write has no response: it may be committed already, or may be committed later.
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
 
 
 class HistoryViolation(SafetyViolation):
-    """An answer contradicts the committed history."""
+    """A response contradicts the committed history."""
 
 
 @dataclass(slots=True)
 class Write:
     mark: Hashable
     outcome: Outcome = Outcome.UNKNOWN
-    offset: int = -1  #: The place in the log in the acknowledgement (exclusive end).
-    found: int = -1  #: Its place in the committed history.
+    offset: int = -1  #: End offset (exclusive) in the write's acknowledgement.
+    found: int = -1  #: Offset of the write in the committed history; -1 if it is not there.
 
 
 class WriteHistory:
-    """Called while things happen, so that faults are found at once: ``committed`` for every mark in the committed log,
-    in its order; ``finish`` when nothing more will be committed."""
+    """Checks writes while a test runs, so that a fault is found at once. Call ``committed`` for every mark in the
+    committed log, in the log's order, and ``finish`` when no more writes will be committed."""
 
     def __init__(self) -> None:
         self._writes: dict[Hashable, Write] = {}
@@ -57,7 +57,7 @@ class WriteHistory:
         return mark in self._writes
 
     def acknowledge(self, mark: Hashable, offset: int) -> None:
-        """The writer's acknowledgement: everything below ``offset`` contains its write."""
+        """Record the acknowledgement of a write: the records below ``offset`` contain the write."""
         write = self._answered(mark, Outcome.ACKNOWLEDGED)
         write.offset = offset
         self.acknowledged += 1
@@ -67,7 +67,7 @@ class WriteHistory:
             raise HistoryViolation(f"{mark} is at {write.found}, and was acknowledged as being below {offset}")
 
     def refuse(self, mark: Hashable) -> None:
-        """The writer's final refusal."""
+        """Record that a write was finally refused."""
         write = self._answered(mark, Outcome.REFUSED)
         self.refused += 1
         if write.found >= 0:
@@ -81,7 +81,7 @@ class WriteHistory:
         return write
 
     def committed(self, mark: Hashable, offset: int) -> None:
-        """The committed log holds this write at ``offset``; unknown marks are ignored."""
+        """Record that the committed log has this write at ``offset``; unknown marks are ignored."""
         write = self._writes.get(mark)
         if write is None:
             return
@@ -92,28 +92,29 @@ class WriteHistory:
             raise HistoryViolation(f"{mark} was refused, and then committed at {offset}")
 
     def finish(self) -> None:
-        """Check that everything acknowledged is there."""
+        """Check that every acknowledged write is in the committed history."""
         for write in self._writes.values():
             if write.outcome is Outcome.ACKNOWLEDGED and write.found < 0:
                 raise HistoryViolation(f"{write.mark} was acknowledged, and is lost")
 
 
 class ReadHistory:
-    """Reads and what they must see, as offsets of the committed log."""
+    """Checks reads against the offsets of the committed log that they must include."""
 
     def __init__(self) -> None:
         self._known = 0
 
     def acknowledged(self, offset: int) -> None:
-        """A client knows everything below ``offset``: a write was acknowledged, or a read has shown it."""
+        """Record that a client knows all records below ``offset``, from an acknowledgement or from a read."""
         self._known = max(self._known, offset)
 
     def begin(self) -> int:
-        """A read begins; returns what it must see at least."""
+        """Record the begin of a read; returns the end offset that the read must include."""
         return self._known
 
     def served(self, must_see: int, saw: int, who: str) -> None:
-        """A read that began at ``must_see`` is served by a state that has applied up to ``saw``."""
+        """Record that a read was served from a state that has applied the log up to ``saw``; ``must_see`` is the result
+        of ``begin``."""
         if saw < must_see:
             raise HistoryViolation(f"{who} served a read from {saw}, and {must_see} was known when it was asked for")
         self.acknowledged(saw)

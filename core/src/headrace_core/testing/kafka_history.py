@@ -1,7 +1,7 @@
-"""Judge what producers and consumers saw of a log: the anomalies of Jepsen's Kafka workload.
+"""Check what producers and consumers saw of a log for the anomalies of Jepsen's Kafka workload.
 
-Every record has a mark of its own, ``Mark(producer, sequence)``. A running test records what was sent, its outcome, and
-what was polled; at the end, the contents of the log. ``anomalies`` then finds
+Every record has a unique mark, ``Mark(producer, sequence)``. While it runs, a test reports sent records, their outcomes
+and polled records, and at the end the contents of the log. ``anomalies`` then finds
 
     lost                  acknowledged, or read by a consumer, and missing in the log (or for a consumer beyond it)
     unseen                acknowledged, and no consumer has read that far
@@ -15,16 +15,16 @@ what was polled; at the end, the contents of the log. ``anomalies`` then finds
     reorder               a producer's records stand in the log in another order than it sent them (see below)
     gap                   an offset without a record in the log
 
-A timeout is no refusal: an *unknown* record is in the log once, or not at all. It is judged only for duplicate,
-phantom, misplaced, skip and reorder; and once it was read, it must stay.
+A timeout is no refusal: a record with an *unknown* outcome is in the log once, or not at all. Such a record is checked
+only for duplicate, phantom, misplaced, skip and reorder. Once a consumer has read the record, it must stay in the log.
 
-Order: an idempotent producer's records stand in the order of their sequences. One without idempotence may be reordered
-by a retry, and repeated; ``History(idempotent=False)`` judges neither.
+Order: an idempotent producer's records are in the log in the order of their sequences. A retry of a producer without
+idempotence may reorder and repeat records, so ``History(idempotent=False)`` checks neither order nor repetition.
 
 With acks below "all", and after an unclean election, acknowledged records may be lost by design: ``may_lose`` names
-them. Records that a consumer has read must stay even then, unless ``unclean``; everything else is judged as usual.
+these records. Even then, records that a consumer has read must stay, unless ``unclean`` is set; all other checks apply.
 
-Pure: no threads, no clock. Callers in several threads need a lock.
+The module uses no threads and no clock. Callers in several threads need a lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """Identity of a record. A restarted producer has another name."""
+    """Identity of a record. A producer that restarts must get another name."""
 
     producer: str
     sequence: int
@@ -62,7 +62,7 @@ class Kind(enum.Enum):
 
 
 class Anomaly(NamedTuple):
-    """One finding; ``text`` has everything known about it."""
+    """One anomaly that was found; ``text`` has all known facts about it."""
 
     kind: Kind
     partition: int
@@ -73,7 +73,7 @@ class Anomaly(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record as a consumer, or the end of the test, found it."""
+    """A record at an offset, as a consumer read it or as the log had it at the end of the test."""
 
     offset: int
     mark: Mark
@@ -89,39 +89,38 @@ class _Fate(enum.Enum):
 class _Sent:
     partition: int
     fate: _Fate = _Fate.UNKNOWN
-    offset: int = -1  #: Offset in the acknowledgement; -1: without one (acks=0).
+    offset: int = -1  #: Offset in the record's acknowledgement; -1 without an offset (acks=0).
 
 
 @dataclass(slots=True)
 class _Reader:
-    """One consumer's reads of one partition, in stretches that a seek ends."""
+    """One consumer's reads of one partition, in stretches; a seek ends a stretch."""
 
     stretches: list[list[Seen]] = field(default_factory=list)
 
 
 class History:
-    """See the module."""
+    """The events of one test, and their check for anomalies."""
 
     def __init__(self, *, idempotent: bool = True) -> None:
         self._idempotent = idempotent
         self._sent: dict[Mark, _Sent] = {}
         self._readers: dict[tuple[str, int], _Reader] = defaultdict(_Reader)
         self._logs: dict[int, tuple[list[Seen], int, int]] = {}
-        self._contradictions: list[Anomaly] = []  #: Acknowledgements after a final outcome.
 
     def sent(self, mark: Mark, partition: int) -> None:
-        """A producer sends the record. Its outcome is unknown until it is reported."""
+        """Report that a producer sends a record. The record's outcome is unknown until it is reported."""
         if mark in self._sent:
             raise ValueError(f"{mark} is sent twice")
         self._sent[mark] = _Sent(partition)
 
     def acknowledged(self, mark: Mark, offset: int = -1) -> None:
-        """The producer's acknowledgement, at ``offset`` (-1: without one)."""
+        """Report that a record was acknowledged at ``offset`` (-1: without an offset)."""
         self._settle(mark, _Fate.ACKNOWLEDGED)
         self._sent[mark].offset = offset
 
     def refused(self, mark: Mark) -> None:
-        """The producer's final refusal."""
+        """Report that a record was finally refused."""
         self._settle(mark, _Fate.REFUSED)
 
     def _settle(self, mark: Mark, fate: _Fate) -> None:
@@ -131,18 +130,18 @@ class History:
         sent.fate = fate
 
     def positioned(self, consumer: str, partition: int) -> None:
-        """A consumer starts, or seeks: its next poll need not continue the last."""
+        """Report that a consumer starts or seeks, so its next poll need not continue the last poll."""
         self._readers[consumer, partition].stretches.append([])
 
     def polled(self, consumer: str, partition: int, records: Iterable[Seen]) -> None:
-        """What a poll returned of a partition, in its order."""
+        """Report the records of one partition that a poll returned, in their order."""
         reader = self._readers[consumer, partition]
         if not reader.stretches:
             reader.stretches.append([])
         reader.stretches[-1].extend(records)
 
     def log(self, partition: int, records: Sequence[Seen], *, log_start: int = 0, end: int | None = None) -> None:
-        """The final contents of the log, read from ``log_start`` to ``end`` (by default: to the last record)."""
+        """Report the final contents of a log, read from ``log_start`` to ``end`` (by default: to the last record)."""
         self._logs[partition] = list(records), log_start, end if end is not None else _end(records, log_start)
 
     @property
@@ -164,8 +163,8 @@ class History:
     def anomalies(
         self, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False
     ) -> list[Anomaly]:
-        """All anomalies. ``may_lose``: acknowledged marks that may be missing; with ``unclean`` also marks that were
-        read, and then others may stand at their offsets."""
+        """Find all anomalies. ``may_lose``: whether an acknowledged record may be missing. With ``unclean``, such a
+        record may be missing even after it was read, and another record may have its offset."""
         if unclean:
             self._forget({mark for mark in self._sent if may_lose(mark)} - self._in_logs())
         everybody: dict[int, list[tuple[str, Sequence[Seen]]]] = defaultdict(list)
@@ -199,7 +198,8 @@ class History:
         return {seen.mark for records, _, _ in self._logs.values() for seen in records}
 
     def _forget(self, marks: set[Mark]) -> None:
-        """Drop marks that an unclean election has truncated. Consumers that had read them start again there."""
+        """Ignore records that an unclean election has truncated. A consumer that had read such records starts a new
+        stretch there."""
         for reader in self._readers.values():
             stretches: list[list[Seen]] = []
             for stretch in reader.stretches:

@@ -1,12 +1,12 @@
-"""A disk in memory: visible and durable content, and the result of a power loss.
+"""A disk in memory, with visible and durable contents, and with the result of a power loss.
 
-The data behind ``crashing_fs``: files and directories that remember every unsynced change in order, and ``Survivors``,
-which copies a tree as a machine finds it after a power loss.
+``crashing_fs`` uses this module's files and directories, which remember every unsynced change in order. ``Survivors``
+copies a directory tree as a machine finds it after a power loss.
 
-A flush that fails does what Linux does. The pages stay in the cache and count as clean, although the disk does not have
-them (``Inode.lost``). A later flush skips these pages, and succeeds. A write to such a page makes the whole page dirty
-again. When the page is evicted, or the machine loses power, the disk's content comes back. Names and file sizes
-that shrink are metadata: a journal keeps them pending until a flush succeeds.
+A failed flush behaves as on Linux. The pages stay in the cache and count as clean, although the disk does not have
+their contents (``Inode.lost``). A later flush skips these pages, and succeeds. A write to such a page makes the whole
+page dirty again. When such a page is evicted, or the machine loses power, the disk's older contents reappear. Names,
+and cuts of files, are metadata: the file system's journal keeps such changes pending until a flush succeeds.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ BLOCK_BYTES = 4096
 
 
 class Loss(enum.Enum):
-    """Fate of unsynced changes in a power loss."""
+    """Which unsynced changes a power loss takes."""
 
-    ALL = "all"  #: All are lost.
-    NONE = "none"  #: None is lost: the process was killed, the machine lives.
-    #: The first few changes of each file and directory arrived, and the last of these perhaps in part.
+    ALL = "all"  #: All unsynced changes are lost.
+    NONE = "none"  #: No change is lost, because only the process was killed.
+    #: The first few changes of each file and directory reached the disk, the last of these perhaps in part.
     PREFIX = "prefix"
-    #: Each block arrived or not, independently; missing ones in a longer file read as zeros. Names as PREFIX.
+    #: Each block reached the disk or not, independently. Missing blocks of a file that grew read as zeros. Names behave
+    #: as with PREFIX.
     BLOCKS = "blocks"
 
 
 class Change(NamedTuple):
-    """An unsynced change of a file: bytes at a position, or a new size."""
+    """An unsynced change of a file: new bytes at a position, or a new size."""
 
     position: int
     data: bytes | None  # None: truncate to position
@@ -43,13 +44,14 @@ class Inode:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
     modified_ms: int = 0
-    #: Pages that a failed flush left clean in the cache, and that the disk lacks.
+    #: Pages that a failed flush left clean in the cache, although the disk lacks their contents.
     lost: set[int] = field(default_factory=set)
-    #: Number of failed flushes. Linux reports each to every descriptor that was open then, once.
+    #: Number of failed flushes. Linux reports each failure once to every descriptor that was open at that time.
     failures: int = 0
 
     def change(self, change: Change) -> None:
-        """Change the visible content; durable after ``make_durable``. Lost pages that it touches are dirty again."""
+        """Change the visible contents; the change is durable after ``make_durable``. Lost pages that the change touches
+        become dirty again."""
         before = len(self.live)
         apply_change(self.live, change)
         self.pending.append(change)
@@ -72,7 +74,8 @@ class Inode:
         self.pending.clear()
 
     def lose_pending(self, rng: random.Random | None) -> None:
-        """A flush failed: see the module. With ``rng`` each page arrived on the disk or did not, independently."""
+        """Apply a failed flush, as the module's docstring describes. With ``rng``, each page reached the disk or not,
+        independently."""
         pages: set[int] = set()
         cuts: list[Change] = []
         for change in self.pending:
@@ -93,7 +96,8 @@ class Inode:
         self.failures += 1
 
     def evict(self) -> None:
-        """Drop the cache's clean pages: what a failed flush lost reads as on the disk (zeros beyond its end)."""
+        """Drop the clean pages from the cache: pages that a failed flush lost then have the disk's contents (zeros
+        beyond the file's end on the disk)."""
         for page in self.lost:
             at = page * BLOCK_BYTES
             size = min(BLOCK_BYTES, len(self.live) - at)
@@ -106,7 +110,7 @@ def _pages(position: int, size: int) -> range:
 
 
 class NameChange(NamedTuple):
-    """An unsynced change of a directory: removed and added names, at once."""
+    """An unsynced change of a directory: names removed and added in one step."""
 
     gone: tuple[str, ...]
     come: tuple[tuple[str, Entry], ...]
@@ -142,7 +146,7 @@ def apply_names(names: dict[str, Entry], change: NameChange) -> None:
 
 
 class Survivors:
-    """Copies a tree as a power loss leaves it. A file with two names stays one file."""
+    """Copies a directory tree as a power loss leaves it. A file with two names stays one file in the copy."""
 
     def __init__(self, rng: random.Random, loss: Loss) -> None:
         self._rng = rng

@@ -1,9 +1,9 @@
-"""A network that loses, duplicates, delays and reorders messages, is cut in one direction or in both, and delivers old
-messages again much later.
+"""A simulated network that loses, duplicates, delays and reorders messages. Links can be cut in one direction or in
+both, and old messages can be delivered again much later.
 
-It knows addresses and carries anything. A link keeps order, as a stream does, unless a fault says otherwise; a cut
-loses messages in flight. ``on_fault(kind)`` is called for each fault, so that a simulation can prove that some
-occurred.
+The network carries messages of any type between addresses. A link keeps the messages' order, as a stream does, unless a
+fault reorders them; a cut loses messages in flight. ``on_fault(kind)`` is called for each fault, so that a simulation
+can prove that faults occurred.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .scheduler import Scheduler
 Address = TypeVar("Address", bound=Hashable)
 Message = TypeVar("Message")
 
-REMEMBERED = 200  #: Messages kept for a second, unexpected delivery.
+REMEMBERED = 200  #: Number of past messages kept, which ``replay`` can deliver a second time.
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Faults of a network. Probabilities from 0 to 1; times in ms."""
+    """Fault rates of a network: probabilities from 0 to 1, times in ms."""
 
     delay_min_ms: float = 0.2
     delay_max_ms: float = 1.0
     loss: float = 0.0
     doubling: float = 0.0
-    reordering: float = 0.0  #: Chance that a message leaves the order of its link.
-    slowness: float = 0.0  #: Chance that a message takes ``slow_ms`` longer.
+    reordering: float = 0.0  #: Probability that a message is delivered out of its link's order.
+    slowness: float = 0.0  #: Probability that a message takes up to ``slow_ms`` longer.
     slow_ms: float = 0.0
 
 
@@ -39,7 +39,8 @@ GOOD = Quality()
 
 
 class SimulatedNetwork(Generic[Address, Message]):
-    """See the module. ``deliver(sender, to, message)`` is called when a message arrives."""
+    """A network with faults, as the module's docstring describes. ``deliver(sender, to, message)`` is called when a
+    message arrives."""
 
     def __init__(
         self,
@@ -54,9 +55,10 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._on_fault = on_fault
         self.quality = GOOD
         self._cuts: set[tuple[Address, Address]] = set()
-        #: Arrival of each link's last message: the next one does not come before.
+        #: Time at which each link's last message arrives; the link's next message does not arrive earlier.
         self._last_ms: dict[tuple[Address, Address], float] = {}
-        #: A cut loses messages in flight: messages carry the number of their link's connection.
+        #: Number of each link's present connection. A message carries this number, so that a cut loses messages in
+        #: flight.
         self._lives: dict[tuple[Address, Address], int] = {}
         self._past: deque[tuple[Address, Address, Message]] = deque(maxlen=REMEMBERED)
 
@@ -68,20 +70,20 @@ class SimulatedNetwork(Generic[Address, Message]):
         return not self._cuts
 
     def cut(self, links: Iterable[tuple[Address, Address]]) -> None:
-        """Stop all messages from the first to the second of each pair."""
+        """Stop all messages from the first to the second address of each pair."""
         for link in links:
             self._cuts.add(link)
             self.reset(*link)
 
     def mend(self, links: Iterable[tuple[Address, Address]] | None = None) -> None:
-        """Restore these links; without an argument, all."""
+        """Restore the given links; without an argument, all links."""
         if links is None:
             self._cuts.clear()
         else:
             self._cuts.difference_update(links)
 
     def reset(self, sender: Address, to: Address) -> None:
-        """The connection breaks: messages in flight are lost, and the next one uses a new connection."""
+        """Break a link's connection: messages in flight are lost, and the next message uses a new connection."""
         self._lives[sender, to] = self._lives.get((sender, to), 0) + 1
 
     def send(self, sender: Address, to: Address, message: Message) -> None:
@@ -100,7 +102,7 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._plan(link, message, keeps_order=True)
 
     def replay(self, count: int) -> int:
-        """Deliver old messages again; returns their number."""
+        """Deliver randomly chosen old messages again; returns the number of messages."""
         chosen = [self._rng.randrange(len(self._past)) for _ in range(count)] if self._past else []
         for number in chosen:
             sender, to, message = self._past[number]

@@ -1,10 +1,10 @@
-"""Power loss for real processes: unsynced writes can be taken away after a kill.
+"""Simulated power loss for real processes: a test can undo a killed process's unsynced writes.
 
-A killed process loses nothing that it wrote: the page cache stays. To find out what a *machine* that lost power would
-have found, a node runs on ``PowerLossFileSystem``: the real file system, plus a journal of how to undo each unsynced
-change. After ``kill -9`` the test calls ``lose_power`` on the journal, and the next start finds what a disk might hold:
-all such changes are lost, or the first few arrived, or some blocks did (``Loss``). Without that call it is a plain
-kill.
+A killed process loses no bytes that it wrote, because the page cache stays. To test what a *machine* finds after a
+power loss, a node runs on ``PowerLossFileSystem``: the real file system, plus a journal that says how to undo each
+unsynced change. After ``kill -9`` the test calls ``lose_power`` on the journal. The next start then finds what a disk
+might hold: all unsynced changes are lost, or the first few or some blocks have reached the disk (``Loss``). Without
+that call, the test is a plain kill.
 
     change                          durable after                       undone by
     bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size
@@ -12,17 +12,18 @@ kill.
     file or directory renamed       sync of the directory it is in      its old name, and what had the new one
     file or directory removed       at once                             -
 
-A sync that fails does what Linux does (``memory_disk``): what was written before stays in the page cache, clean, and is
-not on the disk. A later sync does not help; only a later write to the same 4-KiB page makes that page dirty again. So a
-power loss undoes such a write after any number of later syncs.
+A failed sync behaves as on Linux (``memory_disk``): the bytes written before stay clean in the page cache, and are not
+on the disk. A later sync does not write these bytes; only a later write to the same 4-KiB page makes that page dirty
+again. So a power loss undoes such a write even after any number of later syncs.
 
-A journal entry is written before its change, so a kill between the two undoes a change that did not happen, which does
-nothing. A sync that is done and not yet noted counts as not done; it was not reported. Unsynced changes of an earlier
-process are still undone after a later one: a restart makes nothing durable.
+A journal entry is written before its change. After a kill between entry and change, the undo of a change that did not
+happen has no effect. A sync that is done but not yet in the journal counts as not done, because its caller never got a
+result. Unsynced changes of an earlier process are still undone after a later process, because a restart makes no change
+durable.
 
-``Dials`` is a file that a test writes while the node runs: how long a sync takes, how it fails.
+``Dials`` is a file that a test writes while the node runs; it says how long a sync takes, and whether a sync fails.
 
-It knows no asyncio and no process; ``tests/system`` starts nodes on it.
+The module uses no asyncio and starts no process; ``tests/system`` starts nodes on this file system.
 """
 
 from __future__ import annotations
@@ -54,27 +55,28 @@ _DIALS = "dials.json"
 
 @dataclass(frozen=True, slots=True)
 class Dials:
-    """Delays and failures of a disk. ``sync_errno``: every sync fails with it (0: none does)."""
+    """Delays and failures of a disk. ``sync_errno``: the errno with which every sync fails (0: no sync fails)."""
 
     sync_delay_ms: float = 0.0
     sync_errno: int = 0
 
     def write(self, directory: Path) -> None:
-        """Set them for the node whose journal is in ``directory``, from its next sync on."""
+        """Write the dials for the node whose journal is in ``directory``; they apply from the node's next sync on."""
         temporary = directory / f"{_DIALS}.tmp"
         temporary.write_text(json.dumps({"sync_delay_ms": self.sync_delay_ms, "sync_errno": self.sync_errno}))
         temporary.replace(directory / _DIALS)
 
 
 class _Seen(NamedTuple):
-    """A file gets a number; later entries use it."""
+    """Journal entry: a file gets a number, which later entries use."""
 
     file: int
     path: str
 
 
 class _Write(NamedTuple):
-    """``size`` bytes go to ``position`` of a file of length ``old_size``; ``old``: what they replace."""
+    """Journal entry: ``size`` bytes are written at ``position`` of a file of ``old_size`` bytes; ``old``: the replaced
+    bytes."""
 
     file: int
     position: int
@@ -84,7 +86,7 @@ class _Write(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A file of ``old_size`` is cut, or filled up, to ``size``; ``old``: the removed bytes."""
+    """Journal entry: a file of ``old_size`` bytes is cut or extended to ``size``; ``old``: the removed bytes."""
 
     file: int
     size: int
@@ -93,14 +95,15 @@ class _Cut(NamedTuple):
 
 
 class _Synced(NamedTuple):
-    """In these files everything below entry ``before`` is durable."""
+    """Journal entry: all changes of these files before the entry numbered ``before`` are durable."""
 
     files: tuple[int, ...]
     before: int
 
 
 class _SyncFailed(NamedTuple):
-    """In these files nothing that was written below entry ``before`` and not synced is on the disk."""
+    """Journal entry: a sync of these files failed. Unsynced writes before the entry numbered ``before`` are not on the
+    disk."""
 
     files: tuple[int, ...]
     before: int
@@ -111,7 +114,7 @@ class _Made(NamedTuple):
 
 
 class _Renamed(NamedTuple):
-    """``replaced``: the bytes of the file that had the new name."""
+    """Journal entry: a file or directory is renamed. ``replaced``: the bytes of the file that had the new name."""
 
     old: str
     new: str
@@ -123,7 +126,7 @@ class _Removed(NamedTuple):
 
 
 class _NamesSynced(NamedTuple):
-    """These entries (``_Made`` and ``_Renamed``) are durable."""
+    """Journal entry: the name changes in the entries with these numbers (``_Made`` and ``_Renamed``) are durable."""
 
     entries: tuple[int, ...]
 
@@ -132,7 +135,7 @@ _Entry = _Seen | _Write | _Cut | _Synced | _SyncFailed | _Made | _Renamed | _Rem
 
 
 def _read_journal(path: Path) -> Iterator[_Entry]:
-    """The complete entries of the journal; the change of an incomplete entry did not happen."""
+    """Read the complete entries of the journal; the change of an incomplete entry did not happen."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -148,7 +151,7 @@ def _read_journal(path: Path) -> Iterator[_Entry]:
 
 
 def _under(path: str, old: str, new: str) -> str:
-    """The path of ``path`` after ``old`` became ``new``."""
+    """Return ``path`` as it is after ``old`` was renamed to ``new``."""
     if path == old:
         return new
     return new + path[len(old) :] if path.startswith(old + "/") else path
@@ -158,9 +161,9 @@ def _under(path: str, old: str, new: str) -> str:
 class _FileState:
     number: int
     path: str
-    #: The changes since the last sync, and the pages that each made dirty.
+    #: Changes since the file's last sync, by entry number, with the pages that each change made dirty.
     unsynced: dict[int, range] = field(default_factory=dict)
-    #: Writes whose sync failed, and their pages that the disk lacks.
+    #: Writes whose sync failed, by entry number, with the pages that the disk lacks.
     lost: dict[int, set[int]] = field(default_factory=dict)
 
     def synced(self, before: int) -> None:
@@ -182,11 +185,11 @@ def _pages(entry: _Write | _Cut) -> range:
 
 
 class _Pending:
-    """Unsynced changes: tracked while a process lives, and read again from a journal."""
+    """Tracks unsynced changes, both while a process runs and when its journal is read."""
 
     def __init__(self) -> None:
         self.files: dict[int, _FileState] = {}
-        #: Entry -> the directory whose sync makes it durable, under its present name.
+        #: For each entry that changes a name: the directory (by its present name) whose sync makes the change durable.
         self.names: dict[int, str] = {}
         self.next_entry = 0
 
@@ -200,7 +203,7 @@ class _Pending:
             case _Seen(file, path):
                 self.files[file] = _FileState(file, path)
             case _Write(file=file) | _Cut(file=file):
-                # else it was removed, and its open descriptors stay valid
+                # else the file was removed, and its open descriptors stay valid
                 if (known := self.files.get(file)) is not None:
                     known.unsynced[number] = _pages(entry)
             case _Synced(files, before):
@@ -231,14 +234,14 @@ class _Pending:
 
 
 class _JournaledFile(RealFile):
-    """A real file whose changes can be undone until it is synced."""
+    """A real file whose changes can be undone until the file is synced."""
 
     __slots__ = ("_disk", "number")
 
     def __init__(self, path: str, fd: int, disk: PowerLossFileSystem, number: int) -> None:
         super().__init__(path, fd)
         self._disk = disk
-        self.number = number  #: In the journal.
+        self.number = number  #: The file's number in the journal.
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         size = sum(len(buffer) for buffer in buffers)
@@ -259,8 +262,8 @@ class _JournaledFile(RealFile):
 
 
 class PowerLossFileSystem(RealFileSystem):
-    """See the module. ``directory`` (outside of what it watches) holds the journal and the dials. Thread-safe as far as
-    the real one is: a file has one writer at a time."""
+    """The real file system with a journal of unsynced changes. ``directory``, outside of the watched files, holds the
+    journal and the dials. Thread-safe like the real file system, if a file has one writer at a time."""
 
     __slots__ = ("_descriptor", "_dials", "_dials_at", "_dials_path", "_lock", "_next_file", "_numbers", "_pending")
 
@@ -286,7 +289,7 @@ class PowerLossFileSystem(RealFileSystem):
             self._append(entry)
 
     def _append(self, entry: _Entry) -> int:
-        """Append the entry; returns its number."""
+        """Append an entry to the journal; returns the entry's number."""
         number = self._pending.next_entry
         data = pickle.dumps(entry, protocol=5)
         os.write(self._descriptor, _LENGTH.pack(len(data)) + data)
@@ -382,7 +385,7 @@ class PowerLossFileSystem(RealFileSystem):
 
 
 class _Undoing:
-    """The changes of one journal that were not durable, undone from the last to the first."""
+    """Undoes the changes of one journal that were not durable, from the last to the first."""
 
     def __init__(self, entries: Sequence[_Entry], rng: random.Random, loss: Loss) -> None:
         self._entries, self._rng, self._loss = entries, rng, loss
@@ -394,7 +397,7 @@ class _Undoing:
         self._undone_names = set(pending.names)
         self._renames = [at for at, entry in enumerate(entries) if isinstance(entry, _Renamed | _Removed)]
         if loss is not Loss.ALL and self._undone_names and rng.random() < 0.5:
-            # Names arrive in their order: the first few are there.
+            # Name changes reach the disk in their order, so only the first few are kept.
             kept = sorted(self._undone_names)[: rng.randrange(len(self._undone_names) + 1)]
             self._undone_names -= set(kept)
         self.bytes_lost = 0
@@ -413,7 +416,7 @@ class _Undoing:
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
                     self._undo_lost(self._now(path, number), entry, self._lost[number])
                 case _Write(file=file) | _Cut(file=file) if number in self._unsynced.get(file, ()):
-                    # A renamed file that has kept its new name is found there; the rest has its old one again.
+                    # Find the file by its present name: a rename may already be undone or not.
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
                     self._undo_bytes(self._now(path, number), entry)
                 case _Made(path) if number in self._undone_names:
@@ -424,8 +427,8 @@ class _Undoing:
                     pass
 
     def _now(self, path: str | None, since: int, *, undone: bool = True, until: int | None = None) -> str | None:
-        """The present path of what had this path at entry ``since``, after the later renames: all of them, or
-        (``undone``) those that are not undone. None: it was removed, or replaced."""
+        """Return the present path of the file that had ``path`` at entry ``since``. Later renames are applied: all of
+        them, or with ``undone`` only the renames that are not undone. None: the file was removed or replaced."""
         for at in self._renames[bisect.bisect_right(self._renames, since) :]:
             if path is None or (until is not None and at >= until):
                 return path
@@ -437,7 +440,8 @@ class _Undoing:
         return path
 
     def _keep_some(self, path: str | None, numbers: list[int]) -> bool:
-        """Keep a part of a file's unsynced changes (PREFIX, BLOCKS); False when it did not only grow."""
+        """Keep a part of a file's unsynced changes (for PREFIX and BLOCKS); returns False when the changes did not only
+        extend the file."""
         entries = [self._entries[number] for number in numbers]
         if path is None or not entries or not os.path.isfile(path):
             return False
@@ -472,7 +476,7 @@ class _Undoing:
             file.truncate(entry.old_size)
 
     def _undo_lost(self, path: str | None, entry: _Write, pages: set[int]) -> None:
-        """Restore these pages of a write whose sync failed; bytes around them may stay."""
+        """Restore the given pages of a write whose sync failed; bytes outside of these pages may stay."""
         if path is None or not os.path.isfile(path):
             return
         first, end = entry.position, entry.position + entry.size
@@ -508,8 +512,8 @@ class _Undoing:
 
 
 def lose_power(directory: Path, *, loss: Loss = Loss.ALL, rng: random.Random | None = None) -> int:
-    """Apply a power loss to a dead process: of the unsynced changes in the journal in ``directory``, only those of
-    ``loss`` stay. Returns how many bytes of files were lost. The journal is empty afterwards."""
+    """Apply a power loss to a killed process: of the unsynced changes in the journal in ``directory``, keep only those
+    that ``loss`` keeps. Returns how many bytes of files were lost. The journal is empty afterwards."""
     journal = directory / _JOURNAL
     entries = list(_read_journal(journal))
     lost = 0

@@ -1,7 +1,8 @@
-"""An HTTP/2 client without rules: frames as bytes on a blocking socket, for tests of hostile clients.
+"""An HTTP/2 client that may break the protocol, for tests of hostile clients: it sends frames as bytes on a blocking
+socket.
 
 A gRPC library refuses to send what a hostile client may send: endless resets, messages that never finish, invalid
-frames. This client sends any frames, and reads frames as they come (RFC 9113, RFC 7541 without compression).
+frames. This client sends any frames, and reads frames without checks (RFC 9113, RFC 7541 without compression).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Frame(NamedTuple):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One frame with its header."""
+    """Encode one frame with its header."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
 
 
 def headers_block(headers: Iterable[tuple[str, str]]) -> bytes:
-    """HPACK: every header as a literal that is not indexed (RFC 7541, 6.2.2)."""
+    """Encode headers with HPACK, each as a literal that is not indexed (RFC 7541, 6.2.2)."""
     block = bytearray()
     for name, value in headers:
         block.append(0)
@@ -54,7 +55,7 @@ def _integer(value: int, prefix_bits: int) -> bytes:
 
 
 def grpc_headers(method: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
-    """Request headers of a gRPC call of ``method``, such as "/headrace.v1.Produce/Produce"."""
+    """Return the request headers for a gRPC call of ``method``, such as "/headrace.v1.Produce/Produce"."""
     return [
         (":method", "POST"),
         (":scheme", "http"),
@@ -67,7 +68,8 @@ def grpc_headers(method: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 class RawConnection:
-    """One connection. ``settings``: pairs for the preface. ``timeout_s`` bounds every socket call."""
+    """One HTTP/2 connection. ``settings``: (key, value) pairs for the SETTINGS frame of the preface. ``timeout_s``
+    limits every socket call."""
 
     def __init__(
         self, address: tuple[str, int], *, settings: Sequence[tuple[int, int]] = (), timeout_s: float = 5.0
@@ -79,11 +81,11 @@ class RawConnection:
         self.send(PREFACE + frame(SETTINGS, 0, 0, payload))
 
     def send(self, data: bytes) -> None:
-        """OSError: the server has closed the connection, or reads nothing for ``timeout_s``."""
+        """Send bytes. Raises OSError when the server has closed the connection, or reads no bytes for ``timeout_s``."""
         self._socket.sendall(data)
 
     def open_call(self, method: str, *more: tuple[str, str], end: bool = False) -> int:
-        """Send a call's headers; returns its stream id. ``end``: without a message."""
+        """Send the headers of a call; returns the call's stream id. ``end``: end the call without a message."""
         stream_id, self._next_stream_id = self._next_stream_id, self._next_stream_id + 2
         flags = END_HEADERS | (END_STREAM if end else 0)
         self.send(frame(HEADERS, flags, stream_id, headers_block(grpc_headers(method, *more))))
@@ -93,11 +95,12 @@ class RawConnection:
         self.send(frame(RST_STREAM, 0, stream_id, struct.pack(">I", code)))
 
     def message_part(self, stream_id: int, part: bytes) -> None:
-        """A DATA frame of at most 16 KiB."""
+        """Send a part of a message as a DATA frame of at most 16 KiB."""
         self.send(frame(DATA, 0, stream_id, part))
 
     def read_frame(self) -> Frame | None:
-        """The next frame; None when the server has closed the connection. TimeoutError: it sends nothing."""
+        """Read the next frame; None when the server has closed the connection. Raises TimeoutError when the server
+        sends no frame."""
         header = self._read(9)
         if header is None:
             return None

@@ -1,8 +1,8 @@
-"""Virtual time: one heap of planned actions.
+"""Virtual time for simulations: one heap of planned actions.
 
-A simulation is one ``Scheduler``; everything in it (messages, ticks, slow disks, faults) is an action at a time.
-Actions of the same time run in the order of their planning, so a run depends on its seed alone: not on the machine, its
-load, or ``PYTHONHASHSEED`` (without iteration over sets of strings).
+A simulation has one ``Scheduler``; every event of the simulation (messages, ticks, slow disks, faults) is an action at
+a virtual time. Actions with the same time run in the order in which they were planned. So a run depends only on its
+seed, and not on the machine, its load, or ``PYTHONHASHSEED`` (if no code iterates over sets of strings).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Planned:
-    """An action at a time; ``cancel`` prevents it."""
+    """An action planned for a time; ``cancel`` prevents the action."""
 
     __slots__ = ("action", "arguments", "at_ms")
 
@@ -23,24 +23,25 @@ class Planned:
         self.arguments = arguments
 
     def cancel(self) -> None:
-        """Idempotent; also after it ran."""
+        """Cancel the action. Idempotent, and without effect after the action ran."""
         self.action = None
         self.arguments = ()
 
 
 class Scheduler:
-    """See the module. Times are milliseconds since the simulation began."""
+    """Runs planned actions in virtual time. Times are milliseconds since the simulation began."""
 
     __slots__ = ("_heap", "_number", "events", "now_ms")
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.events = 0  #: Actions that have run.
+        self.events = 0  #: Number of actions that have run.
         self._heap: list[tuple[float, int, Planned]] = []
         self._number = 0
 
     def at(self, at_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
-        """Run ``action(*arguments)`` at a time; a past one means now, after all that is due."""
+        """Plan ``action(*arguments)`` for the time ``at_ms``. A time in the past means now, after all other actions
+        that are due."""
         now_ms = self.now_ms
         if at_ms < now_ms:
             at_ms = now_ms
@@ -50,7 +51,7 @@ class Scheduler:
         return planned
 
     def after(self, delay_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
-        """``at``, so long from now."""
+        """Plan ``action(*arguments)`` for ``delay_ms`` from now."""
         at_ms = self.now_ms  # (as ``at``, inlined for speed)
         if delay_ms > 0.0:
             at_ms += delay_ms
@@ -61,13 +62,14 @@ class Scheduler:
 
     @property
     def next_ms(self) -> float | None:
-        """Time of the next action; None: none is left."""
+        """Time of the next action; None if no action is left."""
         while self._heap and self._heap[0][2].action is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def run_one(self, until_ms: float) -> bool:
-        """Run the next action, unless it is due later than ``until_ms``; False then, and the time is ``until_ms``."""
+        """Run the next action. If no action is due up to ``until_ms``, set the time to ``until_ms`` and return
+        False."""
         heap = self._heap
         while heap:
             at_ms, _, planned = heap[0]
@@ -88,8 +90,8 @@ class Scheduler:
         return False
 
     def run(self, until_ms: float, after_each: Callable[[], object] | None = None, *, events_max: int = 0) -> bool:
-        """Run all that is due up to ``until_ms``; ``after_each`` is called after every action. False: more is due, but
-        ``events_max`` actions have run by now (0: unlimited)."""
+        """Run all actions that are due up to ``until_ms``; ``after_each`` is called after every action. Returns False
+        if the scheduler has run more than ``events_max`` actions in all (0: unlimited), which ends the run early."""
         heap = self._heap
         while heap:
             at_ms, _, planned = heap[0]

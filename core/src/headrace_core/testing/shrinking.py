@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tries_max: int = 200) -> tuple[T, ...]:
-    """As few of ``items`` as still fail, in their order: none of the rest can be removed, unless ``tries_max`` attempts
-    were used up. All ``items`` together must fail."""
+    """Return a small part of ``items``, in their order, that still fails. No item of the result can be removed, unless
+    ``tries_max`` attempts were used up. All ``items`` together must fail."""
     kept = tuple(items)
     tries = 0
     pieces = 2
@@ -34,7 +34,8 @@ def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tr
 
 
 def shortest(fails_at: Callable[[float], bool], longest: float, *, steps: int = 8) -> float:
-    """A length, at most ``longest``, at which it still fails: by halving, assuming it fails at every longer one."""
+    """Return a length, at most ``longest``, at which the test still fails. The search halves the range, and assumes
+    that the test fails at every longer length."""
     low, high = 0.0, longest
     for _ in range(steps):
         middle = (low + high) / 2

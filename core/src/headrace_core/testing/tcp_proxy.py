@@ -1,7 +1,8 @@
-"""A network between real processes that breaks on command.
+"""A TCP proxy between real processes, with which tests break connections.
 
 Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own. So every connection passes through
-here, and is known by its opener (``identify``) and its target. Between any two of them, in either direction, a test may
+the proxy, which knows the connection's opener (by ``identify``) and its target. Between any two names, in either
+direction, a test may
 
     cut         nothing gets through, without notice: sent bytes are lost to the connection, which stays open, and
                 new connections are accepted and stay silent. A ``heal`` resets cut connections: TCP would have given up
@@ -11,8 +12,8 @@ here, and is known by its opener (``identify``) and its target. Between any two 
     refuse      new connections are reset at once
     reset       open ones are reset, once
 
-Names may be ``ANY``. The last rule that fits a pair applies; ``heal`` removes rules. All methods may be called from any
-thread; the proxy runs on a thread of its own, and ``close`` ends it.
+A name may be ``ANY``. The last rule that matches a pair of names applies; ``heal`` removes rules. All methods may be
+called from any thread. The proxy runs on a separate thread, which ``close`` ends.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ANY = "*"  #: Any name.
+ANY = "*"  #: Stands for any name in a rule.
 _RESET = struct.pack("ii", 1, 0)
 _PIECE_BYTES = 64 * 1024
-_HELD_BYTES_MAX = 4 << 20  #: Bytes that one direction of one connection holds back before it stops reading.
+_HELD_BYTES_MAX = 4 << 20  #: Limit of the bytes that one direction of a connection holds back before it stops reading.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ _FAIR = Weather()
 
 
 class _Pipe:
-    """One direction of one connection: reads, holds back by its weather, writes."""
+    """One direction of one connection: it reads bytes, holds them back according to the faults in force, and writes
+    them."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class _Pipe:
         self._held_bytes = 0
         self._moved = asyncio.Event()
         self._free_at = 0.0
-        self.is_torn = False  #: Bytes were lost: the connection cannot continue.
+        self.is_torn = False  #: Whether bytes were lost, so that the connection cannot continue.
 
     @property
     def weather(self) -> Weather:
@@ -134,7 +136,7 @@ class _Pipe:
 
 
 class _Connection:
-    """Two pipes between opener and target."""
+    """A connection: two pipes between the opener and the target."""
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class _Connection:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """RST instead of FIN, as from a restarted machine."""
+    """Close a connection with RST instead of FIN, as a restarted machine does."""
     raw = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         if raw is not None:
@@ -182,8 +184,8 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 class FaultyNetwork:
-    """See the module. ``identify(port, to)``: the name of the process that opened a connection from this local port to
-    that one; called on a thread."""
+    """A proxy with faults, as the module's docstring describes. ``identify(port, to)`` returns the name of the process
+    that opened a connection from the local port ``port`` to port ``to``; it is called on a thread."""
 
     def __init__(self, identify: Callable[[int, int], str] = lambda port, to: "") -> None:
         self._identify = identify
@@ -191,22 +193,23 @@ class FaultyNetwork:
         self._connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self.carried_bytes = 0  #: For tests: forwarded and lost bytes.
+        self.carried_bytes = 0  #: Number of forwarded bytes; ``dropped_bytes`` is the number of lost bytes.
         self.dropped_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="faulty network", daemon=True)
         self._thread.start()
 
     def listen(self, target: str, port: int, *, host: str = "127.0.0.1", listen_port: int = 0) -> int:
-        """Open the way to ``target``, which listens on ``port``; returns the port to advertise. OSError."""
+        """Listen for connections to ``target``, which itself listens on ``port``; returns the port to advertise. Raises
+        OSError."""
         return self._call(self._listen(target, host, port, listen_port))
 
     def cut(self, source: str, target: str, *, one_way: bool = False) -> None:
-        """Stop all bytes from ``source`` to ``target``, and back."""
+        """Stop all bytes from ``source`` to ``target`` and, unless ``one_way``, from ``target`` to ``source``."""
         self._rule(source, target, Weather(is_cut=True), one_way)
 
     def stall(self, source: str, target: str, *, one_way: bool = False) -> None:
-        """Delay all bytes until ``heal``."""
+        """Hold back all bytes between the two names until ``heal``."""
         self._rule(source, target, Weather(is_stalled=True), one_way)
 
     def delay(self, source: str, target: str, delay_ms: float, *, one_way: bool = False) -> None:
@@ -216,7 +219,7 @@ class FaultyNetwork:
         self._rule(source, target, Weather(bytes_per_second=bytes_per_second), one_way)
 
     def refuse(self, source: str, target: str) -> None:
-        """Refuse new connections from ``source`` to ``target``; open ones stay."""
+        """Refuse new connections from ``source`` to ``target``; open connections stay."""
         self._rule(source, target, Weather(is_refused=True), one_way=True)
 
     def reset(self, source: str = ANY, target: str = ANY) -> int:
@@ -231,7 +234,8 @@ class FaultyNetwork:
         return self._call(do())
 
     def heal(self, source: str = ANY, target: str = ANY) -> None:
-        """Remove the rules with these names, both ways (without names: all). Connections that lost bytes are reset."""
+        """Remove the rules between these names, in both directions (without names: all rules). Connections that lost
+        bytes are reset."""
 
         async def do() -> None:
             everything = source == ANY and target == ANY
@@ -245,7 +249,7 @@ class FaultyNetwork:
         self._call(do())
 
     def connections(self, source: str = ANY, target: str = ANY) -> int:
-        """Number of open ones."""
+        """Return the number of open connections from ``source`` to ``target``."""
 
         async def do() -> int:
             return sum(_fits(each.source, source) and _fits(each.target, target) for each in self._connections)
@@ -253,7 +257,7 @@ class FaultyNetwork:
         return self._call(do())
 
     def close(self) -> None:
-        """Reset everything, and end the thread."""
+        """Reset all connections, and end the proxy's thread."""
 
         async def do() -> None:
             for server in self._servers:

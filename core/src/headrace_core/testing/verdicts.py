@@ -1,4 +1,4 @@
-"""Classify a test's failure: the machine's fault, or a verdict.
+"""Classify a test's failure: a timeout that a slow machine may explain, or a verdict on the product.
 
     SafetyViolation     a promise was broken: lost, doubled, reordered, phantom, shared, an invariant, a history's word
     NotInTimeError      a condition did not come true in time: a slow machine, or a bug
@@ -7,9 +7,9 @@
                         comes is one of them
     anything else       an assertion, an error: a verdict as well
 
-Only a timeout may run again (tools/test_again.py, by the file that ``record`` writes). A failure counts as one when the
-exception that ends the test is one, or was raised from one and is no assertion. A SafetyViolation anywhere in its
-history outweighs that.
+Only a test that timed out may run again (tools/test_again.py, from the file that ``record`` writes). A failure counts
+as a timeout when the exception that ends the test is a timeout, or is no assertion and was raised from a timeout. A
+SafetyViolation anywhere in the exception's history overrides this.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
-RECORD_KEY = "HEADRACE_TEST_VERDICTS"  #: The file that ``record`` appends to; not set: nothing is recorded.
+#: Environment variable with the path of the file to which ``record`` appends; if it is not set, nothing is recorded.
+RECORD_KEY = "HEADRACE_TEST_VERDICTS"
 SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
-KEPT_MAX = 3  #: Newest data directories that are kept.
+KEPT_MAX = 3  #: Number of copied data directories that are kept.
 _PYTEST_TIMEOUT = "from pytest-timeout"
 
 
 class SafetyViolation(AssertionError):
-    """A promise was broken. Never retried."""
+    """The product broke a guarantee. A test that raises this is never retried."""
 
 
 class NotInTimeError(AssertionError):
@@ -38,14 +39,14 @@ class NotInTimeError(AssertionError):
 
 
 def kind_of(error: BaseException) -> str:
-    """SAFETY, TIME_OUT or FAILURE."""
+    """Classify an exception as SAFETY, TIME_OUT or FAILURE."""
     if any(isinstance(each, SafetyViolation) for each in _history(error)):
         return SAFETY
     return TIME_OUT if _is_time_out(error) else FAILURE
 
 
 def record(test: str, error: BaseException) -> None:
-    """Append the failure of ``test`` to the file of RECORD_KEY, as a line of JSON."""
+    """Append the failure of ``test``, as a line of JSON, to the file that RECORD_KEY names."""
     path = os.environ.get(RECORD_KEY)
     if not path:
         return
@@ -55,7 +56,8 @@ def record(test: str, error: BaseException) -> None:
 
 
 def keep(directory: Path, root: Path, name: str) -> Path:
-    """Copy a data directory to ``root``/``name``, where no later run removes it; keeps the newest KEPT_MAX."""
+    """Copy a data directory to ``root``/``name``, where no later run removes it; only the newest KEPT_MAX copies
+    stay."""
     kept = root / name
     shutil.rmtree(kept, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
@@ -67,7 +69,7 @@ def keep(directory: Path, root: Path, name: str) -> Path:
 
 
 def _special_files(directory: str, names: list[str]) -> list[str]:
-    """Sockets and pipes cannot be copied."""
+    """Return the names of sockets and pipes, which cannot be copied."""
     paths = ((name, Path(directory, name)) for name in names)
     return [name for name, path in paths if not (path.is_file() or path.is_dir() or path.is_symlink())]
 
@@ -87,7 +89,7 @@ def _is_time_out(error: BaseException) -> bool:
 
 
 def _history(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, its causes and contexts, and the members of groups."""
+    """Iterate over an exception, its causes and contexts, and the members of exception groups."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:

@@ -36,7 +36,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 class OffsetMap:
     """Map from each key to its largest offset, with room for at most ``capacity`` keys in ``memory_bytes``. ``secret``:
-    16 bytes unknown to producers. This version stores the keys themselves; the compiled map stores hashes."""
+    16 bytes unknown to producers. This plain Python map stores the keys themselves; the compiled map stores hashes."""
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
@@ -158,9 +158,9 @@ class BatchFilter:
       removed once the delete horizon of its batch has passed. A batch with a remaining tombstone gets the horizon
       ``horizon_ms`` if it has no horizon.
     * ``judge`` decides which transactional batches and markers are emptied.
-    * A batch without records is removed, except in three cases, in which its header stays. It ends at
-      ``keep_next_offset`` - 1, or it has a producer's last sequence (``last_offsets``: producer id -> last offset), or
-      it has the last epoch of a producer of which only a marker is left (``marker_epochs``: producer id -> epoch).
+    * A batch without records is removed, except in three cases, in which its header stays. In these cases the batch
+      ends at ``keep_next_offset`` - 1, has a producer's last sequence (``last_offsets``: producer id -> last offset),
+      or has the last epoch of a producer of which only a marker is left (``marker_epochs``: producer id -> epoch).
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
     The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The batch's

@@ -130,7 +130,7 @@ class CleanerManager:
             self._uncleanable[partition] = str(error)
 
     def retry(self, partition: TopicPartition) -> None:
-        """Plan a failed partition again."""
+        """Include a partition whose cleaning failed in later plans again."""
         with self._lock:
             self._uncleanable.pop(partition, None)
 
@@ -158,8 +158,8 @@ class CleanerManager:
                 self._write()
 
     def adopt(self, partition: TopicPartition, offset: int | None) -> None:
-        """Add a log that moved here from another directory, where it was cleaned up to ``offset``. The entry is durable
-        when this returns."""
+        """Add a log that was moved from another log directory, where the log was cleaned up to ``offset``. The entry is
+        durable when this returns."""
         if offset is None:
             self.forget([partition])
             return

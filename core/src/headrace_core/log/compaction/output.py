@@ -53,7 +53,8 @@ class CleanedSegment:
         call ``discard``.
 
         Raises CorruptLogError when a batch's offsets do not follow those of the batch before it. No CRC covers a base
-        offset, so a flipped bit in a base offset shows only here, and a cleaned segment must not hide that damage.
+        offset, so only this check detects a flipped bit in a base offset, and a cleaned segment must not hide that
+        damage.
         """
         if not batches:
             return

@@ -9,8 +9,8 @@ look committed, without a COMMIT marker they would look open. So, as in Kafka:
   horizon, and a cleaning after that horizon removes it: until then, readers that saw some of the data learn how the
   transaction ended.
 
-Kafka takes the aborted transactions from the segments' .txnindex files. This module takes them from the log's batch
-headers and markers, so a lost or stale index cannot bring back an aborted record.
+Kafka takes the aborted transactions from the segments' .txnindex files. Headrace takes the aborted transactions from
+the log's batch headers and markers, so a lost or stale index cannot bring back an aborted record.
 """
 
 from __future__ import annotations
