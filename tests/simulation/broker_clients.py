@@ -1,8 +1,9 @@
-"""Producers and consumers of the broker schedules, as models: they remember what they sent, and their responses are
-compared with what was committed (``broker_checks``).
+"""Producers and consumers of the broker schedules, as models: they remember what they sent, and the checks compare
+their responses with the committed records (``broker_checks``).
 
-An idempotent producer numbers its batches and sends each until it is answered, five at a time and in order; it keeps
-its leader until a response names another. One without idempotence sends once, with an unknown outcome.
+An idempotent producer numbers its batches and sends each batch until it is answered, up to five at a time and in order;
+it keeps its leader until a response names another. A producer without idempotence sends each batch once, and its
+outcome is unknown.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ class Client:
             self.leader, self.leader_epoch = state.leader, state.leader_epoch
 
     def connection_lost(self, host: BrokerHost) -> None:
-        """Told when a broker is gone."""
+        """Called when the process of a broker has ended."""
 
     def call(self, host: BrokerHost, act: Callable[[Any, Callable[[Any], None]], None], answered: Any) -> None:
-        """``act(broker, reply)`` in the broker's loop; ``answered(result)`` when (and if) an answer comes."""
+        """Run ``act(broker, reply)`` in the broker's event loop; ``answered(result)`` is called when (and if) an answer
+        arrives."""
         world = self.world
         out_ms = world.message_delay_ms((self.address, host.number))
         if out_ms is None:
@@ -173,14 +175,14 @@ class ProducerModel(Client):
         self._send(batch)
 
     def _key_of(self, value: bytes) -> bytes | None:
-        """Of a compacted topic: one of a few, and now and then one that is seldom written."""
+        """The key of a record in a compacted topic: one of a few keys, and sometimes a key that is seldom written."""
         plan, number = self.world.plan, int(value.partition(b"/")[2])
         if not plan.compacts:
             return None
         return b"seldom" if number % 40 == 0 else b"%d" % (number * 7 % plan.keys)
 
     def _send_again(self) -> None:
-        """All that is not answered, in its order."""
+        """Send all unanswered batches again, in order."""
         self._retry_ms = -1.0
         for batch in self._batches:
             self.world.count("state", "batch sent again")
@@ -236,7 +238,8 @@ class ProducerModel(Client):
         self._fail()
 
     def _forgotten(self, error: HeadraceError) -> None:
-        """What came before it is acknowledged, and the broker knows nothing of it: perhaps it is a former leader."""
+        """Handle an error that means: the earlier batches are acknowledged, but the broker does not know them, perhaps
+        because it is a former leader."""
         if self.world.checks.is_tainted(self.partition):
             self._begin_anew()
             return
@@ -250,7 +253,8 @@ class ProducerModel(Client):
             raise Violation("sequences", f"{self} sends what comes next, again and again, and is told {error!r}")
 
     def _begin_anew(self) -> None:
-        """After an unclean election acknowledged batches may be gone, and their numbers with them."""
+        """After an unclean election acknowledged batches may be lost, and their sequence numbers with them, so start
+        again with a new producer id."""
         self.producer_id += 10
         self._sequence = 0
         self._batches.clear()
@@ -259,7 +263,7 @@ class ProducerModel(Client):
 
 
 def produce(broker: Any, partition: TopicPartition, data: bytes, acks: int, reply: Callable[[Any], None]) -> None:
-    """As the Produce service does it."""
+    """Append as the Produce service does."""
     try:
         replica = broker.partitions.leader(partition)
         broker.world.append(broker.host, replica, data, acks, broker.host.clock.now_ms(), reply)
@@ -318,14 +322,16 @@ class ConsumerModel(Client):
         self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
 
     def _is_first(self, number: int) -> bool:
-        """Is it the first answer to the last request? A doubled request has two: a client takes one."""
+        """Whether this is the first answer to the last request. A doubled request has two answers, of which a client
+        uses one."""
         if number != self._asked:
             return False
         self._asked += 1
         return True
 
     def _validate(self, number: int) -> None:
-        """Another leader epoch has begun: does its log hold what was read (KIP-320)? Nothing is read before."""
+        """In a new leader epoch, check whether the leader's log holds the records that were read (KIP-320). Until the
+        check has succeeded, the consumer reads nothing."""
         now_ms = self.world.scheduler.now_ms
         if self._waits_since_ms < 0:
             self._waits_since_ms = now_ms
@@ -369,7 +375,7 @@ class ConsumerModel(Client):
         self.world.count("state", "reader begins at the log's start")
 
     def _ask_latest(self, host: BrokerHost) -> None:
-        """What the end is, as a consumer that starts at ``latest`` asks."""
+        """Ask for the end of the log, as a consumer that starts at ``latest`` does."""
         target = TopicPartition("orders", self.partition)
         self.call(host, lambda broker, reply: latest(broker, target, self.world), lambda result: None)
 
@@ -398,7 +404,7 @@ class ConsumerModel(Client):
 
 
 def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
-    """As the Offsets service does it."""
+    """Answer as the Offsets service does."""
     try:
         leader = broker.partitions.leader(partition).leader
         leader.check_latest_known()
@@ -410,7 +416,7 @@ def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
 def epoch_end(
     broker: Any, partition: TopicPartition, last_epoch: int, epoch: int, reply: Callable[[Any], None]
 ) -> None:
-    """As the Offsets service does it (OffsetForLeaderEpoch)."""
+    """Answer as the Offsets service does (OffsetForLeaderEpoch)."""
     try:
         replica = broker.partitions.leader(partition)
         replica.leader.check_epoch(epoch)
@@ -421,7 +427,7 @@ def epoch_end(
 
 def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply: Callable[[Any], None]) -> None:
     """Fetch as the Fetch service does: from any readable replica, up to its high watermark. The consumer does not send
-    ``last_fetched_epoch``, as Kafka's do not: it relies on being fenced."""
+    ``last_fetched_epoch``, like Kafka's consumers: it relies on fencing."""
     try:
         replica = broker.partitions.readable(TopicPartition("orders", consumer.partition))
         replica.reads.check_epoch(epoch)

@@ -1,4 +1,4 @@
-"""Events that a run of the broker schedules must have seen to prove anything."""
+"""The events that a run of the broker schedules must have seen to prove anything."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ BROKERS_LISTED: tuple[tuple[str, str], ...] = (
 
 
 def brokers_missing(seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What of it never happened."""
+    """The required events that never happened."""
     return [each for each in BROKERS_LISTED if not seen[each]]

@@ -66,7 +66,7 @@ class BrokerFaults:
             self.world.fault_happened(fault, what)
 
     def story_is_over(self) -> None:
-        """What it has put off comes now, one after the other."""
+        """Run the steps that were put off, one after the other."""
         for number, fault in enumerate(self._put_off):
             self.world.scheduler.after(10.0 + 30.0 * number, self._strike_late, fault, self._times_mended)
         self._put_off.clear()
@@ -188,7 +188,7 @@ class BrokerFaults:
         return rng.choice(self.world.hosts)
 
     def down(self, host: BrokerHost, for_ms: float) -> None:
-        """It is started after this time, not before."""
+        """Start the broker at this time, not before."""
         host.down_until_ms = self.world.scheduler.now_ms + for_ms
         self.world.scheduler.after(for_ms, self.world.restart, host)
 
@@ -340,7 +340,8 @@ class BrokerFaults:
         return f"{host}: a bit of {path} is flipped" if path else ""
 
     def rot(self, host: BrokerHost, rng: random.Random, *, only: str) -> str:
-        """Flips a bit of one of its logs below ``only``, if it may; the log's path, or nothing."""
+        """Flip a bit of one of a broker's logs below ``only``, if that is allowed; return the path of the log, or
+        ""."""
         if not self.may_lose(host):
             return ""
         host.kill()
@@ -358,9 +359,9 @@ class BrokerFaults:
         return path
 
     def may_lose(self, host: BrokerHost) -> bool:
-        """Whether no other disk is in danger, and each partition has another replica of all that is committed that may
-        lead, in any order of failures: with min.insync.replicas=1 only the replica that failed last may lead, and that
-        could be this one (seed 20261120428)."""
+        """Whether no other disk is in danger, and each partition has another replica with all committed records that
+        may become leader, in any order of failures. (With min.insync.replicas=1 only the replica that failed last may
+        become leader, and that could be this one: seed 20261120428.)"""
         world = self.world
         if world.plan.unclean:
             return False  # the remaining one may be elected, and be this one: that needs an operator (seed 5044)
@@ -381,8 +382,8 @@ class BrokerFaults:
         )
 
     def _is_rotten(self) -> bool:
-        """Whether the damaged bit is still there. It has no effect until it is read; the reading broker loses the
-        replica."""
+        """Check whether the damaged bit is still there. The damage has no effect until the bit is read; then the
+        reading broker loses the replica."""
         if self._damaged is None or self._rotten is None:
             return False
         path, position, byte = self._rotten

@@ -237,10 +237,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 class SimWriter(DirectoryWriter):
-    """The product's writer and its turns, in the loop or on the directory's thread as the product decides. Ours is the
-    thread, which does each part of its work at one moment, and how long the disk takes: a turn on the thread has
-    written (and what it has written is read, and pushed) that long before it is forced, and the machine may lose power
-    between the two; one in the loop holds the loop up."""
+    """Runs the product's writer in virtual time. The product decides whether a turn of the writer runs in the event
+    loop or on the directory's thread. The simulation adds the thread, which does each part of its work at one moment,
+    and the duration of disk operations. A turn on the thread writes its data (which are then read and pushed) some time
+    before it forces them, and the machine may lose power in between. A turn in the loop blocks the loop meanwhile."""
 
     def _hand_over(self, turn: Turn) -> None:
         self._loop.call_later(0.0, self._thread_writes, turn)

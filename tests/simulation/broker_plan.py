@@ -1,7 +1,9 @@
-"""A schedule of the brokers' half as data, drawn from a seed before anything runs (``sim_plan`` has the same shape).
+"""A schedule of the brokers' half as data, drawn from a seed before the simulation starts (its form is that of
+``sim_plan``).
 
-A quarter of the periods are quiet: what is broken is mended, and nothing is broken. In the others 5 to 40 faults come,
-of kinds that each schedule draws for itself. Half of the schedules tell stories, and have few faults beside them.
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. In each other period 5 to 40
+faults come, of kinds that each schedule draws for itself. Half of the schedules run stories (faults of several steps),
+with few other faults.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ UPKEEP = {"nothing": 4.0, "retention": 1.0, "deletes": 1.0, "both": 1.0, "compac
 
 
 def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
-    """The schedule of a seed. ``hard_on``: of ``UPKEEP``, what every schedule has."""
+    """Draw the schedule of a seed. ``hard_on``: kinds of upkeep (of ``UPKEEP``) that every schedule must have."""
     plan = _plan(seed)
     if plan.unclean:  # what an unclean election cuts off may have been what others were deleted for
         return plan
@@ -162,7 +164,7 @@ def _accidents(rng: random.Random, noisy: list[Period], unclean: bool, count: in
 
 
 def _with_stories(rng: random.Random, noisy: list[Period], unclean: bool) -> tuple[Fault, ...]:
-    """A story or two, and few accidents beside them: too many, and none comes to its end."""
+    """Draw one or two stories, with few other faults: with many of them, no story would reach its end."""
     found = _accidents(rng, noisy, unclean, rng.randrange(FAULTS_MIN - 1, FAULTS_MIN + 3))
     kinds = [kind for kind in STORIES if kind not in UNCLEAN]
     chosen = rng.choices(kinds, [STORIES[kind] for kind in kinds], k=rng.choice([1, 2, 2]))

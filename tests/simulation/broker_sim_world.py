@@ -257,8 +257,8 @@ class BrokerWorld(NodesWorld):
         self.in_order(("call", host.number), delay_ms, arrive)
 
     def _remember(self, host: BrokerHost, request: Request, reply: Any) -> None:
-        """For a replay. One that was refused because a member does not work now may be granted later, at the same
-        partition epoch: no connection delivers it twice, so it is not replayed (docs/simulation.md)."""
+        """For a replay. A request that was refused because a member was not working may be granted later, at the same
+        partition epoch. No connection delivers a request twice, so it is not replayed (docs/simulation.md)."""
         refused = isinstance(reply, HeadraceError) or any(
             each.error is not None and each.error.code == "INELIGIBLE_REPLICA" for each in reply
         )

@@ -1,11 +1,11 @@
-"""Accidents of brokers with several steps in the right order; each is the one that a guard exists for.
+"""Stories: accidents of brokers with several steps in a certain order; a guard in the product exists for each of them.
 
-A story is a generator that yields waiting times (ms). It picks a partition whose replicas are all in sync, causes the
-accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop), and leaves details to chance.
-Most end with *the last one up*: every other replica is down, so an in-sync one leads, and must have everything that was
-committed.
+A story is a generator that yields waiting times (ms). It chooses a partition whose replicas are all in sync, and causes
+the accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop); details are random. Most
+stories end with *the last one up*: all other replicas are down, so one in-sync replica leads, and must have all
+committed records.
 
-No story loses more than other faults do: a disk is replaced or damaged only where ``may_lose`` allows it.
+No story loses more data than other faults do: a disk is replaced or damaged only where ``may_lose`` allows it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _LOSSES = (None, Loss.ALL, Loss.PREFIX, Loss.BLOCKS)
 
 
 class Stage:
-    """One partition, and what a story may do. What it has cut is whole again when it is over."""
+    """One partition, and the faults that a story may cause. The links that the story has cut work again when it is
+    over."""
 
     def __init__(self, world: BrokerWorld, faults: BrokerFaults, rng: random.Random, *, is_read: bool) -> None:
         """``is_read``: the partition has a consumer."""
@@ -62,7 +63,7 @@ class Stage:
         return topic.partitions[self.number]
 
     def led(self, host: BrokerHost) -> Any:
-        """Its replica, if it leads as it believes."""
+        """The host's replica, if the host believes that it leads the partition."""
         return None if host.broker is None else host.broker.partitions.led.get(self.partition)
 
     def followed(self, host: BrokerHost) -> Any:
@@ -77,7 +78,7 @@ class Stage:
         return -1 if log is None else int(log.log_end_offset)
 
     def mark(self, host: BrokerHost) -> int:
-        """The high watermark that it knows."""
+        """The high watermark that the host knows."""
         led, followed = self.led(host), self.followed(host)
         return int(led.leader.high_watermark if led else followed.high_watermark if followed else -1)
 
@@ -86,7 +87,7 @@ class Stage:
         return replica is not None and replica.leader.leader_epoch == self.state.leader_epoch
 
     def cast(self) -> tuple[BrokerHost, BrokerHost, BrokerHost] | None:
-        """The leader and its two followers, in any order, once all is well with them."""
+        """The leader and its two followers, in random order, once all of them are healthy."""
         state = self.state
         hosts = [self.world.host_of(number) for number in state.replicas]
         if len(state.isr) < 3 or len(hosts) != 3 or state.adding or state.removing:
@@ -105,7 +106,7 @@ class Stage:
     # -- what is done ------------------------------------------------------------------------------------------------
 
     def cut(self, one: BrokerHost, *others: BrokerHost) -> None:
-        """No messages between them, and their streams break."""
+        """Cut the links between hosts: no messages arrive, and their streams break."""
         world = self.world
         for other in others:
             self._cut(one.number, other.number, both=True)
@@ -119,11 +120,11 @@ class Stage:
         self.world.cuts |= links
 
     def deafen(self, host: BrokerHost) -> None:
-        """It speaks to the controllers, and does not hear them."""
+        """Cut the link from the controllers to a host, which can still send to them."""
         self._cut(CONTROLLER, host.number, both=False)
 
     def silence_producers(self, host: BrokerHost) -> None:
-        """No producer reaches it."""
+        """Let no producer reach the host."""
         for producer in self.world.producers:
             self.cut_off(producer, host)
 
@@ -131,7 +132,7 @@ class Stage:
         self._cut(client.address, host.number, both=True)
 
     def fence(self, host: BrokerHost) -> None:
-        """Its heartbeats end, until ``uncut``."""
+        """End the host's heartbeats until ``uncut``."""
         self._cut(CONTROLLER, host.number, both=True)
         ended = heartbeats_ended(host, host.broker) if host.broker is not None else None
         if ended is not None:
@@ -149,7 +150,7 @@ class Stage:
         self.world.held_requests = None
 
     def down(self, host: BrokerHost, for_ms: float, loss: Loss | None = None) -> None:
-        """Kill it, or (``loss``) cut its power; it is started later."""
+        """Kill the host's process, or (``loss``) cut its power; the host is started later."""
         if host.is_up:
             if loss is None:
                 host.kill()
@@ -158,7 +159,7 @@ class Stage:
         self.faults.down(host, for_ms)
 
     def prefer(self, *hosts: BrokerHost) -> None:
-        """The first of them is to lead, if it is in sync."""
+        """Make the first of these hosts the leader, if it is in sync."""
         order = tuple(host.number for host in hosts)
         self.world.decide(AlterPartitionReassignments((Reassignment("orders", self.number, order),)))
         self.world.decide(ElectLeaders(ElectionType.PREFERRED, (("orders", self.number),)))
@@ -175,7 +176,7 @@ class Stage:
         return True
 
     def last_one_up(self, host: BrokerHost, *others: BrokerHost) -> Steps:
-        """Every other replica goes down; one that is in sync then leads."""
+        """Stop all other replicas; one that is in sync then leads."""
         self.tell(f"{host} is the last one up")
         down_ms = self.rng.uniform(600.0, 900.0)
         for other in others:
@@ -189,7 +190,7 @@ Story = Callable[[Stage, BrokerHost, BrokerHost, BrokerHost], Steps]
 
 
 class StoryTeller:
-    """One story at a time; ``stop`` ends it, and makes whole what it had cut."""
+    """Runs one story at a time; ``stop`` ends the story and repairs the links that it has cut."""
 
     def __init__(self, world: BrokerWorld, faults: BrokerFaults) -> None:
         self._world = world
@@ -247,9 +248,9 @@ class StoryTeller:
 
 
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """A replica's disk is slow, so its writes stay in the page cache for long. It is paused, the others go down, it
-    loses power as the last one, and comes back as the first. Records that it reported before they were forced are
-    gone."""
+    """A replica's disk is slow, so that its writes stay in the page cache for long. The replica is paused, and the
+    other replicas go down. Then it loses power as the last replica that was up, and is the first to come back. Records
+    that it reported before they were forced are lost."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
     rest = [host for host in (leader, one, other) if host is not victim]
@@ -280,9 +281,10 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
 
 
 def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """fsyncgate, in its order. A flush of a log fails and the process ends. The next process reads the page cache, is
-    in sync again, and more is acknowledged. Then it is the last one up, and its power fails in the midst of a flush.
-    The first two steps are repeated until committed records were in the page cache only (``flush_watch``)."""
+    """fsyncgate, in its order. A flush of a log fails, and the process ends. The next process reads the page cache and
+    gets in sync again, and more records are acknowledged. Then the other replicas go down, and its power fails in the
+    middle of a flush. The first two steps are repeated until committed records are in the page cache only
+    (``flush_watch``)."""
     rng, world = stage.rng, stage.world
     truth = world.checks.truths[stage.number]
     for attempt in range(8):
@@ -336,8 +338,8 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 
 def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-903: a replica had all that was committed, and writes have ended. Its disk is replaced, it comes back, and
-    its acknowledgements from before would still suffice to be in sync."""
+    """KIP-903: a replica has all committed records, and producers have stopped. Its disk is replaced and it comes back.
+    Its acknowledgements from before would still suffice to count as in sync."""
     stage.silence_producers(leader)
 
     def is_calm() -> bool:
@@ -366,7 +368,8 @@ def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Brok
 
 
 def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """A follower's log is found damaged, and it starts with an empty one. The other replicas fail just then."""
+    """A follower's log turns out to be damaged, so the follower starts with an empty log. The other replicas fail at
+    the same moment."""
     path = stage.faults.rot(one, stage.rng, only=f"{ROOT}/{stage.partition.topic}-{stage.number}/")
     if not path:
         return
@@ -390,8 +393,8 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
 
 
 def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-101: leadership goes to a replica that does not yet know how much is committed, nor does the third one. The
-    new leader fails before it learns that."""
+    """KIP-101: the leadership moves to a replica that does not know the latest high watermark yet, and neither does the
+    third replica. The new leader fails before it learns the high watermark."""
 
     def is_ahead() -> bool:
         return stage.mark(leader) > max(stage.mark(one), stage.mark(other))
@@ -422,8 +425,8 @@ def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: 
 
 
 def lonely_leader(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-279: a replica leads for a moment, alone, writes, and fails. The others never learn of that epoch, and write
-    on; then it comes back, with a log that is no longer than theirs."""
+    """KIP-279: a replica leads alone for a moment, writes, and fails. The other replicas never learn of that epoch, and
+    continue to write; then the first one comes back, with a log that is no longer than theirs."""
     rng = stage.rng
     stage.cut(one, leader, other)
     stage.prefer(one, other, leader)
@@ -448,8 +451,8 @@ def lonely_leader(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Brok
 
 
 def cut_and_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """What an idempotent producer wrote is truncated, and then sent again to the same broker, which leads once more:
-    it has to take it for new."""
+    """Batches of an idempotent producer are truncated, and then sent again to the same broker, which leads again: it
+    must accept them as new batches."""
     rng, world = stage.rng, stage.world
     writers = [each for each in world.producers if each.kind == "idempotent" and each.partition == stage.number]
     if not writers:
@@ -478,8 +481,8 @@ def cut_and_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Broke
 
 
 def _leave(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Generator[float, None, bool]:
-    """``one`` leaves the in-sync set, because it was killed and restarted, or lags; it reaches no other, and records
-    are committed without it. Returns whether that happened."""
+    """A follower leaves the in-sync set, because it was killed and restarted, or lags; it reaches no other replica, and
+    records are committed without it. Returns whether that happened."""
     end = stage.end(one)
     if stage.rng.random() < 0.7:
         stage.down(one, stage.rng.uniform(20.0, 150.0))
@@ -492,7 +495,7 @@ def _leave(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost)
 
 
 def _answers_are_lost(stage: Stage, sender: BrokerHost, to: BrokerHost) -> None:
-    """What ``sender`` says on the stream of its follower ``to`` does not get through."""
+    """Drop the messages that ``sender`` sends on the stream of its follower ``to``."""
     stage.trap(lambda speaker, hearer, message: speaker is sender and hearer is to)
 
 
@@ -501,8 +504,8 @@ def _is_in_sync(stage: Stage, host: BrokerHost, at_most_ms: float) -> Generator[
 
 
 def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-497: a follower is in sync again; its leader asked for it, and hears no answer. It goes, and the leader goes
-    on without it: may it commit anything?"""
+    """KIP-497: a follower is in sync again; its leader requests that from the controllers, and receives no answer. The
+    follower fails, and the leader continues without it: may the leader commit anything?"""
     if not (yield from _leave(stage, leader, one, other)):
         return
     stage.uncut()
@@ -527,8 +530,9 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
 
 
 def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-497: the request for a follower lies in a connection. A later one is refused, because the follower is fenced
-    meanwhile; then it works again, and the first request arrives. May the leader commit anything without it?"""
+    """KIP-497: the leader's request to add a follower is delayed in a connection. A later request is refused, because
+    the follower is fenced meanwhile. Then the follower works again, and the first request arrives. May the leader
+    commit anything without the follower?"""
     if not (yield from _leave(stage, leader, one, other)):
         return
     world = stage.world
@@ -570,7 +574,7 @@ def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, othe
 
 
 def behind_the_mark(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-497: a follower that lacks what is committed joins its leader, whose answers do not reach it."""
+    """KIP-497: a follower that lacks committed records joins its leader, whose answers do not reach it."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     stage.tell(f"{one} is out of sync and ends at {stage.end(one)}, and {stage.mark(leader)} is committed")
@@ -582,8 +586,9 @@ def behind_the_mark(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
 
 
 def behind_the_epoch(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-497, KIP-966: the leader falls as soon as it has committed without a follower. The next one does not know
-    that yet, and the follower joins it: it has all that this leader calls committed."""
+    """KIP-497, KIP-966: the leader fails as soon as it has committed records without a follower. The next leader does
+    not know that these records are committed, and the follower joins it: the follower has all records that this leader
+    considers committed."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     stage.tell(f"{one} is out of sync and ends at {stage.end(one)}, and {stage.mark(leader)} is committed")
@@ -600,8 +605,9 @@ def behind_the_epoch(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 
 def reader_overtaken(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-320: a consumer has read what an unclean election cuts off, and the new leader's log grows beyond it again:
-    does it read on, as if nothing had happened? Only where unclean elections are allowed."""
+    """KIP-320: a consumer has read records that an unclean election truncates, and the new leader's log grows beyond
+    its position: does the consumer continue as if nothing had happened? The story runs only where unclean elections are
+    allowed."""
     world = stage.world
     if not (yield from _leave(stage, leader, one, other)):
         return

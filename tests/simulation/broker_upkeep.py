@@ -1,8 +1,10 @@
-"""Retention, compaction and DeleteRecords in the brokers' half: the product's rooms on a broker of the simulation.
+"""Retention, compaction and DeleteRecords in the brokers' half: the product's upkeep code on a broker of the
+simulation.
 
-Retention runs as it is. Of compaction the product's planning, cleaning and swaps run, one log at a time; ours is the
-crew of threads around them: ``Aside`` is a thread that runs only while the loop stands still, up to where it waits for
-a turn of the directory's writer. DeleteRecords goes through the Offsets service, asked by ``Deleter``, an operator.
+Retention runs unchanged. Of compaction, the product's planning, cleaning and swaps run, one log at a time. The
+simulation replaces the pool of cleaner threads by ``Aside``, a thread that runs only while the event loop is stopped,
+until it waits for a turn of the directory's writer. DeleteRecords uses the Offsets service; ``Deleter``, an operator,
+sends the requests.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ TICK_S = 0.1
 
 
 class Aside:
-    """A thread that works while the simulation stands still, and waits while that goes on."""
+    """A thread that works while the simulation is stopped, and waits while the simulation runs."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
@@ -54,7 +56,7 @@ class Aside:
         self._thread.start()
 
     def step(self) -> None:
-        """Until it waits or is over; raises what ended it."""
+        """Run the thread until it waits or has ended; raise the error that ended it."""
         if self.is_over:
             return
         self._go.release()
@@ -66,14 +68,14 @@ class Aside:
                 raise raised
 
     def wait(self) -> None:
-        """In the thread: until the next step."""
+        """Called in the thread: wait for the next step."""
         self._back.release()
         self._go.acquire()
         if self._must_end:
             raise SystemExit
 
     def end(self) -> None:
-        """The world is over."""
+        """End the thread, because its world has ended."""
         if not self.is_over:
             self._must_end = True
             try:
@@ -93,7 +95,7 @@ class Aside:
 
 
 class SimCleaners(Cleaners):
-    """Without a crew: ``run`` plans and cleans."""
+    """Cleaners without threads: ``run`` plans and cleans."""
 
     aside: Aside | None = None
 
@@ -128,7 +130,7 @@ class SimCleaners(Cleaners):
                 self._over.set_result(None)
 
     async def run(self, broker: Broker) -> None:
-        """Until the process ends."""
+        """Run until the process ends."""
         world = broker.world
         while True:
             await asyncio.sleep(world.rng.uniform(0.5, 1.5) * CLEANER_PAUSE_MS / 1_000)
@@ -160,7 +162,7 @@ class SimCleaners(Cleaners):
 
 
 def begin_upkeep(broker: Broker) -> None:
-    """As the composition root does it, when the broker acts."""
+    """Start retention and compaction, as the broker's startup code does."""
     plan = broker.world.plan
     if plan.retention_bytes is not None or plan.deletes:
         settings = LiveSettings(
@@ -188,7 +190,8 @@ def begin_upkeep(broker: Broker) -> None:
 
 
 class Deleter:
-    """An operator who deletes records now and then: up to an offset, the high watermark, or further than may be."""
+    """An operator who deletes records at intervals: up to an offset, up to the high watermark, or further than
+    allowed."""
 
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
@@ -224,10 +227,10 @@ class Deleter:
 
 
 class NoTurns:
-    """In place of ``headrace_core.rpc.turns.Turns``, which looks at a real clock."""
+    """Replaces ``headrace_core.rpc.turns.Turns``, which would read the real clock."""
 
     def __init__(self, items: int) -> None:
-        """Of a few items: their work is never long."""
+        """The work on so few items is never long, so no turn is needed."""
 
     async def __aenter__(self) -> NoTurns:
         return self
@@ -244,7 +247,7 @@ _CALL = SimpleNamespace(cancelled=lambda: False, done=lambda: False)
 
 
 def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
-    """Patches: what moves a log's start is looked at as it happens, for the process may end in the midst of it."""
+    """Patches that observe each move of a log start at once, because the process may end in the middle of it."""
     expire, delete = LogDirectory.expire, LogDirectory.delete_records
 
     def observed_expire(self: LogDirectory, verdicts: Any) -> Any:
@@ -285,7 +288,7 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
 
 
 def earliest(broker: Any, partition: TopicPartition, reply: Callable[[Any], None]) -> None:
-    """As the Offsets service does it (ListOffsets, earliest)."""
+    """Answer as the Offsets service does (ListOffsets, earliest)."""
     try:
         reply(broker.partitions.leader(partition).leader.log_start)
     except HeadraceError as error:

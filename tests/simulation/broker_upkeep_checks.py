@@ -1,9 +1,9 @@
-"""Promises about logs whose records are deleted: by retention, DeleteRecords or compaction.
+"""Checks of logs whose records are deleted: by retention, DeleteRecords or compaction.
 
-*Log start.* It moves only for a reason (a request for this offset, or the log is larger than ``retention.bytes`` even
-without the deleted part), never above what is committed, and never back on the same disk. *Compaction.* A missing
-record has a successor: a later committed record of its key, below the end of what was compacted. All others keep their
-offsets, in batches of any form.
+*Log start.* A log start moves only for a reason (a request for this offset, or a log that is larger than
+``retention.bytes`` even without the deleted part). It never moves above the committed records, and never back on the
+same disk. *Compaction.* Each record that compaction removed has a successor: a later committed record of its key, below
+the end of the compacted part. All other records keep their offsets, in batches of any form.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ANYWHERE = 1 << 62
 
 
 class StartSeen(NamedTuple):
-    """Where a replica's log began when it was seen last; ``copy`` tells it from one that stood there before."""
+    """Where the log of a replica began at the last look; ``copy`` distinguishes it from an earlier log in the same
+    place."""
 
     log: PartitionLog
     life: int
@@ -37,7 +38,7 @@ class StartSeen(NamedTuple):
 
 
 class UpkeepChecks:
-    """A part of ``BrokerChecks``."""
+    """The part of ``BrokerChecks`` for deletions."""
 
     world: BrokerWorld
     truths: list[Truth]
@@ -45,11 +46,11 @@ class UpkeepChecks:
     # -- log starts --------------------------------------------------------------------------------------------------
 
     def asked_to_delete(self, number: int, before: int) -> None:
-        """An operator asks (-1: up to the high watermark)."""
+        """An operator requests a deletion (-1: up to the high watermark)."""
         self.truths[number].asked.add(before)
 
     def start_moves(self, log: PartitionLog, before: int) -> None:
-        """The start of ``log`` is about to move: DeleteRecords, or a follower after its leader."""
+        """The start of ``log`` is about to move, by DeleteRecords, or because a follower follows its leader."""
         truth = self.truths[log.topic_partition.partition]
         if before <= max(truth.start_max, log.log_start_offset):
             return
@@ -64,8 +65,8 @@ class UpkeepChecks:
         truth.start_max = before
 
     def start_moved(self, log: PartitionLog) -> None:
-        """Its directory reports that the start is on disk. (A full disk moves it only in memory, and no deletion is
-        acknowledged.)"""
+        """The log's directory reports that the new start is on disk. (On a full disk the start moves only in memory,
+        and the deletion is not acknowledged.)"""
         self.truths[log.topic_partition.partition].durable[log] = log.log_start_offset
 
     def expired(self, log: PartitionLog) -> None:
@@ -87,7 +88,7 @@ class UpkeepChecks:
         truth.start_max = start
 
     def start_seen(self, host: BrokerHost, log: PartitionLog) -> None:
-        """After a turn; what was deleted does not come back, also not after a restart."""
+        """Called after a turn: deleted records must not come back, not even after a restart."""
         truth, start = self.truths[log.topic_partition.partition], log.log_start_offset
         seen = truth.starts.get(host.number)
         if truth.is_tainted or (seen is not None and seen.log is log and seen.start == start):
@@ -109,7 +110,8 @@ class UpkeepChecks:
             truth.starts[host.number] = seen._replace(start=start)
 
     def deleted_by_all(self, leader: PartitionLeader, before: int) -> None:
-        """DeleteRecords is about to be answered: the followers and the members of the in-sync set have deleted."""
+        """DeleteRecords is about to be answered: all followers and members of the in-sync set must have deleted the
+        records."""
         for replica in leader.progress:
             host = self.world.host_of(replica.broker_id)
             if not replica.is_joined and replica.broker_id not in leader.maximal_isr:
@@ -133,7 +135,7 @@ class UpkeepChecks:
             raise Violation("log start", f"the low watermark is {low_watermark} when records before {before} are gone")
 
     def are_gone(self, number: int, values: list[bytes]) -> bool:
-        """Was all of it committed, and may it be deleted, or compacted away?"""
+        """Whether all these values were committed, and may be deleted or compacted away."""
         truth = self.truths[number]
         return all(
             (offset := truth.offsets.get(value)) is not None
@@ -152,11 +154,12 @@ class UpkeepChecks:
     # -- compaction --------------------------------------------------------------------------------------------------
 
     def compacted(self, who: object, log: PartitionLog) -> None:
-        """A cleaning is over: all of the log, as far as what is committed goes. A former leader may have a tail that
-        was never committed, until it joins the next one and is cut: the log is compared up to there (``parting``).
+        """A cleaning has ended: compare the whole log, up to the end of the committed records. A former leader may have
+        a tail that was never committed, until it joins the next leader and truncates it: the log is compared up to
+        there (``parting``).
 
-        A later record of a missing one's key may lie behind this log's end: a replica that catches up copies what its
-        leader has compacted further."""
+        The later record of a missing record's key may be behind this log's end: a replica that catches up copies a log
+        that its leader has compacted further."""
         truth = self.truths[log.topic_partition.partition]
         end = min(log.segments[-1].base_offset, log.log_end_offset, self.parting(truth, log))
         at = log.log_start_offset
@@ -172,7 +175,8 @@ class UpkeepChecks:
         self.superseded(who, truth, at, min(end, truth.end), ANYWHERE)
 
     def parting(self, truth: Truth, log: PartitionLog) -> int:
-        """The first committed batch whose leader epoch is another one in this log; its end, if there is none."""
+        """The offset of the first committed batch that has another leader epoch in this log; the end of the committed
+        records if there is none."""
         for base_offset, batch in truth.batches.items():
             if log.log_start_offset <= base_offset < log.log_end_offset:
                 ((_, header),) = iterate_headers(batch)
@@ -181,7 +185,7 @@ class UpkeepChecks:
         return log.log_end_offset
 
     def match_compacted(self, who: object, truth: Truth, records: bytes, at: int, end: int) -> None:
-        """``end``: of what may have made others superfluous."""
+        """``end``: end of the records that may have made others superfluous."""
         for position, header in iterate_headers(records):
             self.superseded(who, truth, at, header.base_offset, end)
             batch = records[position : position + header.size]
@@ -203,7 +207,7 @@ class UpkeepChecks:
             at = max(at, header.next_offset)
 
     def superseded(self, who: object, truth: Truth, start: int, to: int, end: int) -> None:
-        """Nothing is there from ``start`` to ``to``: may it be so?"""
+        """There are no records from ``start`` to ``to``: check that this is allowed."""
         for offset in range(start, to):
             known = truth.records.get(offset)
             if known is None:

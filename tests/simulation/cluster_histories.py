@@ -1,11 +1,12 @@
-"""Random lives of a cluster whose brokers hold records: the controllers' decisions are checked by their effect on
+"""Random histories of a cluster whose brokers hold records: the controllers' decisions are checked by their effect on
 records.
 
-A *machine* is a broker with its disk: it registers, heartbeats, follows the metadata (or lags), crashes, stops cleanly,
-loses its disk, and comes back. The leader by its own applied image accepts records and copies its log to followers by
-their images. A record is *committed* when every member of the leader's maximal ISR has it (KIP-497), while the ISR has
-min.insync.replicas members (KIP-966). A cleanly elected leader must have all that was committed: that is the promise
-behind all epochs, ELRs and markers. Requests to alter an ISR are delayed, repeated and lost.
+A *machine* is a broker with its disk: it registers, sends heartbeats, follows the metadata (or lags), crashes, stops
+cleanly, loses its disk, and comes back. The leader, according to its own applied image, accepts records, and copies its
+log to the followers that their images show. A record is *committed* when every member of the leader's maximal ISR has
+it (KIP-497), while the ISR has min.insync.replicas members (KIP-966). A cleanly elected leader must have all committed
+records: that is the promise behind all epochs, ELRs and markers. Requests to alter an ISR are delayed, repeated and
+lost.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Key = tuple[bytes, int]
 
 
 class Broken(SafetyViolation):
-    """A promise was broken; ``rule`` names it."""
+    """A promise was broken; ``rule`` is its name."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"{rule}: {message}")
@@ -92,7 +93,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What happens how often: some bugs need a crowd of partitions, others the same one again and again."""
+    """How often each event happens: some bugs need many partitions, others the same partition again and again."""
 
     topics_max: int
     partitions_max: int
@@ -121,7 +122,8 @@ PROFILES = (
 
 
 class Histories:
-    """``run(steps)`` raises Broken. ``counts``: what happened, so that an empty history proves nothing."""
+    """``run(steps)`` raises Broken. ``counts``: the events that happened, so that a history without events proves
+    nothing."""
 
     def __init__(self, seed: int, *, machines: int = 4, **settings: Any) -> None:
         self.rng = random.Random(seed)
@@ -145,7 +147,7 @@ class Histories:
     # -- the controllers ----------------------------------------------------------------------------------------------
 
     def ask(self, request: Request) -> Any:
-        """The reply, or the error that refused it."""
+        """The reply to a request; raises the error with which it was refused."""
         decision = self.world.core.decide(request, self.world.now_ms)
         self._accept(decision, request)
         return decision.reply if decision.failure is None else decision.failure
@@ -185,7 +187,7 @@ class Histories:
             before = after
 
     def _check_fencing(self, before: MetadataImage, after: MetadataImage, request: Request | None) -> None:
-        """Time fences no broker that heartbeats on an unbroken stream."""
+        """Check that time fences no broker that sends heartbeats on an unbroken stream."""
         for machine in self.machines if request is None else ():
             old, new = before.brokers.get(machine.broker_id), after.brokers.get(machine.broker_id)
             if old is None or new is None or old.fenced or not new.fenced or new.broker_epoch != machine.epoch:
@@ -194,19 +196,20 @@ class Histories:
                 raise Broken("fencing", f"broker {machine.broker_id} was fenced, and has been heard of in time")
 
     def _lost(self, before: MetadataImage, request: Request | None) -> set[int]:
-        """Whose registration ends a life that may have lost records of any topic."""
+        """The broker whose registration ends a life that may have lost records."""
         former = self._former(before, request)
         return {former.broker_id} if former is not None and former.default_log_flush != "commit" else set()
 
     def _suspects(self, before: MetadataImage, request: Request | None) -> set[int]:
-        """Brokers that report, by an unclean registration or an empty replica, that they have lost records."""
+        """The brokers that report, by a registration after an unclean stop or by an empty replica, that they have lost
+        records."""
         if isinstance(request, AssignDirectories) and any(each.fresh for each in request.placements):
             return {request.broker_id}
         former = self._former(before, request)
         return set() if former is None else {former.broker_id}
 
     def _former(self, before: MetadataImage, request: Request | None) -> BrokerImage | None:
-        """The life that this request says ended uncleanly."""
+        """The earlier life of the broker which this request reports as ended uncleanly."""
         former = before.brokers.get(request.wanted_broker_id) if isinstance(request, RegisterBroker) else None
         if former is None or not isinstance(request, RegisterBroker):
             return None
@@ -252,10 +255,10 @@ class Histories:
         machine.stream = self.streams
 
     def _follow(self, machine: Machine) -> None:
-        """Apply what is committed, and drop decided requests.
+        """Apply the committed metadata, and drop decided requests.
 
-        A log is created where the metadata place it. If that disk is gone, the controllers first learn that the replica
-        starts empty, and only then is it created: after any crash, refusal or loss before, no empty log is found that
+        A log is created where the metadata place it. If that disk is lost, the controllers first learn that the replica
+        starts empty; only then is the log created. So no crash, refusal or loss in between leaves an empty log that
         could be taken for the old one.
         """
         if not machine.is_up:
@@ -279,7 +282,8 @@ class Histories:
             self._tell(machine, tuple(placements))
 
     def _tell(self, machine: Machine, placements: tuple[Placement, ...]) -> None:
-        """What is too much for one call goes in smaller ones, as a broker has it (assignments.py)."""
+        """Report placements; too many for one call are split into smaller calls, as the broker does it
+        (assignments.py)."""
         request = AssignDirectories(broker_id=machine.broker_id, broker_epoch=machine.epoch, placements=placements)
         if isinstance(self.ask(request), PolicyViolationError) and len(placements) > 1:
             half = len(placements) // 2
@@ -307,7 +311,7 @@ class Histories:
         )
 
     def _crash(self, machine: Machine) -> None:
-        """The process is gone, and with a weak flush policy some of what it had acknowledged."""
+        """End the process; with a weak flush policy some of the acknowledged records are lost."""
         if not machine.is_up:
             return
         self._gone(machine)
@@ -340,7 +344,7 @@ class Histories:
             self._count("clean stop")
 
     def _finish_stop(self, machine: Machine) -> None:
-        """A broker that was told to delay its stop asks again, as in broker_session.py."""
+        """A broker that was asked to delay its stop asks again, as in broker_session.py."""
         known = self.world.image.brokers.get(machine.broker_id)
         if known is not None and known.broker_epoch == machine.epoch and known.in_controlled_shutdown:
             self._stop(machine)
@@ -355,7 +359,8 @@ class Histories:
         self._count("lost a disk")
 
     def _flap(self, machine: Machine) -> None:
-        """Its connection breaks, and perhaps the new one is there before the end of the old one is noticed."""
+        """Break the broker's connection; sometimes the new connection is open before the controllers notice the end of
+        the old one."""
         if machine.is_up:
             ended = HeartbeatsEnded(machine.broker_id, machine.epoch, machine.stream)
             self._new_stream(machine)
@@ -381,7 +386,7 @@ class Histories:
         ]
 
     def _check_leader(self, machine: Machine, key: Key, partition: PartitionImage) -> None:
-        """Once for each leader epoch, before it does anything."""
+        """Check a leader once for each leader epoch, before it does anything."""
         last = self.checked.get(key, -1)
         if partition.leader_epoch <= last:
             return
@@ -394,7 +399,7 @@ class Histories:
             raise Broken("durability", f"broker {machine.broker_id} leads {key} by {partition} without {missing}")
 
     def _copy(self, leader: Machine, follower: Machine, key: Key) -> bool:
-        """The follower takes over the leader's log, if it knows this leader; did it?"""
+        """Let the follower copy the leader's log, if the follower knows this leader; return whether it did."""
         mine, its = leader.sees(key), follower.sees(key)
         if not follower.is_up or mine is None or its is None or key not in follower.disk:
             return False
@@ -430,7 +435,8 @@ class Histories:
             self._copy(leader, follower, key)
 
     def _propose(self, leader: Machine, key: Key) -> None:
-        """Asks for an ISR without some, or with some that have everything; the same again while it waits."""
+        """The leader requests an ISR without some replicas, or with some that have all records; while it waits, it
+        requests the same ISR again."""
         partition = leader.sees(key)
         assert partition is not None
         self._check_leader(leader, key, partition)
@@ -475,7 +481,8 @@ class Histories:
         return leader.seen.get((key, broker_id), known.broker_epoch if known is not None else -1)
 
     def _deliver(self, request: AlterPartition) -> None:
-        """It reaches the controllers, perhaps late, perhaps again; the answer reaches the life that asked, perhaps."""
+        """Deliver the request to the controllers, perhaps late, perhaps twice; the answer may reach the life of the
+        broker that sent the request."""
         reply = self.ask(request)
         if not isinstance(reply, tuple) or reply[0].error is not None:
             self._count("ISR refused")
@@ -491,7 +498,7 @@ class Histories:
                 del leader.pending[key]
 
     def _bounce(self, machine: Machine) -> None:
-        """It crashes and returns at once: only its registration shows that."""
+        """Let a broker crash and return at once: only its registration shows the crash."""
         self._crash(machine)
         self._start(machine)
         self._follow(machine)
@@ -593,7 +600,7 @@ class Histories:
         self._heal()
 
     def _heal(self) -> None:
-        """All machines return; then each partition that waits for a live replica gets a leader (liveness)."""
+        """Let all machines return; then each partition that waits for a live replica must get a leader (liveness)."""
         for _ in range(6):
             for machine in self.machines:
                 self._finish_stop(machine)

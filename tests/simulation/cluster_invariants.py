@@ -1,11 +1,11 @@
-"""What every state of the cluster, and every step from one to the next, must satisfy: pure, and cheap, for only what a
-delta names is looked at.
+"""The rules that every state of the cluster, and every step between two states, must satisfy. The checks are pure, and
+cheap because they look only at what a delta names.
 
     problems = check_step(before, after, delta, may_be_unclean=lambda topic, number: False)
     problems = check_image(image)                   all of it: for a first image, or one that came in a snapshot
 
-Each problem is a sentence that begins with the name of the rule, so that a mutant's killer can be told. The state rules
-are those of metadata.version 2 (eligible leader replicas, KIP-966).
+Each problem is a sentence that begins with the name of the rule, so that a report can say which rule has killed a
+mutant. The rules for states are those of metadata.version 2 (eligible leader replicas, KIP-966).
 
     shape        ISR, ELR, last known leader, adding, removing: distinct, and among the replicas; ELR and ISR disjoint
     works        a leader is in the ISR; who is in the ISR works: broker active, directory online
@@ -34,7 +34,8 @@ MayBeUnclean = Callable[[TopicImage, int], bool]
 
 
 def check_image(image: MetadataImage, *, elections_pending: Collection[int] = ()) -> list[str]:
-    """The state rules for every partition. ``elections_pending``: brokers for whose partitions records are to come."""
+    """Check the state of every partition. ``elections_pending``: brokers for whose partitions the records of elections
+    are still to come."""
     problems: list[str] = []
     for topic in image.topics.values():
         minimum = min_insync_replicas(image, topic.name)
@@ -53,11 +54,11 @@ def check_step(
     lost: Collection[int] = (),
     suspects: Collection[int] = (),
 ) -> list[str]:
-    """One decision, from ``before`` to ``after``.
+    """Check one decision, which leads from ``before`` to ``after``.
 
-    ``lost``: brokers that register in this step after an unclean stop in which they may have lost records that they had
-    acknowledged; of no topic are they eligible afterwards. ``suspects``: those and all others that may stop being
-    eligible in this step, because they register after an unclean stop or report an empty replica.
+    ``lost``: brokers that register in this step after an unclean stop in which they may have lost acknowledged records;
+    afterwards they must not be eligible in any topic. ``suspects``: these brokers, and all others that may stop being
+    eligible in this step because they register after an unclean stop or report an empty replica.
     """
     problems = _brokers(before, after, delta)
     for topic_id, numbers in delta.partitions.items():

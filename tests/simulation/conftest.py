@@ -1,4 +1,4 @@
-"""The simulator takes the process's log for itself: each test gives it back."""
+"""The simulator captures the process's log; each test restores it."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def log_as_before() -> Iterator[None]:
-    """The simulator takes the process's log for itself; the tests that come after want it back."""
+    """The simulator captures the process's log, which later tests need again."""
     root = logging.root
     handlers, level = root.handlers[:], root.level
     yield

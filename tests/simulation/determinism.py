@@ -1,4 +1,4 @@
-"""Checks of schedules that every part of the simulator shares."""
+"""Checks of schedules for all parts of the simulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def check_one_history(seeds: tuple[int, ...], half: str, hashes: Iterable[str] = ("0", "4711")) -> None:
-    """A seed is one history in every process: no set, dictionary or id that depends on the process decides anything."""
+    """A seed must give the same history in every process: no set, dictionary or id may depend on the process."""
     script = (
         "from tests.simulation import run; run.listen_to_the_log()\n"
         f"for seed in {seeds}: world, error = run.run_one(run.plan_of(seed, {half!r})); "
@@ -33,7 +33,8 @@ def check_one_history(seeds: tuple[int, ...], half: str, hashes: Iterable[str] =
 def check_plans(
     make: Callable[[int], Any], seeds: int, also: Callable[[Any], None] = lambda plan: None
 ) -> Counter[str]:
-    """The plans of so many seeds have the shape of sim_plan.py. Returns how often each kind of fault comes."""
+    """Check that the plans of this many seeds have the form of sim_plan.py. Returns how often each kind of fault
+    comes."""
     quiet = noisy = 0
     kinds: Counter[str] = Counter()
     for seed in range(seeds):

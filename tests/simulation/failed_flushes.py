@@ -1,12 +1,13 @@
-"""``make failed-flushes``: a flush fails, the node restarts, more is acknowledged, the power fails; nothing is lost.
+"""``make failed-flushes``: a flush fails, the node restarts, more records are acknowledged, the power fails; no
+acknowledged record may be lost.
 
     python -m tests.simulation.failed_flushes --seeds 200 --seed 1          every programme, 200 seeds each
     python -m tests.simulation.failed_flushes --seed 17 --seeds 1 brokers   one again
 
-Four programmes: the storage of brokers and of controllers, with nothing around it, and both halves of the simulator.
-Each seed forces the order, and ``Seen`` says that it had it: EIO from a flush, pages that only the cache has; the next
-process, which reads them; records that are acknowledged after that; a power loss that drops unforced pages. A seed
-that had not proves nothing, and fails.
+There are four programmes: the storage of brokers and the storage of controllers alone, and both halves of the
+simulator. Each seed forces four events in this order, and ``Seen`` confirms them: EIO from a flush, with pages that
+only the cache has; the next process, which reads these pages; records that are acknowledged after that; a power loss
+that drops unforced pages. A seed without one of these events proves nothing, and fails.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ATTEMPTS = 20
 
 
 class Seen(NamedTuple):
-    """What a seed had."""
+    """The events that happened with a seed."""
 
     flush_failed: bool = False
     page_cache_read: bool = False
@@ -53,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class LostError(AssertionError):
-    """Something that was acknowledged is gone, or a promise was broken on the way."""
+    """An acknowledged record is lost, or another promise was broken."""
 
 
 def _power_fails() -> None:
@@ -64,7 +65,7 @@ def _power_fails() -> None:
 
 
 def broker_storage(seed: int) -> Seen:
-    """A log directory of a broker, one process after the other."""
+    """Run a log directory of a broker, one process after the other."""
     rng = random.Random(f"failed flushes, broker's storage {seed}")
     config = LogConfig(segment_bytes=rng.choice([20_000, 200_000]), index_interval_bytes=rng.choice([100, 4096]))
     fs = formatted()
@@ -114,7 +115,7 @@ def broker_storage(seed: int) -> Seen:
 
 
 def _opened(fs: CrashingFileSystem, config: LogConfig, sent: list[str], acknowledged: int) -> PartitionLog:
-    """The next process finds what was acknowledged, and nothing that was not sent; it stands for all that it finds."""
+    """Open the log in the next process: it must have all acknowledged records, and none that was not sent."""
     directory = open_directory(fs, config)
     if directory.quarantined:
         raise LostError(f"quarantined: {directory.quarantined}")
@@ -129,7 +130,7 @@ def _opened(fs: CrashingFileSystem, config: LogConfig, sent: list[str], acknowle
 
 
 def controller_storage(seed: int) -> Seen:
-    """The metadata log of a voter, one process after the other."""
+    """Run the metadata log of a voter, one process after the other."""
     rng = random.Random(f"failed flushes, controller's storage {seed}")
     voter = Voter.new()
     voter.append(history(rng, rng.randrange(1, 20)))
@@ -175,7 +176,7 @@ def _next_voter(voter: Voter) -> Voter:
 
 
 def brokers(seed: int) -> Seen:
-    """Three brokers or four, producers and consumers; nothing else goes wrong than the story."""
+    """Run three or four brokers with producers and consumers; the story is the only fault."""
     plan = replace(
         make_broker_plan(seed),
         unclean=False,
@@ -192,7 +193,7 @@ def brokers(seed: int) -> Seen:
 
 
 def controllers(seed: int) -> Seen:
-    """One controller to five; nothing else goes wrong than the story."""
+    """Run one to five controllers; the story is the only fault."""
     plan = replace(
         make_plan(seed),
         rest_ms=150.0,  # a log that crosses a page often

@@ -1,11 +1,11 @@
-"""One file of a simulated disk: its flush fails, what the next process reads of it, and the power loss that follows.
+"""Watches one file of a simulated disk: its flush fails, the next process reads the file, and a power loss follows.
 
     watch = FlushWatch(fs, "/data/orders-0/", rng)     the flush of a write that crosses a page fails, once
     watch.process_ended()                              now: what only the page cache has
     watch.fail_power(power_fails)                      ``power_fails`` is called before a flush with unforced bytes
 
-A write that crosses a page, for later appends write to the last page and so repair that one by chance: Linux calls a
-whole page dirty that is written to. Only the pages before it show whether recovery has written them again.
+The watch needs a write that crosses a page. Later appends write to the last page, and so repair it by chance: Linux
+marks a whole page as dirty. Only the pages before the last one show whether recovery has written them again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class FlushWatch:
 
     @property
     def is_at_stake(self) -> bool:
-        """Whether there were such records, and the log has not been truncated within that page since."""
+        """Whether there were such records, and the log has not been truncated within that page since then."""
         return self.records_at_stake > 0
 
     def process_ended(self) -> None:
-        """Looks at what the next process will read."""
+        """Look at the data that the next process will read."""
         if not self.has_failed:
             return
         data = self.fs.files().get(self.path, b"")
@@ -61,7 +61,7 @@ class FlushWatch:
         )
 
     def fail_power(self, power_fails: Callable[[], None]) -> None:
-        """``power_fails`` raises SimulatedCrash; it is called before the next flush that has something to force."""
+        """``power_fails`` raises SimulatedCrash; it is called before the next flush that has data to force."""
         self._fail_power = power_fails
 
     def stop(self) -> None:

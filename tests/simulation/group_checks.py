@@ -1,7 +1,7 @@
-"""Promises about groups, shards and committed offsets, checked after every event.
+"""Checks of groups, shards and committed offsets, which run after every event.
 
-The committed log is the truth: a separate state machine replays it, record by record, as it grows, and every other
-claim is compared with that one.
+The committed log is the truth: a separate state machine replays it as it grows, record by record, and every other state
+is compared with that one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _OFFSETS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 
 
 class Floor(NamedTuple):
-    """The acknowledged offset of a partition when a request was sent; ``resets``: how often it had been reset by then;
-    ``long_since``: the offset one coordinator session before."""
+    """The acknowledged offset of a partition when a request was sent. ``resets``: how often the offset had been reset
+    before; ``long_since``: the offset one coordinator session earlier."""
 
     offset: int
     topic_id: bytes | None
@@ -51,7 +51,7 @@ class Floor(NamedTuple):
 
 
 class Truth:
-    """What the committed part of one shard's log says."""
+    """The state of one shard according to the committed part of its log."""
 
     def __init__(self, state_machine: ShardStateMachine) -> None:
         self.state_machine = state_machine
@@ -97,7 +97,7 @@ class GroupChecks:
     # -- the log -----------------------------------------------------------------------------------------------------
 
     def committed(self, log: LogPartition, before: int) -> None:
-        """The log is committed further than ``before``."""
+        """The committed part of the log has grown beyond ``before``."""
         truth = self.truths[log.partition.partition]
         for batch in log.batches:
             if batch.end <= before or batch.end > log.committed:
@@ -196,7 +196,7 @@ class GroupChecks:
         self._acknowledged_ms.pop(where, None)
 
     def _committer(self, truth: Truth, attempt: Attempt, topic_id: bytes | None) -> None:
-        """A member's commit is of what it has."""
+        """A member may commit only offsets of partitions that it owns."""
         group = truth.groups.get(attempt.group_id)
         member = None if group is None else group.members.get(attempt.member_id)
         if member is None or member.value is None:
@@ -230,7 +230,7 @@ class GroupChecks:
                 raise Violation("refused", f"{self._attempts[tag]} was refused ({error.code}), and is in the log")
 
     def floors(self, group_id: str, parts: Iterable[Part]) -> dict[Part, Floor]:
-        """The minimum that a request sent now must return."""
+        """The smallest offsets that a request sent now may return."""
         found, long_since_ms = {}, self.world.scheduler.now_ms - SESSION_MS
         for part in parts:
             where = group_id, part.topic, part.partition
@@ -241,8 +241,9 @@ class GroupChecks:
         return found
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
-        """It received this offset, -1 for none. A deposed owner that cannot know it yet (its session lasts) returns at
-        least what had been acknowledged before that session: a read is no append, so no epoch guards it."""
+        """The caller received this committed offset, -1 for none. A former coordinator that cannot know yet that it
+        lost the shard (its session lasts) must return at least what was acknowledged before that session: a read is no
+        append, so no epoch guards it."""
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return
@@ -257,7 +258,7 @@ class GroupChecks:
     # -- who reads what ----------------------------------------------------------------------------------------------
 
     def reads(self, member: SimMember, part: Part) -> None:
-        """From now on it hands out records of the partition."""
+        """From now on the member returns records of the partition."""
         key = member.group_id, part
         other = self._readers.setdefault(key, member)
         if other is not member and (self._is_overdue(other) or other in self._misled):
@@ -269,13 +270,14 @@ class GroupChecks:
             )  # fmt: skip
 
     def is_misled(self, member: SimMember) -> None:
-        """Its coordinator sees its connection end before it does: it may read partitions given to other members, until
-        it stops or gets a response from any coordinator. Nothing else: its commits are refused as any others."""
+        """The member's coordinator sees its connection end before the member does. So the member may read partitions
+        that belong to other members, until it stops or gets a response from any coordinator. No other rule is relaxed:
+        its commits are refused like any others."""
         self._misled.add(member)
 
     def _is_overdue(self, member: SimMember) -> bool:
-        """It has not revoked a partition within the rebalance time-out, and learns of its removal with the next
-        message. (It returns no records meanwhile: the consumer's caller is in its callback.)"""
+        """The member has not revoked a partition within the rebalance timeout, and learns of its removal with the next
+        message. (It returns no records meanwhile, because the consumer's caller is in its callback.)"""
         since_ms = self.world.scheduler.now_ms - self.world.plan.rebalance_timeout_ms
         return member.connection is not None and any(
             who is member and revoked_ms <= since_ms for (who, _), revoked_ms in self._revoked_ms.items()
@@ -287,7 +289,8 @@ class GroupChecks:
             del self._readers[key]
 
     def holds(self, member: SimMember, part: Part) -> None:
-        """It has begun with the partition; the previous owner has revoked it, was long overdue, or is cut off."""
+        """The member has started to read the partition: the previous owner must have revoked it, be long overdue, or be
+        cut off."""
         holders = self._holders.setdefault((member.group_id, part), {})
         now_ms = self.world.scheduler.now_ms
         for other in holders:
@@ -303,14 +306,14 @@ class GroupChecks:
         holders[member] = member.life
 
     def suspends(self, member: SimMember) -> None:
-        """Its lease is over."""
+        """The member's lease has ended."""
         self._misled.discard(member)
         self._doubtful.update((member, part) for part in member.held)
         for part in member.reading:
             self.stops_reading(member, part)
 
     def resumes(self, member: SimMember) -> None:
-        """It got a response: everything that it is not asked to revoke is its own."""
+        """The member got a response: it owns all partitions that it is not asked to revoke."""
         for part in member.reading:
             self._doubtful.discard((member, part))
             self.reads(member, part)
@@ -325,8 +328,8 @@ class GroupChecks:
         self._doubtful.discard((member, part))
 
     def member_answered(self, member: SimMember, response: Any) -> bool:
-        """A response or a push rests on committed state. If the member was misled until now (``is_misled``), all
-        partitions that it keeps afterwards must be checked again (``reads``)."""
+        """Check that a response or a pushed message depends on committed state only. If the member was misled until now
+        (``is_misled``), all partitions that it keeps afterwards must be checked again (``reads``)."""
         if response.error.code:
             return False
         was_misled = bool(response.correlation_id) and member in self._misled
@@ -343,7 +346,7 @@ class GroupChecks:
     # -- state machines ----------------------------------------------------------------------------------------------
 
     def state_machines_are_what_the_log_says(self, log: LogPartition) -> int:
-        """Of every owner that serves, has nothing under way, and has seen the whole log."""
+        """Compare the state of every coordinator that serves, has no work in flight, and has seen the whole log."""
         seen = 0
         for host in self.world.hosts:
             if host.process is None or host.process.shards is None:
@@ -366,7 +369,7 @@ class GroupChecks:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def why_not_well(self) -> str | None:
-        """What is not as it has to be once all is mended."""
+        """The conditions of a healthy state that do not hold yet, after the repair."""
         for number, group_id in enumerate(self.world.group_ids):
             why = self._why_not_stable(number, group_id)
             if why is not None:
@@ -374,7 +377,7 @@ class GroupChecks:
         return None
 
     def why_not_equal(self) -> str | None:
-        """When commits have ended, every shard has an owner whose state matches its log."""
+        """When commits have ended, every shard must have a coordinator whose state matches its log."""
         for log in self.world.logs:
             if not self.state_machines_are_what_the_log_says(log):
                 return f"nobody serves {log.partition}, or something is under way"
@@ -415,7 +418,7 @@ class GroupChecks:
 
 
 def difference(state_machine: Any, truth: ShardStateMachine) -> str:
-    """What one knows and the other does not."""
+    """The differences between two states."""
     mine, theirs = groups_of(state_machine), groups_of(truth)
     if mine.keys() != theirs.keys():
         return f"groups {sorted(mine)}, and {sorted(theirs)}"

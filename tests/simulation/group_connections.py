@@ -1,4 +1,5 @@
-"""Connections of members and other clients to coordinators: in order, whole, until they break."""
+"""Connections of members and other clients to coordinators: messages arrive in order and completely, until the
+connection breaks."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Pipe:
-    """One direction of a connection: in order, whole, until it is closed. While its link is cut it waits."""
+    """One direction of a connection: messages arrive in order and completely, until it is closed. While its link is
+    cut, messages wait."""
 
     def __init__(self, world: GroupWorld, link: tuple[str, str], deliver: Callable[[Any], None]) -> None:
         self._world = world
@@ -44,8 +46,8 @@ class Pipe:
 
 
 class MemberConnection:
-    """A member's stream to a coordinator. The side that closes it, or sees it break, knows at once, the other one
-    later."""
+    """The stream between a member and a coordinator. The side that closes the stream, or sees it break, knows at once;
+    the other side learns of it later."""
 
     def __init__(self, world: GroupWorld, member: SimMember, process: Coordinator) -> None:
         self.world = world
@@ -71,7 +73,8 @@ class MemberConnection:
         self._up.send(request)
 
     def closed_by_member(self) -> None:
-        """It closes, or its process has ended, or it saw the connection break; the other end sees that later."""
+        """Close the member's end: the member closes it, its process has ended, or it saw the connection break. The
+        other end sees that later."""
         self._down.is_closed = True
         if not self._up.is_closed:
             self._up.is_closed = True
@@ -136,8 +139,8 @@ class MemberConnection:
     # -- both --------------------------------------------------------------------------------------------------------
 
     def breaks(self, *, coordinator_sees_ms: float | None = None, member_sees_ms: float = 0.0) -> None:
-        """The network breaks it: the member sees it now, or else the coordinator does, and the member that much later
-        (it is half open)."""
+        """The network breaks the connection. Either the member sees that now, or the coordinator does and the member
+        sees it after this time (the connection is half open)."""
         if self._up.is_closed or not self.is_of_member:
             return
         self._down.is_closed = self._up.is_closed = True
@@ -164,7 +167,7 @@ class MemberConnection:
 
 
 class CallPipe:
-    """Unary calls of one client to one process, in order."""
+    """The unary calls of one client to one process, in order."""
 
     def __init__(self, world: GroupWorld, caller: Caller, process: Coordinator) -> None:
         self.world = world

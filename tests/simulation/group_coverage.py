@@ -1,4 +1,4 @@
-"""Events that a run of the group schedules must have seen to prove anything."""
+"""The events that a run of the group schedules must have seen to prove anything."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ GROUPS_LISTED: tuple[tuple[str, str], ...] = (
 
 
 def groups_missing(seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What of it never happened."""
+    """The required events that never happened."""
     return [each for each in GROUPS_LISTED if not seen[each]]

@@ -1,4 +1,4 @@
-"""Faults of coordinators, members, logs and topics (kinds in ``group_plan``), and their repair."""
+"""Faults of coordinators, members, logs and topics (their kinds are in ``group_plan``), and their repair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS_MAX, MEMBERS_MAX = 8, 6
 
 
 class GroupFaults:
-    """``strike`` makes a fault happen; ``mend`` ends all current ones."""
+    """``strike`` makes a fault happen; ``mend`` ends all current faults."""
 
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
@@ -89,7 +89,7 @@ class GroupFaults:
         self.world.scheduler.after(for_ms, self.world.cuts.difference_update, cut)
 
     def _cut_unless_mended(self, links: list[tuple[str, str]], for_ms: float) -> None:
-        """When the other side has seen that the connection broke."""
+        """Cut the links when the other side has seen that the connection broke."""
         times = self._times_mended
         self._later(2.0, lambda: None if times != self._times_mended else self._cut(links, for_ms))
 
@@ -144,7 +144,8 @@ class GroupFaults:
         return f"{host} and {', '.join(map(str, members))} are cut off from each other for {fault.for_ms:.0f} ms"
 
     def _silent_owner(self, fault: Fault, rng: random.Random) -> str:
-        """What guards it is that it has not heard of the controllers, for nothing that is asked of it is an append."""
+        """A coordinator that is cut off from the controllers must notice by itself that it has lost the shard, because
+        none of the requests it gets is an append."""
         world = self.world
         members = [each for each in world.members if each.is_alive and each.connection is not None]
         if not members:
@@ -188,7 +189,7 @@ class GroupFaults:
         return "all coordinators are killed"
 
     def _coordinators_gone(self, fault: Fault, rng: random.Random) -> str:
-        """One may return for a moment in between: members that reach it then get its sessions, which begin again."""
+        """All coordinators are down; one may return for a moment: members that reach it get new sessions there."""
         for_ms = rng.choice([300.0, 600.0, 1_800.0, 3_200.0]) * rng.uniform(0.7, 1.3)
         away, also = self._alive(rng, with_connection=True), ""
         if away is not None and rng.random() < 0.7:  # reads on, and does not reach the next one
@@ -212,8 +213,8 @@ class GroupFaults:
         return f"there is no coordinator for {for_ms:.0f} ms{also}"
 
     def _takeover_unreached(self, fault: Fault, rng: random.Random) -> str:
-        """A member reads on, and for longer than a session does not reach who has taken over, though others do; mostly
-        it does not even hear of that one."""
+        """A member continues to read, but cannot reach the new coordinator for longer than a session, although other
+        members can; often it does not even learn of the new coordinator."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -232,7 +233,8 @@ class GroupFaults:
         return f"there is no coordinator for {gone_ms:.0f} ms; {away} does not {how} the next for {until_ms:.0f} ms"
 
     def _gone_after_the_grace(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off, and taken for gone; then there is no coordinator. It hears that its own was deposed."""
+        """A member is cut off, and its coordinator considers it dead; then there is no coordinator. The member learns
+        that its own coordinator was deposed."""
         world, member = self.world, self._alive(rng, with_connection=True)
         if member is None or member.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -254,7 +256,7 @@ class GroupFaults:
         return f"{member} is cut off for {for_ms:.0f} ms; from {alone_ms:.0f} ms on there is no coordinator"
 
     def _leaves_by_old_news(self, rng: random.Random, since: int) -> None:
-        """A member is cut off from a coordinator that lives, and sees it, and metadata are late."""
+        """A member is cut off from a live coordinator, notices that, and gets old metadata."""
         world, member = self.world, self._alive(rng, with_connection=True)
         if since != self._times_mended or member is None or member.connection is None:
             return
@@ -264,7 +266,8 @@ class GroupFaults:
         self._cut_unless_mended([(member.name, host.name) for host in world.hosts], for_ms)
 
     def _owner_alone(self, fault: Fault, rng: random.Random) -> str:
-        """Some members stay with it, the others are cut off, which it sees, and find that it is deposed."""
+        """Some members stay connected to the coordinator; the others are cut off, notice that, and find out that the
+        coordinator is deposed."""
         world = self.world
         connected = [each for each in world.members if each.is_alive and not each.is_paused and each.connection]
         processes = {each.connection.process: None for each in connected if each.connection}
@@ -297,7 +300,7 @@ class GroupFaults:
         return f"{host} is taken for gone, the others are; {', '.join(map(str, away))} leave it"
 
     def _shards_move(self, fault: Fault, rng: random.Random) -> str:
-        """A coordinator is taken for gone, and is not: it comes back under a new epoch."""
+        """The controllers consider a live coordinator dead: it comes back under a new epoch."""
         host = self._up(rng)
         if host is None or host.process is None or host.process.registered is None:
             return ""
@@ -310,7 +313,8 @@ class GroupFaults:
         return "another controller leads"
 
     def _controllers_gone(self, fault: Fault, rng: random.Random) -> str:
-        """There is no quorum. Members read on: their coordinators answer for as long as no successor has claimed."""
+        """There is no controller quorum. Members continue to read: their coordinators answer as long as no other
+        coordinator has claimed the shard."""
         world, for_ms = self.world, SESSION_MS + rng.uniform(600.0, 1_800.0)
         world.no_quorum_until_ms = max(world.no_quorum_until_ms, world.scheduler.now_ms + for_ms)
         self._cut(
@@ -335,7 +339,7 @@ class GroupFaults:
         return f"the metadata is late for {fault.for_ms:.0f} ms"
 
     def _broker_behind(self, fault: Fault, rng: random.Random) -> str:
-        """Some members ask no other: they find a coordinator that is deposed, or that there is none."""
+        """Some members ask only a broker that is behind: it names a deposed coordinator, or none."""
         members = [member for member in self.world.members if rng.random() < 0.2 + 0.4 * fault.amount]
         for member in members:
             self.world.falls_behind(member, fault.for_ms)
@@ -343,7 +347,7 @@ class GroupFaults:
         return f"a broker hears nothing for {fault.for_ms:.0f} ms, and {asking} ask no other" if members else ""
 
     def _old_news(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off from a coordinator that lives, sees it, and asks a broker that is far behind."""
+        """A member is cut off from a live coordinator, notices that, and asks a broker that is far behind."""
         world, member = self.world, self._alive(rng, with_connection=True)
         steps = None if member is None else world.last_vacant(member.group_id)
         if member is None or member.connection is None or steps is None:
@@ -357,7 +361,7 @@ class GroupFaults:
     # -- logs --------------------------------------------------------------------------------------------------------
 
     def _leader_change(self, fault: Fault, rng: random.Random) -> str:
-        """Half of the time it could not commit anything for a while before."""
+        """A shard's log gets a new leader; half of the time the old leader could commit nothing for a while before."""
         log = rng.choice(self.world.logs)
 
         def change() -> None:
@@ -458,7 +462,8 @@ class GroupFaults:
         return f"{member} is started anew" + ("" if says_goodbye else ", killed before")
 
     def _static_double(self, fault: Fault, rng: random.Random) -> str:
-        """Two processes with the same instance id: the second waits, or takes over from one that seems to be gone."""
+        """Two processes use the same instance id: the second waits, or takes over from a first one that seems to be
+        dead."""
         world = self.world
         members = [each for each in world.members if each.is_alive and each.instance_id and each.is_needed]
         if not members:
@@ -498,7 +503,7 @@ class GroupFaults:
         return f"{member}'s connections break one after the other"
 
     def _connection_lost_on_one_side(self, fault: Fault, rng: random.Random) -> str:
-        """The member is on another stream long before the coordinator sees the first one end."""
+        """The member opens another stream long before the coordinator sees the end of the first one."""
         member = self._alive(rng, with_connection=True)
         if member is None or member.connection is None:
             return ""
@@ -506,7 +511,8 @@ class GroupFaults:
         return f"{member} sees its connection break, and the coordinator does not"
 
     def _connection_half_open(self, fault: Fault, rng: random.Random) -> str:
-        """The coordinator sees it end, and the member only later; half of the time there is no coordinator then."""
+        """The coordinator sees the connection end, and the member sees it later; half of the time there is no
+        coordinator then."""
         world, member = self.world, self._alive(rng, with_connection=True)
         if member is None or member.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -533,7 +539,7 @@ class GroupFaults:
         return f"{member} is slow to let go"
 
     def _revoked_unheard(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off silently, or reads on without a coordinator and does not reach the next one; meanwhile
+        """A member is cut off silently, or reads without a coordinator and does not reach the next one; meanwhile
         another member joins."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or away.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
@@ -551,7 +557,7 @@ class GroupFaults:
         return f"{away} hears nothing of a coordinator for {for_ms:.0f} ms, and somebody joins"
 
     def _slow_and_cut_off(self, fault: Fault, rng: random.Random) -> str:
-        """A member joins; another one learns that it must revoke, is slow, and then cut off silently."""
+        """A member joins; another member must revoke partitions, is slow, and is then cut off silently."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -586,8 +592,8 @@ class GroupFaults:
         return f"{topic.name} has {total} partitions"
 
     def _pressed_topics(self, fault: Fault, rng: random.Random) -> str:
-        """Nothing is committed to any shard, for less than an append may take, so that requests gather, and more are
-        refused where ``plan.gathered_bytes`` is small. Meanwhile a topic grows."""
+        """Nothing is committed to any shard, for less than the append timeout. So requests gather, and more of them are
+        refused where ``plan.gathered_bytes`` is small. Meanwhile the partition count of a topic grows."""
         for_ms = rng.uniform(0.4, 0.7) * APPEND_TIMEOUT_S * 1_000
         for log in self.world.logs:
             log.stuck_until_ms = max(log.stuck_until_ms, self.world.scheduler.now_ms + for_ms)
@@ -630,7 +636,7 @@ class GroupFaults:
         return f"messages are late for {fault.for_ms:.0f} ms"
 
     def _admin(self, fault: Fault, rng: random.Random) -> str:
-        """An operator describes groups, deletes empty ones, sets offsets of those without members."""
+        """An operator describes groups, deletes empty groups, and sets offsets of groups without members."""
         world = self.world
         what = rng.choice(["look", "delete", "reset", "reset"])
         plain = [] if what == "reset" else [each.group_id for each in world.committers]  # (they do not look first)

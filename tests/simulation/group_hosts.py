@@ -1,7 +1,7 @@
-"""A coordinator's machine, and the process on it: the product's shards, members and handlers on a loop of virtual time.
+"""A coordinator's machine and its process: the product's shards, members and handlers on an event loop of virtual time.
 
-What is ours is the shell around them (``headrace_coordinator.app``): registration, heartbeats, the metadata as it
-arrives, and the streams of members without gRPC.
+The simulation replaces the code around them (``headrace_coordinator.app``): registration, heartbeats, the arrival of
+metadata, and the streams of members, without gRPC.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ REPLAYS_MAX = 2
 
 
 class HowFar:
-    """A question to the controllers: how far is the metadata log committed at this moment?"""
+    """A request to the controllers: up to which offset is the metadata log committed at this moment?"""
 
 
 class Ordered(dict[Any, None]):
-    """A set in the order of arrival: where the product goes through a set of objects, their order is that of addresses,
-    and a seed would be one history on each machine."""
+    """A set in the order of arrival: where the product iterates over a set of objects, the order would depend on memory
+    addresses, and a seed would give another history on each machine."""
 
     def add(self, each: Any) -> None:
         self[each] = None
@@ -64,7 +64,7 @@ class Ordered(dict[Any, None]):
 
 
 class CoordinatorHost:
-    """A machine on which coordinators live, one after the other."""
+    """A machine on which coordinator processes run, one after the other."""
 
     def __init__(self, world: GroupWorld, number: int) -> None:
         self.world = world
@@ -166,7 +166,8 @@ class Coordinator:
         return None if self._as_of_s is None else (self.loop.time() - self._as_of_s) * 1_000
 
     async def _wait_current(self) -> None:
-        """As the follower's: the metadata that are applied show all that was committed when this was called."""
+        """Wait like the metadata follower does, until the applied metadata include all that was committed when this was
+        called."""
         while True:
             asked_s = self.loop.time()
             try:
@@ -298,7 +299,7 @@ class Coordinator:
             self.shards.began(runner, state)
 
     async def _call(self, request: Any) -> Any:
-        """NetworkError; what the controllers refuse it with."""
+        """Call the controllers; raises NetworkError, or the error with which they refuse the request."""
         answer: asyncio.Future[Any] = self.loop.create_future()
         self.world.ask_controllers(self.host, request, answer)
         return await answer
@@ -353,7 +354,7 @@ class Coordinator:
     # -- members' streams --------------------------------------------------------------------------------------------
 
     def accept(self, connection: MemberConnection) -> None:
-        """A member dials: ``GroupsService.Membership`` and ``Members.serve``, without the wire."""
+        """A member connects: this does what ``GroupsService.Membership`` and ``Members.serve`` do, without gRPC."""
         stream = SimServerStream(connection)
         try:
             self.current_shards()

@@ -1,8 +1,9 @@
-"""The shards' logs, at brokers that are not the product's but judge by its rules: fenced by epoch and by end.
+"""The logs of the shards, at simulated brokers that follow the product's rules: appends are fenced by epoch and by log
+end.
 
-A leader that is replaced takes what was not committed with it, from some batch on. What is committed stays. An append
-may come late, also long after its coordinator has given it up; its answer may be lost. How the real leaders and
-followers keep that promise is the brokers' half (``broker_sim_world``).
+When a leader is replaced, uncommitted batches are lost, from some batch on. Committed batches are never lost. An append
+may arrive late, even long after its coordinator has given it up; its answer may be lost. The brokers' half
+(``broker_sim_world``) simulates how real leaders and followers keep that promise.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Unanswered(NamedTuple):
 
 
 class LogPartition:
-    """One shard's log, at its current leader."""
+    """The log of one shard, at its current leader."""
 
     def __init__(self, world: GroupWorld, number: int) -> None:
         self.world = world
@@ -78,7 +79,7 @@ class LogPartition:
     # -- append ------------------------------------------------------------------------------------------------------
 
     def arrived(self, to: int, message: Any, answer: Callable[[Any], None]) -> None:
-        """An append at the broker ``to``."""
+        """Handle an append at the broker ``to``."""
         if to in self.unaware:
             self.world.count("log", "append at a deposed leader")
             return
@@ -132,7 +133,8 @@ class LogPartition:
     # -- what happens to it ------------------------------------------------------------------------------------------
 
     def change_leader(self, kept: float, *, without_ms: float, answers: str, unaware_ms: float) -> int:
-        """Another broker leads, after a while; it has a part of what was not committed. How many records are gone."""
+        """Let another broker become leader after a while; it has a part of the uncommitted records. Returns how many
+        records are lost."""
         world = self.world
         tail = [batch for batch in self.batches if batch.base >= self.committed]
         count = round(kept * len(tail))
@@ -162,7 +164,7 @@ class LogPartition:
             self._replicate()
 
     def compact(self) -> int:
-        """Of each key only the last record stays, in what is committed but for the last batches. Offsets stay."""
+        """Compact the committed part, except its last batches: only the last record of each key stays. Offsets stay."""
         cleanable = [batch for batch in self.batches if batch.end <= self.committed][:-2]
         if not cleanable:
             return 0
@@ -176,7 +178,8 @@ class LogPartition:
         return before - sum(len(batch.records) for batch in cleaned)
 
     def has_only_claims_from(self, offset: int) -> bool:
-        """Of a claim that came late, or twice, its coordinator hears when it writes next."""
+        """Whether there are only claims behind an offset: a coordinator learns of a claim that came late, or twice,
+        when it writes next."""
         return all(is_claim(each.key) for batch in self.batches if batch.end > offset for each in batch.records)
 
     def read(self, position: int) -> tuple[list[LoggedRecord], int]:
@@ -202,7 +205,7 @@ def _refused(error: HeadraceError) -> Any:
 
 
 class SimLink:
-    """ProduceLink: a request for each append, until it is answered or given up."""
+    """Stands for ProduceLink: sends a request for each append, until it is answered or given up."""
 
     def __init__(self, host: CoordinatorHost, broker: int) -> None:
         self._host = host
@@ -221,7 +224,7 @@ class SimLink:
 
 
 class SimBrokers:
-    """What ``ShardLog`` needs of Brokers: the leaders, as this host knows them."""
+    """The part of Brokers that ``ShardLog`` needs: the leaders, as this host knows them."""
 
     def __init__(self, host: CoordinatorHost) -> None:
         self._host = host
@@ -254,7 +257,7 @@ class SimBrokers:
 
 
 class SimShardLog(ShardLog):
-    """The product's appends; its reads without a stream."""
+    """The product's appends; reads do not use a stream."""
 
     def __init__(self, host: CoordinatorHost, *arguments: Any, **given: Any) -> None:
         super().__init__(*arguments, **given)

@@ -1,7 +1,7 @@
-"""Consumers as in the SDK: its pure member machine decides, and its code encodes and decodes messages.
+"""Consumers with the code of the SDK: its pure member state machine decides, and its code encodes and decodes messages.
 
-Simulated are the connection, the look-up of coordinators, and the consumer around the member: positions that advance,
-commits in order (``headrace.group.commits``), partitions that are revoked sooner or later.
+The simulation adds the connection, the lookup of coordinators, and the consumer around the member: positions that
+advance, commits in order (``headrace.group.commits``), and partitions that are revoked sooner or later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Answered = Callable[[Any], None]
 
 
 class Attempt(NamedTuple):
-    """What a commit said, by the tag that stands in its metadata."""
+    """The contents of a commit, identified by a tag in the commit's metadata."""
 
     group_id: str
     topic: str
@@ -47,7 +47,7 @@ class Attempt(NamedTuple):
 
 
 class Caller:
-    """Calls to a group's coordinator, wherever that is: ``Coordinators.call``."""
+    """Calls to a group's coordinator, wherever it runs, like ``Coordinators.call``."""
 
     def __init__(self, world: GroupWorld, name: str, group_id: str) -> None:
         self.world = world
@@ -63,9 +63,9 @@ class Caller:
         self, method: str, make: Callable[[], Any], answered: Answered, check: Callable[[Any], None] | None = None,
         refused: Callable[[HeadraceError, bool], bool] | None = None,
     ) -> None:  # fmt: skip
-        """``make``: the request of each attempt. ``check`` raises what is in an answer. ``refused``: told of each
-        failed attempt, and whether all of it failed; True: it is final, or else errors that may pass are tried again
-        until it is given up."""
+        """``make`` makes the request of each attempt. ``check`` raises the error in an answer. ``refused`` is called
+        for each failed attempt, with the information whether the whole attempt failed. If it returns True the error is
+        final; otherwise retriable errors are retried until the call is given up."""
         world, give_up_ms = self.world, self.world.scheduler.now_ms + GIVE_UP_MS
 
         def attempt() -> None:
@@ -104,7 +104,7 @@ class Caller:
         attempt()
 
     def look_up(self) -> tuple[int, int] | None:
-        """The coordinator, as some broker has heard it."""
+        """The coordinator, as some broker reports it."""
         if self.coordinator is None:
             self.coordinator = self.world.find_coordinator(self)
         return self.coordinator
@@ -218,7 +218,7 @@ class SimMember(Caller):
             self.world.checks.reads(self, part)
 
     def do(self, act: Callable[[], None]) -> None:
-        """Something reaches the process."""
+        """Deliver an event to the process."""
         if not self.is_alive:
             return
         if self.is_paused:
@@ -361,7 +361,7 @@ class SimMember(Caller):
         world.scheduler.after(pause_ms * self.rng.uniform(0.7, 1.0), self._in_this_life(ask))
 
     def _pump(self) -> None:
-        """Says what there is to say, and looks again when it is time."""
+        """Send what the member has to send, and look again when the next message is due."""
         now, member = self._now(), self.member
         member.tick(now)
         self._settle()
@@ -414,7 +414,7 @@ class SimMember(Caller):
                     return
 
     def _arrive(self, ticket: int, parts: Parts) -> None:
-        """The offsets that are committed for what was assigned; then it is read."""
+        """Fetch the committed offsets of the assigned partitions, then read them."""
         wanted = sorted(parts)
         life = self.life
         floors = self.world.checks.floors(self.group_id, wanted)
@@ -518,7 +518,8 @@ class SimMember(Caller):
         self.world.scheduler.after(self.rng.uniform(60.0, 250.0), self._commit_now_and_then, life)
 
     def _commit(self, offsets: dict[Part, int], done: Callable[[], None]) -> None:
-        """One after the other, each of the epoch in which it was asked for (``headrace.group.commits``)."""
+        """Commits are sent one after the other, each with the member epoch at its request
+        (``headrace.group.commits``)."""
         epoch = self.member.epoch if self.member.epoch != 0 else -1  # (GroupConsumer._who)
         self._commits.append((offsets, epoch, done))
         self._next_commit()
@@ -573,7 +574,7 @@ class SimMember(Caller):
 
 
 def raise_worst(errors: list[HeadraceError]) -> None:
-    """As the SDK's raise_first: final ones before those that may pass."""
+    """Raise the first error, like the SDK's raise_first: errors that are not retriable come first."""
     for error in errors:
         if not error.retriable:
             raise error
@@ -582,8 +583,8 @@ def raise_worst(errors: list[HeadraceError]) -> None:
 
 
 class Committer(Caller):
-    """A plain consumer of partitions that it has assigned to itself: larger and larger offsets, one at a time; and now
-    and then it looks what is committed."""
+    """A consumer without a group membership that commits larger and larger offsets, one at a time, and sometimes
+    fetches its committed offset."""
 
     def __init__(self, world: GroupWorld, number: int) -> None:
         super().__init__(world, f"committer {number}", f"plain{number}")
@@ -655,7 +656,7 @@ class Committer(Caller):
 
 
 def host_of(found: tuple[int, int] | None, world: GroupWorld) -> Coordinator | None:
-    """The process that was looked up, if it is still that one."""
+    """The process that was looked up, if it is still the same process."""
     if found is None:
         return None
     host = world.hosts[found[0] - 1]

@@ -1,7 +1,8 @@
-"""A schedule of the groups' part as data, drawn from a seed before anything runs (``sim_plan`` has the same shape).
+"""A schedule of the groups' part as data, drawn from a seed before the simulation starts (its form is that of
+``sim_plan``).
 
-A quarter of the periods are quiet: what is broken is mended, and nothing is broken. In the others 5 to 40 faults come,
-of kinds that each schedule draws for itself.
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. In each other period 5 to 40
+faults come, of kinds that each schedule draws for itself.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ KINDS: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan(Schedule):
-    """See the module. Times in ms; ``members``: of each group; ``static``: which groups' members are;
-    ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms mostly is, or shorter."""
+    """See the module. Times are in ms. ``members``: number of members of each group; ``static``: groups with static
+    members; ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms mostly is, or shorter."""
 
     seed: int
     coordinators: int
@@ -100,7 +101,7 @@ class GroupPlan(Schedule):
 
 
 def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
-    """The schedule of a seed. ``hard_on``: kinds of faults with more weight than drawn."""
+    """Draw the schedule of a seed. ``hard_on``: kinds of faults that get more weight than the seed draws."""
     rng = random.Random(f"group plan {seed}")
     periods = draw_periods(rng, (500.0, 900.0), (4_000.0, 7_000.0))
     groups = rng.choice([1, 2, 2])

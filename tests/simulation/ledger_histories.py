@@ -1,6 +1,6 @@
-"""The lives of cluster_histories.py, in which replicas also move, brokers are drained and taken away, levels change,
-and coordinators and producers come: every step is checked by both sets of invariants, and no leader may lack a
-committed record, wherever its replica came from."""
+"""The histories of cluster_histories.py, in which additionally replicas move, brokers are drained and removed, feature
+levels change, and coordinators and producers register. Every step is checked by both sets of invariants, and no leader
+may lack a committed record, wherever its replica came from."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CALM_ROUNDS = 140
 
 
 class LedgerHistories(Histories):
-    """``run(steps)`` raises Broken. ``level``: the metadata.version that the log begins at."""
+    """``run(steps)`` raises Broken. ``level``: the metadata.version at which the log begins."""
 
     def __init__(self, seed: int, *, level: int = 2, **settings: Any) -> None:
         self.promises = Promises()
@@ -66,7 +66,7 @@ class LedgerHistories(Histories):
             self._begin_at_level_1()
 
     def _begin_at_level_1(self) -> None:
-        """All nodes join again, in a log that an old version began."""
+        """Let all nodes join again, in a log that an old version has begun."""
         world = self.world
         world.log[:] = [ClusterRecord(CLUSTER, 1)]
         world.core.resign()
@@ -208,7 +208,7 @@ class LedgerHistories(Histories):
         return self.processes[process].coordinator_id, self.processes[process].coordinator_epoch
 
     def _change_level(self) -> None:
-        """Controllers and brokers of another version try to join, and the level goes up or down."""
+        """Let controllers and brokers of another version try to join, and raise or lower the feature level."""
         rng = self.rng
         low = rng.choice([1, 2])
         ranges = (FeatureRange(METADATA_VERSION_FEATURE, low, rng.choice([low, 2])),)
@@ -222,7 +222,7 @@ class LedgerHistories(Histories):
         self._ask_about("level", UpdateFeatures((update,)))
 
     def _register_old_broker(self) -> None:
-        """One that knows level 1 only, and never comes up."""
+        """Register a broker that knows level 1 only, and never starts."""
         request = RegisterBroker(
             cluster_id=CLUSTER,
             incarnation_id=id16(900_000),
@@ -270,7 +270,7 @@ class LedgerHistories(Histories):
         return check_ledger_end(self.world.image, living_coordinators=owners)
 
     def _live_together(self, living: list[int]) -> None:
-        """Two seconds in which all nodes work. ``living``: the coordinators' live processes."""
+        """Let all nodes work for two seconds. ``living``: the live coordinator processes."""
         for machine in self.machines:
             self._live(machine)
         for process in living:
@@ -281,7 +281,8 @@ class LedgerHistories(Histories):
         self.upkeep()
 
     def _live(self, machine: Machine) -> None:
-        """It heartbeats, copies to its followers, and takes those that have everything into the ISR."""
+        """Let a broker send heartbeats, copy its logs to its followers, and add followers that have all records to the
+        ISR."""
         self._start(machine)
         self._follow(machine)
         self._beat(machine)

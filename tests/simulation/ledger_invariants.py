@@ -1,5 +1,6 @@
-"""What every step of the cluster must satisfy where replicas move, levels change, and shards and producer ids are given
-out: pure and cheap, only what the records of the step name is looked at. The sister of cluster_invariants.py.
+"""The rules that every step of the cluster must satisfy where replicas move, levels change, and shards and producer ids
+are assigned. The checks are pure, and cheap because they look only at what the records of the step name. This module
+complements cluster_invariants.py.
 
     problems = check_ledger_step(before, after, records, copies_max=10)
     promises = Promises(); promises.gave_block(first, length); promises.answered(image, coordinator_id, epoch)
@@ -53,7 +54,7 @@ SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
 def check_ledger_step(
     before: MetadataImage, after: MetadataImage, records: Collection[MetadataRecord], *, copies_max: int
 ) -> list[str]:
-    """One decision, whose ``records`` led from ``before`` to ``after``. ``copies_max``:
+    """Check one decision, whose ``records`` led from ``before`` to ``after``. ``copies_max``:
     reassignment.partitions.per.broker."""
     problems: list[str] = []
     changed = {(each.topic_id, each.partition) for each in records if isinstance(each, PartitionChangeRecord)}
@@ -119,7 +120,8 @@ def _adding(image: MetadataImage, key: Key) -> set[int]:
 
 
 def _copiers(image: MetadataImage, key: Key) -> set[int]:
-    """Brokers that fetch or send for a moving partition; none without a leader, or while a fetching one is down."""
+    """The brokers that fetch or send data of a moving partition; none without a leader, or while a fetching broker is
+    down."""
     partition = image.partition(*key)
     if partition is None or not partition.adding or partition.leader < 0:
         return set()
@@ -181,7 +183,7 @@ def _shards(before: MetadataImage, after: MetadataImage, records: Collection[Met
 
 
 class Promises:
-    """Responses, as their callers saw them."""
+    """The responses, as their callers received them."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, int] = {}  # first -> end
@@ -193,7 +195,7 @@ class Promises:
         return [f"unique: producer ids {first} to {end} overlap {other}" for other in overlapping]
 
     def answered(self, image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> list[str]:
-        """A coordinator's heartbeat was answered on this image."""
+        """Check a coordinator's heartbeat that was answered on this image."""
         known = image.ledger.coordinators.get(coordinator_id)
         if known is not None and known.coordinator_epoch == coordinator_epoch:
             return []
@@ -201,7 +203,8 @@ class Promises:
 
 
 def check_ledger_end(image: MetadataImage, *, living_coordinators: Collection[int] | None = None) -> list[str]:
-    """After all nodes lived for a while. ``living_coordinators``: those with live processes."""
+    """Check the state after all nodes were alive for a while. ``living_coordinators``: the coordinators with live
+    processes."""
     problems = []
     for key in (*image.ledger.reassigning, *image.ledger.queued):
         partition = image.partition(*key)

@@ -121,7 +121,7 @@ class SimulatedBroker:
         self.start()
 
     def mend(self) -> None:
-        """Its directories work again, from its next life on; it is up."""
+        """Let the broker's directories work again, from its next life on; the broker is up."""
         if self.failed or self.wants_shutdown or not self.is_up:
             self.restart()
 
@@ -196,8 +196,8 @@ class SimulatedBroker:
         self._ask(request, answered)
 
     def _has_lost_its_id(self) -> bool:
-        """Ids of brokers that were unregistered may be given to others. And when a former request of theirs to be
-        registered, one from before they had an id, arrives after that, their disks belong to another id."""
+        """The ids of unregistered brokers may be assigned to other brokers. If a late registration request of an
+        earlier broker, sent before it had an id, arrives after that, its disks belong to another id."""
         others = (each for each in self.world.brokers if each is not self)
         if any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others):
             return True

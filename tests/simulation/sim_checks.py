@@ -124,7 +124,7 @@ class SafetyChecks:
         """Check a message of replica ``own`` in ``term``; ``own`` has the disk on whose machine the message was
         written.
 
-        A response to the leader of an earlier term may refer to entries that a later leader has replaced: it can commit
+        A response to the leader of an earlier term may refer to entries that a later leader has replaced. It can commit
         nothing, because the later leader's voters that lacked the entry do not count in that term.
         """
         sender, to, body = message

@@ -44,7 +44,7 @@ _TOPICS_MAX = 12
 
 
 def marks_of(record: MetadataRecord) -> Hashable | None:
-    """Whose write a committed record is."""
+    """The administrator whose write a committed record is."""
     if isinstance(record, ConfigRecord):
         return ("config", record.value) if record.value is not None else None
     if isinstance(record, TopicRecord):
@@ -57,7 +57,7 @@ def marks_of(record: MetadataRecord) -> Hashable | None:
 
 
 class Read:
-    """A call that is no request of the cluster's: a linearizable read."""
+    """A call that is no request of the cluster: a linearizable read."""
 
     def __init__(self, world: ControllersWorld, answered: Callable[[Any], None], sender: int) -> None:
         self.world = world
@@ -87,7 +87,7 @@ class Read:
 
 
 class AdminClient:
-    """One after the other, a few at once, each time to the controller it takes for the leader."""
+    """Sends its requests one after the other, a few at a time, each to the controller that it takes for the leader."""
 
     def __init__(self, world: ControllersWorld, number: int) -> None:
         from tests.simulation.sim_world import CLIENT_ADDRESS
@@ -166,7 +166,7 @@ class AdminClient:
         self.ask(CreateTopics((new,)), ("topic", name), created)
 
     def _tried(self) -> None:
-        """By now it exists, or will be requested again."""
+        """The object exists by now, or will be requested again."""
         self._creating -= 1
 
     def _delete_topic(self) -> None:
@@ -203,7 +203,7 @@ class AdminClient:
         )
 
     def ask(self, request: Request, mark: Hashable, succeeded: Callable[[Answer], None]) -> None:
-        """Sends it, and has what becomes of it checked: when the controller answers, not when the answer arrives."""
+        """Send the request, and check its outcome when the controller answers, not when the answer arrives."""
         world, checks = self.world, self.world.checks
         checks.writes.begin(mark)
         is_answered = False
@@ -240,7 +240,7 @@ class AdminClient:
             raise Violation("answers", f"{mark} is answered with {result!r}")
 
     def _follow_hint(self, result: Any) -> None:
-        """A non-leader may know the leader; a node without a response is not asked again."""
+        """A controller that is not the leader may name the leader; a node that gave no response is not asked again."""
         self._knows_the_leader = isinstance(result, Answer | int)
         if result is None or isinstance(result, HeadraceError):
             leader = getattr(result, "leader", None)
@@ -255,7 +255,7 @@ UNKNOWN_OUTCOME = frozenset({"REQUEST_TIMED_OUT", "SERVER_SHUTTING_DOWN"})
 
 
 def _refusal(answer: Answer) -> str:
-    """The code of what was refused within the answer; "" when all was done."""
+    """The code of an error within the answer; "" when all was done."""
     reply = answer.reply
     if isinstance(reply, tuple):
         for item in reply:
@@ -268,7 +268,7 @@ def _refusal(answer: Answer) -> str:
 
 
 class Watched:
-    """A request whose answer is looked at where it is given, before it travels."""
+    """A request whose answer is checked where it is given, before it is sent."""
 
     def __init__(
         self,

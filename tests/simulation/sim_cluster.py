@@ -1,4 +1,4 @@
-"""The committed cluster state, step by step: its invariants, and counts of events."""
+"""The committed state of the cluster, step by step: its invariants, and counts of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClusterWatch:
-    """Looks at each new reference image."""
+    """Checks each new reference image."""
 
     def __init__(self, world: ControllersWorld) -> None:
         self.world = world

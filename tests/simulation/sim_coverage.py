@@ -1,4 +1,4 @@
-"""Events that a run must have seen to prove anything: an empty schedule proves nothing."""
+"""Events that a run must have seen to prove anything: a schedule without events proves nothing."""
 
 from __future__ import annotations
 
@@ -73,5 +73,6 @@ RARE_FROM = 3_000
 
 
 def missing(seen: Counter[tuple[str, str]], schedules: int = RARE_FROM) -> list[tuple[str, str]]:
-    """What of it never happened in so many ``schedules``; what is rare is asked of RARE_FROM or more only."""
+    """The required events that never happened in this many ``schedules``; rare events are only required from RARE_FROM
+    schedules on."""
     return [each for each in LISTED if not seen[each] and (schedules >= RARE_FROM or each not in RARE)]

@@ -111,7 +111,7 @@ class ObservedStorage(MetadataStorage):
         self.tell("installs", snapshot)
 
     def _cut_short(self) -> None:
-        """No room, and the process goes on with what its storage says that it has."""
+        """The disk has no room; the process continues with what its storage reports to have."""
         record = self.record
         record.pending_cut = None
         if self.log_end_offset < record.shadow.end:
@@ -169,7 +169,7 @@ _TARGETS = {".log": 6, ".checkpoint": 3, "quorum-state": 1, "leader-epoch-checkp
 
 
 def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
-    """Those before the end, or before what a power cut left of one that was being written."""
+    """The entries before the end, or before the part that a power loss has left of an entry that was being written."""
     found = []
     with contextlib.suppress(CorruptMessageError):
         for each in iterate_headers(data):
@@ -180,8 +180,8 @@ def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
 def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
     """Damage one byte on the disk: of the log, of a snapshot, or of a small file; return which file.
 
-    Not of the header of the log's last batch: a damaged one looks like one that was being written when the power
-    failed, so recovery cuts it (docs/invariants.md); and its replica may have promised it.
+    The header of the log's last batch is not damaged: a damaged one looks like a batch that was being written when the
+    power failed. So recovery truncates it (docs/invariants.md), and its replica may have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]

@@ -4,7 +4,7 @@ A fault chooses its victims when it strikes, with its own random numbers, among 
 without a victim does not count. Each fault repairs its damage after ``for_ms``; a quiet period repairs all damage.
 
 Disks are lost (wiped, or damaged where recovery must notice) only while every set of voters that may count keeps more
-than half of its disks: more could not be recovered.
+than half of its disks: otherwise no recovery would be possible.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Faults:
         return self._noisy(fault, "delay")
 
     def _noisy(self, fault: Fault, kind: str) -> str:
-        """For a while; counted at its end, if it has struck a message."""
+        """A fault that lasts for a while; it is counted at its end, if it has affected a message."""
         world, before = self.world, self.world.happened[kind]
         self._noise[fault.number] = (kind, fault.amount)
         self._make_noise()
@@ -300,8 +300,8 @@ class Faults:
         return f"the disk of {host} is full for {fault.for_ms:.0f} ms"
 
     def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
-        """A flush fails as Linux has it: the controller ends and is started again, and goes on with what the page cache
-        shows; then the power fails."""
+        """A flush fails in the way Linux fails it: the controller ends, is started again, and continues with the
+        contents of the page cache; then the power fails."""
         world, host = self.world, self._some(rng, leaders=0.5)
         if host is None:
             return ""

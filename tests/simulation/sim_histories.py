@@ -1,8 +1,9 @@
-"""The other part of a schedule: the cluster's rules without a network, on brokers that hold records.
+"""The other part of a schedule: the cluster's rules without a network, with brokers that hold records.
 
-In the world of controllers brokers hold no records, so it cannot see one lost by an election. These histories can: many
-decisions in little time, with crashes, lost tails, wiped disks and requests that arrive late; the rule is that a clean
-leader has every committed record (tests/simulation/cluster_histories.py, ledger_histories.py).
+In the world of controllers brokers hold no records, so that world cannot notice a record that an election loses. These
+histories can: they make many decisions in little time, with crashes, lost tails, wiped disks and requests that arrive
+late. The rule is that a clean leader has every committed record (tests/simulation/cluster_histories.py,
+ledger_histories.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LEDGER_EVERY = 4
 
 
 class _Asked(Histories):
-    """Looks at what was granted, too: what follows from a wrong in-sync set may take long to show."""
+    """Also checks granted requests, because the effect of a wrong in-sync set may show much later."""
 
     def ask(self, request: Request) -> Any:
         before = self.world.image
@@ -49,8 +50,8 @@ class _AskedLedger(_Asked, LedgerHistories):
 
 
 def run_histories(seed: int, parts: tuple[str, ...], profile: int | None = None) -> Counter[tuple[str, str]]:
-    """``parts``: of "brokers" and "ledger". ``profile``: only histories of this kind of cluster; None: seed by seed
-    another. Raises Broken, an assertion or a HeadraceError."""
+    """``parts``: a selection of "brokers" and "ledger". ``profile``: run only histories of this kind of cluster; None:
+    the kind depends on the seed. Raises Broken, an assertion or a HeadraceError."""
     counts: Counter[tuple[str, str]] = Counter()
     if profile is not None:
         seed = seed * len(PROFILES) + profile

@@ -1,8 +1,8 @@
 """The actors that move replicas and coordinators: an operator that reassigns and drains, partition leaders that add
-followers to in-sync sets, producers that need ids, coordinators that start, heartbeat and stop.
+followers to in-sync sets, producers that need ids, coordinators that start, send heartbeats and stop.
 
-They see the reference image, which no node of the cluster has: so their requests are often stale on arrival. The
-invariants of ledger_invariants.py are checked with each new reference image.
+These actors see the reference image, which no node of the cluster has, so their requests are often outdated on arrival.
+The invariants of ledger_invariants.py are checked with each new reference image.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
 class Movers:
-    """See the module. Harmless in a quiet time: all that it asks for is ordinary."""
+    """See the module. The actors may also work in a quiet period, because all their requests are ordinary ones."""
 
     def __init__(self, world: ControllersWorld) -> None:
         self.world = world
@@ -89,7 +89,7 @@ class Movers:
         return self.world.checks.latest
 
     def ask(self, request: Request, given: Callable[[MetadataImage, Any], None] | None = None) -> None:
-        """``given``: the reference image that it was decided on, and what the controller answers."""
+        """``given`` receives the reference image on which the request was decided, and the controller's answer."""
         host = self.world.leader() if self.rng.random() < 0.8 else None
         target = host.node_id if host is not None else self.rng.choice(list(self.world.hosts))
         self.world.calls.send(MOVERS_ADDRESS, target, _Question(self, request, given))
@@ -136,7 +136,8 @@ class Movers:
         self.ask(AlterPartitionReassignments(tuple(items)))
 
     def _alter_isr(self) -> None:
-        """The leader of some partition takes a follower in that works: it has caught up, for all that is known here."""
+        """The leader of a partition adds a live follower to the ISR; the simulation assumes that the follower has
+        caught up."""
         image = self.image
         keys = [*image.ledger.reassigning] or [
             (topic.topic_id, number) for topic in image.topics.values() for number in range(len(topic.partitions))
@@ -167,7 +168,7 @@ class Movers:
         )
 
     def _drain(self) -> None:
-        """One at a time, and not for long: the others have to hold everything."""
+        """Drain one broker at a time, and not for long: the other brokers must hold all replicas."""
         if self._draining >= 0:
             broker_id, self._draining = self._draining, -1
             if self.rng.random() < 0.3:
@@ -197,17 +198,18 @@ class Movers:
             self.ask(CreateTopics((topic,), internal=True))
 
     def _elect(self) -> None:
-        """The preferred leaders, wherever they may lead."""
+        """Elect the preferred leaders of all partitions where that is possible."""
         self.ask(ElectLeaders(ElectionType.PREFERRED))
 
     def _stranger(self) -> None:
-        """A controller of an older version."""
+        """Let a controller of an older version try to register."""
         old = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
         self.ask(RegisterController(90, bytes(15) + b"\x07", old))
 
 
 class SimulatedCoordinator:
-    """A process that registers, heartbeats, stops or dies, and comes back as another, under its name or a new one."""
+    """A coordinator process that registers, sends heartbeats, stops or dies, and comes back as another process, with
+    its old id or a new one."""
 
     def __init__(self, movers: Movers, number: int) -> None:
         self.movers, self.number = movers, number
@@ -226,7 +228,7 @@ class SimulatedCoordinator:
         self._beat(self.life, wants_shutdown=False)
 
     def _beat(self, life: int, *, wants_shutdown: bool) -> None:
-        """Again and again, until this life ends."""
+        """Send heartbeats until this life ends."""
         rng, scheduler = self.rng, self.movers.world.scheduler
         if life != self.life:
             return
@@ -267,7 +269,7 @@ class SimulatedCoordinator:
         scheduler.after(delay_ms, lambda: self._beat(life, wants_shutdown=wants_shutdown))
 
     def _haunt(self, who: CoordinatorRegistered) -> None:
-        """A former life speaks."""
+        """Send a heartbeat of an earlier life."""
         request = CoordinatorHeartbeat(who.coordinator_id, who.coordinator_epoch)
         self.movers.ask(request, lambda image, result: self._judge(who, image, result))
 

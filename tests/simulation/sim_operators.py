@@ -1,4 +1,4 @@
-"""The operator of the quorum: adds and removes voters, transfers leadership, replaces disks. Retries refused
+"""The operator of the quorum: adds and removes voters, transfers the leadership, replaces disks. Retries refused
 changes."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPERATOR_ADDRESS = 90
 
 
 class Operator:
-    """``wanted``: the nodes that should vote. Voters on disks that are gone are removed before anything else."""
+    """``wanted``: the nodes that should be voters. Voters whose disks are lost are removed before any other change."""
 
     def __init__(self, world: ControllersWorld) -> None:
         self.world = world
@@ -43,7 +43,7 @@ class Operator:
     # -- faults ask for these -----------------------------------------------------------------------------------------
 
     def change_membership(self) -> str:
-        """One more voter, or one less, than is wanted now."""
+        """Change the wanted voters by one more or one less."""
         world, rng = self.world, self.rng
         spare = [node_id for node_id in world.hosts if node_id not in self.wanted]
         if len(self.wanted) >= VOTERS_MAX or (len(self.wanted) > 1 and rng.random() < 0.5):
@@ -68,7 +68,7 @@ class Operator:
         return f"the lead shall go from {leader.node_id} to {key.node_id}"
 
     def change_now(self, host: ControllerHost, rng: random.Random) -> None:
-        """Has a leader change the voters at once."""
+        """Let a leader change the voters at once."""
         controller, hosts = host.controller, self.world.hosts
         if controller is None:
             return
@@ -88,18 +88,18 @@ class Operator:
         return host.controller is not None and self._all_alive(host.controller.voters)
 
     def remove_now(self, host: ControllerHost, key: ReplicaKey) -> None:
-        """Has a leader remove a voter at once."""
+        """Let a leader remove a voter at once."""
         self.wanted.discard(key.node_id)
         self._ask(host, lambda controller, done: controller.remove_voter(key, done), f"removes voter {key}")
 
     @property
     def is_waiting(self) -> bool:
-        """May the voters change by something that is under way?"""
+        """Whether a request that is in flight may change the voters."""
         self._given = {number: (host, life) for number, (host, life) in self._given.items() if host.life == life}
         return bool(self._given)
 
     def _all_alive(self, voters: VoterSet) -> bool:
-        """Whether every voter has its disk. If not, none that has may be removed: too few might remain."""
+        """Whether every voter has its disk. If not, no voter with its disk may be removed: too few might remain."""
         hosts = self.world.hosts
         return all(hosts[key.node_id].key == key and not hosts[key.node_id].record.is_damaged for key in voters)
 
@@ -165,7 +165,7 @@ class Operator:
 
 
 class _Order:
-    """Something for the controller itself, and not for the cluster's state."""
+    """A request to the controller itself, which does not change the cluster's state."""
 
     def __init__(self, host: ControllerHost, give: Any) -> None:
         self.host, self.give = host, give

@@ -136,7 +136,7 @@ class Plan(Schedule):
 
 
 def make_plan(seed: int) -> Plan:
-    """The schedule of a seed."""
+    """Draw the schedule of a seed."""
     rng = random.Random(f"plan {seed}")
     periods = draw_periods(rng, (1_100.0, 1_400.0), (3_200.0, 5_000.0))
     noisy = [period for period in periods if not period.is_quiet]
@@ -163,7 +163,7 @@ def draw_periods(
     rng: random.Random, quiet_ms: tuple[float, float], noisy_ms: tuple[float, float]
 ) -> tuple[Period, ...]:
     """Draw four or eight periods, a quarter of them quiet, but never the first: a quiet period needs damage to recover
-    from. ``quiet_ms``: how long a quiet one is; ``noisy_ms``: how long all of them would be if they were noisy."""
+    from. ``quiet_ms``: duration of a quiet period; ``noisy_ms``: duration of all periods together if all were noisy."""
     count = rng.choice([4, 4, 8])
     quiet = set(rng.sample(range(1, count), count // 4))
     periods: list[Period] = []

@@ -1,8 +1,8 @@
-"""Faults that take several steps in the right order: the histories of the papers, which chance alone would seldom tell
-to their end. Each is a generator that yields how long to wait (ms); it acts through the same means as every other
-fault: messages that are lost or late, crashes, connections that break.
+"""Stories: faults of several steps in a certain order, taken from the Raft papers, which random faults would seldom
+reproduce completely. Each story is a generator that yields waiting times (ms). It uses the means of all other faults:
+messages that are lost or late, crashes, connections that break.
 
-A *trap* sees every message of a controller before the network does; True keeps it from being sent.
+A *trap* sees every message of a controller before the network does; the message is not sent if the trap returns True.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Story = Callable[["ControllersWorld", random.Random], Generator[float, None, Non
 
 
 class StoryTeller:
-    """One story at a time; ``stop`` ends it and takes its traps away."""
+    """Runs one story at a time; ``stop`` ends the story and removes its traps."""
 
     def __init__(self, world: ControllersWorld) -> None:
         self.world = world
@@ -89,9 +89,9 @@ def _leader(world: ControllersWorld, *, but: tuple[int, ...] = ()) -> Controller
 
 
 def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """5.4.2: a leader's entry reaches one other; it dies; another voter leads for a moment and dies with an entry of
-    its own; the first leads again and copies the old entry to a majority, but none of its new term; it dies; the second
-    comes back. If the old entry was called committed, it is lost."""
+    """5.4.2: a leader's entry reaches one other voter, and the leader dies. Another voter leads for a moment, and dies
+    with an entry of its own. The first leader leads again, copies the old entry to a majority, but no entry of its new
+    term, and dies; the second one comes back. If the old entry was considered committed, it is lost."""
     first = _leader(world)
     if first is None or len(first.voters()) < 3:
         return
@@ -152,7 +152,7 @@ def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, No
 
 
 def vote_then_crash(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """5.2: a voter dies right after it has voted, and is asked by the other candidate when it is back."""
+    """5.2: a voter dies right after it has voted, and receives the request of the other candidate when it is back."""
     quality = world.net.quality
     world.net.quality = Quality(20.0, 60.0)
     world.spread = 0.0
@@ -191,7 +191,7 @@ def vote_then_crash(world: ControllersWorld, rng: random.Random) -> Generator[fl
 
 
 def deposed_unaware(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """6.4 of the thesis: a leader is deposed and does not know it; responses to its old heartbeats arrive late, and a
+    """6.4 of the thesis: a leader is deposed and does not know it. Responses to its old heartbeats arrive late, and a
     client requests a read."""
     old = _leader(world)
     if old is None or len(old.voters()) < 3:
@@ -241,7 +241,8 @@ def _has_newer(world: ControllersWorld, old: ControllerHost) -> bool:
 
 
 def cut_voters(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """4.1 of the thesis: a leader begins to change the voters, alone, and another leader does so differently."""
+    """4.1 of the thesis: a leader begins to change the voters, without reaching the others, and another leader changes
+    them in another way."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 3:
         return
@@ -275,7 +276,7 @@ def cut_voters(world: ControllersWorld, rng: random.Random) -> Generator[float, 
 
 
 def transfer_lost(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """3.10 of the thesis: leadership is transferred, and no voter hears the new leader."""
+    """3.10 of the thesis: the leadership is transferred, and no voter receives messages of the new leader."""
     old = _leader(world)
     if old is None or len(old.voters()) < 3:
         return
@@ -331,9 +332,9 @@ def unwritten(world: ControllersWorld, rng: random.Random) -> Generator[float, N
 
 
 def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """6.2 of the thesis: a leader that is heard and hears no follower must make room for another, also when old
-    responses of its followers arrive a second time. Its clock runs ahead, so that two of its time-outs end before the
-    period does."""
+    """6.2 of the thesis: a leader that can send but not receive must give up its leadership, even when old responses of
+    its followers arrive a second time. The leader's clock runs ahead, so that two of its timeouts end within the
+    period."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 2 or not old.has_a_true_clock:
         return
@@ -369,9 +370,9 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
 
 
 def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """fsyncgate, in its order. A flush of a log fails and the controller ends. The next process reads the page cache,
-    counts it as its log, and more is acknowledged. Then its power fails in the midst of a flush. The first two steps
-    are repeated until entries of the log were in the page cache only (``flush_watch``)."""
+    """fsyncgate, in its order. A flush of a log fails, and the controller ends. The next process reads the page cache
+    and counts it as its log, and more entries are acknowledged. Then its power fails in the middle of a flush. The
+    first two steps are repeated until entries of the log are in the page cache only (``flush_watch``)."""
     for attempt in range(10):
         yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
         leader = _leader(world)

@@ -16,7 +16,8 @@ class Story:
         self._lines.append((at_ms, who, what))
 
     def lines(self, last: int | None = None) -> Iterable[str]:
-        """``  12.345 s  controller 2   is leader in term 4``; repeated lines are printed once, with a count."""
+        """Print a line such as `` 12.345 s controller 2 is leader in term 4``; repeated lines are printed once, with a
+        count."""
         shown = self._lines if last is None else self._lines[-last:]
         at = 0
         while at < len(shown):

@@ -1,6 +1,7 @@
-"""A flush fails, the node restarts, more is acknowledged, the power fails: ten seeds of each programme in every run.
+"""A flush fails, the node restarts, more records are acknowledged, the power fails: every test run has ten seeds of
+each programme.
 
-``make failed-flushes`` has 200 of each. A failure names its seed, and the line that repeats it.
+``make failed-flushes`` runs 200 seeds of each programme. A failure names its seed, and the command that repeats it.
 """
 
 from __future__ import annotations

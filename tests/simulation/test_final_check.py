@@ -1,4 +1,4 @@
-"""The brokers' final check reads the logs: missing, changed or differing records are violations."""
+"""Tests of the final check of brokers, which reads the logs: missing, changed or differing records are violations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Damage = Callable[[list[PartitionLog]], None]
 
 
 def world_at_its_end() -> BrokerWorld:
-    """A quiet schedule that has ended well, with three equal logs of the one partition."""
+    """A quiet schedule that has ended well, with three equal logs of its one partition."""
     plan = make_broker_plan(2)
     world = BrokerWorld(
         replace(plan, partitions=1, brokers=3, unclean=False, periods=(Period(0.0, 400.0, True),), faults=())
@@ -34,7 +34,7 @@ def logs_of(world: BrokerWorld) -> list[PartitionLog]:
 
 
 def written_again(log: PartitionLog, kept: int, batches: list[bytes]) -> None:
-    """The log's first ``kept`` batches stay; then come these, as a follower would write them."""
+    """Keep the log's first ``kept`` batches, and append these batches as a follower would."""
     cut = list(batches_of(log))[kept]
     log.truncate_to(cut)
     for batch in batches:
@@ -55,7 +55,7 @@ def cut_one(logs: list[PartitionLog]) -> None:
 
 
 def swap_in_all(logs: list[PartitionLog]) -> None:
-    """Every replica has another batch in the place of the last but one: they agree, and it is not what was said."""
+    """Replace the last but one batch in every replica: the replicas are equal, but do not have the committed batch."""
     for log in logs:
         swap(log)
 
@@ -110,7 +110,7 @@ def test_a_log_that_lacks_or_changes_what_was_promised_fails(damage: Damage, che
 
 
 def test_replicas_that_differ_after_an_unclean_election_fail() -> None:
-    """Nothing but their equality is asked for then."""
+    """Then only the equality of the replicas is checked."""
     world = world_at_its_end()
     world.checks.truths[0].is_tainted = True
     cut_all(logs_of(world))

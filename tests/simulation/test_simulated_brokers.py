@@ -1,6 +1,6 @@
-"""A few schedules of the brokers' half in every run of the suite; ``make sim`` has thousands.
+"""A few schedules of the brokers' half in every test run; ``make sim`` runs thousands.
 
-A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` (an even one) repeats it, with its story.
+A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` (an even seed) repeats it, with its transcript.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def test_patches_of_a_schedule_are_gone_when_it_is_over() -> None:
 
 
 def test_a_bug_in_a_turn_of_the_writer_is_no_failed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product takes both for final, and its broker is started again; here a bug ends the schedule."""
+    """The product treats both errors as final, and its broker is started again; in the simulator a bug ends the
+    schedule."""
     original, calls = ProducerTable.check, 0
 
     def raises_once(self: ProducerTable, header: Any) -> Any:
@@ -100,7 +101,7 @@ def test_a_bug_in_a_turn_of_the_writer_is_no_failed_disk(monkeypatch: pytest.Mon
 
 
 def plan_with(story: str, seed: int) -> BrokerPlan:
-    """Nothing goes wrong but the story."""
+    """A plan in which the story is the only fault."""
     return replace(
         make_broker_plan(seed),
         min_insync=2,
@@ -187,8 +188,8 @@ def test_a_truncation_reported_to_a_reader_without_an_unclean_election_is_notice
 def test_a_task_that_fails_in_the_moment_of_a_kill_counts_as_in_the_loops_next_turn(
     error: Exception, counts: bool
 ) -> None:
-    """Seed 20261123222: a broker whose directories have all failed ends by itself, also when its power fails at that
-    moment. A bug stays a bug."""
+    """Seed 20261123222: a broker whose directories have all failed ends without a stop request, even when its power
+    fails at that moment. Another error is still a bug."""
     world = BrokerWorld(make_broker_plan(2))
     host = world.hosts[0]
     host.start()

@@ -1,4 +1,4 @@
-"""A few schedules of groups in every run of the suite; ``make sim`` has thousands.
+"""A few schedules of groups in every test run; ``make sim`` runs thousands.
 
 A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half groups"`` repeats it, with its story.
 """

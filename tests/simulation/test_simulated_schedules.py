@@ -1,6 +1,6 @@
-"""A few schedules of the simulator, so that every run of the suite has some; ``make sim`` has thousands.
+"""A few schedules of the simulator in every test run; ``make sim`` runs thousands.
 
-A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` repeats it, with its story.
+A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` repeats it, with its transcript.
 """
 
 from __future__ import annotations

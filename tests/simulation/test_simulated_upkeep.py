@@ -1,4 +1,4 @@
-"""Schedules in which records are deleted by retention, DeleteRecords and compaction; and their checks."""
+"""Schedules in which retention, DeleteRecords and compaction delete records; and tests of their checks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_schedule_with_upkeep_is_one_history(kind: str) -> None:
 
 
 def checks(kind: str) -> BrokerChecks:
-    """With ten committed records of the keys 0, 1 and 2, and one of a key of its own at 4."""
+    """A log with ten committed records of the keys 0, 1 and 2, and one record of a unique key at offset 4."""
     found = BrokerChecks(BrokerWorld(make_broker_plan(2, hard_on=(kind,))))
     truth = found.truths[0]
     for offset in range(10):
@@ -58,7 +58,7 @@ def checks(kind: str) -> BrokerChecks:
 
 
 class Log(SimpleNamespace):
-    """Told from others by its identity, as a PartitionLog is."""
+    """Compared by identity, like a PartitionLog."""
 
     __hash__ = object.__hash__
 
@@ -67,7 +67,7 @@ class Log(SimpleNamespace):
 
 
 def log(**fields: Any) -> Any:
-    """What a check sees of a log."""
+    """The part of a log that a check uses."""
     return Log(topic_partition=TopicPartition("orders", 0), directory="orders-0", **fields)
 
 
@@ -116,7 +116,7 @@ def test_retention_that_leaves_less_than_its_limit_is_noticed() -> None:
 
 
 def batch(*offsets: int, changed: int = -1) -> bytes:
-    """A batch of compacted records, from the first offset to the last."""
+    """A batch of compacted records, which covers the offsets from the first to the last."""
     whole = checks("compaction").truths[0].records
     records = [(0, whole[offset][0], b"other" if offset == changed else whole[offset][1], []) for offset in offsets]
     assert list(offsets) == list(range(offsets[0], offsets[-1] + 1))
@@ -143,7 +143,8 @@ def test_a_record_is_not_superseded_by_one_behind_what_was_compacted() -> None:
 
 @pytest.mark.parametrize(("epoch", "is_noticed"), [(-1, True), (3, False)])
 def test_a_tail_of_a_former_leader_that_was_not_cut_yet_is_not_compared(epoch: int, is_noticed: bool) -> None:
-    """Seed 20261123950: the tail has another leader epoch. In the same epoch another record is a violation."""
+    """Seed 20261123950: the tail of the log has another leader epoch. Another record in the same epoch is a
+    violation."""
     found = checks("compaction")
     truth = found.truths[0]
     truth.batches = {0: batch(*range(7)), 7: batch(7, 8, 9)}

@@ -1,4 +1,4 @@
-"""The simulator's own checks: a violation of each kind is planted and found; valid states pass."""
+"""Tests of the simulator's own checks: a planted violation of each kind is found, and valid states pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def entry(base: int, term: int, name: str = "c", voters: VoterSet | None = None)
 
 
 class Lab:
-    """Three replicas, whose disks and words are the test's own."""
+    """Three replicas whose disks and messages the test writes itself."""
 
     def __init__(self) -> None:
         self.checks = SafetyChecks()
@@ -60,7 +60,7 @@ class Lab:
 
 @pytest.fixture
 def lab() -> Lab:
-    """A majority has one entry of term 1, which is committed."""
+    """A majority has one entry of term 1, which is therefore committed."""
     lab = Lab()
     lab.checks.leads(ONE, 1, lab.has(ONE))
     for key in (ONE, TWO):

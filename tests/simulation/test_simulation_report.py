@@ -1,4 +1,4 @@
-"""The report of a run is complete, and a run that proves nothing fails."""
+"""Tests of the report: it is complete, and a run that proves nothing fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.sim_plan import REQUIRED
 
 
 def tally(**changes: object) -> run.Tally:
-    """A run of 1,000 schedules with which all is well, but for ``changes``."""
+    """A run of 1,000 schedules without a failure, except for ``changes``."""
     coverage = Counter(dict.fromkeys(LISTED, 1))
     coverage.update({("fault", kind): 60 for kind in REQUIRED})
     killed = run.Score(MUTANTS["VotesTwice"], 3, run.Failure("votes", "twice"), 7)
@@ -105,7 +105,7 @@ def test_a_check_that_fails_later_outweighs_an_exception() -> None:
 def test_an_exception_ends_its_node_only_where_a_mutant_runs(
     plan: run.AnyPlan, where: type, attribute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The schedule goes on to its end, and then the exception is what it ended with."""
+    """The schedule continues to its end, and the exception is then its failure."""
     original, calls = getattr(where, attribute), 0
 
     def raises_once(*arguments: Any, **named: Any) -> Any:
@@ -127,7 +127,7 @@ def test_an_exception_ends_its_node_only_where_a_mutant_runs(
 
 
 def test_an_exception_that_is_only_logged_is_of_its_own_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention logs it, and goes on; the next schedule in this process has nothing to do with it."""
+    """Retention logs the exception and continues; the next schedule in this process is not affected."""
     run.listen_to_the_log()
 
     def raises(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""Replication and idempotence with one guard removed, for the brokers' half of the simulator to notice."""
+"""Replication and idempotence with one guard removed, which the brokers' half of the simulator must notice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _match_anything(**given: Any) -> Match:
 
 
 def _trust_the_end(**given: Any) -> Match:
-    """An epoch that the leader never had is taken for one that ended where its log does."""
+    """An epoch that the leader never had is treated as if it ended at the log end."""
     found = match(**given)
     if found.diverging is not None and found.diverging.epoch < given["follower_epoch"]:
         return MATCHES if given["follower_end"] <= given["log_end"] else found
@@ -80,8 +80,8 @@ _logs_written = PartitionTable.logs_written
 
 
 def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any) -> None:
-    """That a follower says nothing before its turn of the writer is over, when all is forced, hides that it would say
-    too much."""
+    """Lets followers report at once: their usual wait for the end of the writer's turn, when all data are forced, would
+    hide that they report too much."""
     for log in logs:
         followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:
@@ -115,7 +115,7 @@ def _join_below_the_high_watermark(
 
 
 def _join_in_any_life(self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int) -> Any:
-    """By what a former life had acknowledged, and in the present one."""
+    """Counts what a follower has acknowledged in an earlier life as if it were acknowledged in the present one."""
     life = alive(follower.broker_id)
     if follower.broker_id in self.committed or life is None:
         return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
@@ -123,7 +123,7 @@ def _join_in_any_life(self: InSyncSet, follower: Any, now_ms: int, alive: Any, l
 
 
 def _believe_any_refusal(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
-    """An answer that was lost is taken for a refusal."""
+    """A lost answer is treated as a refusal."""
     self._asked = None
     self._next_ms = now_ms + 20
     self._set_maximal()
@@ -133,19 +133,19 @@ _refused = InSyncSet.refused
 
 
 def _an_ineligible_replica_ends_the_question(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
-    """Although an earlier attempt may still be granted."""
+    """An INELIGIBLE_REPLICA refusal counts as final, although an earlier attempt may still be granted."""
     if code == "INELIGIBLE_REPLICA":
         self._is_uncertain = False
     _refused(self, code, retriable=retriable, now_ms=now_ms)
 
 
 def _is_certain(self: PartitionLeader) -> bool:
-    """What it tells the controllers."""
+    """The broker always tells the controllers that its in-sync set is certain."""
     return False
 
 
 def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
-    """As if repetitions were hidden inside one call: the last answer is taken for that of all attempts."""
+    """The last answer decides for all attempts, as if retries were hidden inside one call."""
     if code in isr._NOT_DONE:
         self._is_uncertain = False
     _refused(self, code, retriable=retriable, now_ms=now_ms)
@@ -155,8 +155,8 @@ def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: i
 
 
 def _make_before_it_is_known(self: roles.Roles, each: Any) -> bool:
-    """Neither the leader nor the controllers learn of it. (That ``next_step`` returns MAKE too soon is harmless: only a
-    replica with the metadata asks it again.)"""
+    """Neither the leader nor the controllers learn of the loss. (It is harmless that ``next_step`` returns MAKE too
+    soon: only a replica with metadata calls it again.)"""
     if each.state.leader in (NO_LEADER, self._broker_id) or next_step(each.state, self._broker_id) is Step.KEEP:
         return False
     self._healing.setdefault(each.partition, HealingReplica())
@@ -178,7 +178,7 @@ def _gaps_are_next(self: ProducerTable, header: Any) -> Any:
 
 
 def _expired_by_record_time(self: ProducerTable, now_ms: float, expiration_ms: int) -> list[int]:
-    """As in Kafka: by the timestamp of the last record."""
+    """Producers expire by the timestamp of their last record, as in Kafka."""
     return [entry.producer_id for entry in self if entry.last_timestamp_ms <= EPOCH_MS - expiration_ms]
 
 

@@ -1,7 +1,7 @@
-"""The guards of the cluster's rules, each with what takes it away. (A mutant must break a promise, or its guard is for
-nothing; tests/simulation runs these too.)
+"""The guards of the cluster's rules, each with the patch that removes it. (A mutant must break a promise, otherwise its
+guard is useless; tests/simulation runs these mutants too.)
 
-``break_it(patch)``: ``patch(object, name, value)`` replaces an attribute until the run is over.
+``break_it(patch)``: ``patch(object, name, value)`` replaces an attribute until the run has ended.
 """
 
 from __future__ import annotations

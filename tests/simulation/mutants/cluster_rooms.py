@@ -1,4 +1,4 @@
-"""The cluster's rules with one guard removed: cluster_mutants.py and ledger_mutants.py."""
+"""The mutants of the cluster's rules, from cluster_mutants.py and ledger_mutants.py."""
 
 from __future__ import annotations
 

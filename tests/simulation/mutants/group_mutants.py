@@ -1,4 +1,4 @@
-"""Shards, groups, offsets and members with one guard removed, for the groups' part of the simulator to notice."""
+"""Shards, groups, offsets and members with one guard removed, which the groups' part of the simulator must notice."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _replay_less(self: ShardRunner, replay: Replay) -> None:
 
 
 def _topics_untold(self: Shards, runner: ShardRunner, state: ShardState) -> None:
-    """A shard that begins to serve hears of topics when they change."""
+    """A shard that begins to serve learns of topics only when they change."""
 
 
 _ask = Shard.ask
@@ -122,7 +122,7 @@ def _slow_since_the_answer(self: groups.Groups, turn: Any, group: Any, member: A
 
 
 def _watch_the_time_out(self: rebalancing.Rebalancing, group: Any, member: Any) -> None:
-    """(It comes as soon as it is over.)"""
+    """(The check comes as soon as the rebalance timeout is over.)"""
     _watch(self, group, member)
     if member.session.revoking_ms is not None:
         due_ms = member.session.revoking_ms + member.said.rebalance_timeout_ms
@@ -142,7 +142,7 @@ def _any_stream_breaks_it(self: groups.Groups, request: Any, turn: Any) -> Decis
 
 
 def _not_replaced(self: membership.MembershipStream) -> None:
-    """(Else it says nothing of its end.)"""
+    """(Otherwise a stream that was replaced does not report its end.)"""
 
 
 _disconnected = groups.Groups._disconnected
@@ -161,7 +161,7 @@ _loaded = groups.Groups.loaded
 
 
 def _sessions_go_on(self: groups.Groups, now_ms: int) -> Decision:
-    """A new owner of a shard counts the members' sessions although they never reached it."""
+    """A new coordinator of a shard continues to count the members' sessions, although they have never reached it."""
     decision = _loaded(self, now_ms)
     for group in self._state.groups.values():
         for member in group.members.values():
@@ -193,7 +193,7 @@ _tick = OffsetsLogic.tick
 
 
 class _AllEmpty:
-    """Groups, as a sweep sees them that does not ask who is in."""
+    """The groups as seen by a sweep that ignores members: every group counts as empty."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -244,7 +244,7 @@ _request = Member.request
 
 
 def _own_what_is_let_go(self: Member, now: float) -> Any:
-    """It says that it has let go when it is asked to."""
+    """A member reports that it has released partitions as soon as it is asked to release them."""
     request = _request(self, now)
     if request is not None and request.owned is not None and self._target is not None:
         return request._replace(owned=request.owned & self._target)
@@ -255,7 +255,7 @@ _looked_up = Member.looked_up
 
 
 def _any_vacancy_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-    """Metadata older than the member's own coordinator are believed when they show no owner."""
+    """Metadata older than the member's own coordinator count, if they show a shard without a coordinator."""
     _looked_up(self, self._shard_epoch + 1 if is_vacant else shard_epoch, as_of, now, is_vacant=is_vacant)
 
 
@@ -264,7 +264,7 @@ def _all_metadata_are_new(self: Member, shard_epoch: int, as_of: float | None, n
 
 
 def _late_news_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-    """That its coordinator was deposed after the grace was over makes it read again."""
+    """The news that its coordinator was deposed lets a member read again, although the grace period was over."""
     if self._shard_epoch and not self._is_connected and shard_epoch > self._shard_epoch:
         self._is_orphaned, self._broken_at, self._vacant_at = True, None, now
     _looked_up(self, shard_epoch, as_of, now, is_vacant=is_vacant)
@@ -273,12 +273,12 @@ def _late_news_counts(self: Member, shard_epoch: int, as_of: float | None, now: 
 def _who_follows_is_who_is_vacant(
     self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool
 ) -> None:
-    """A coordinator that the member has not spoken to renews its lease."""
+    """A coordinator with which the member has had no contact renews its lease."""
     _looked_up(self, shard_epoch, as_of, now, is_vacant=True)
 
 
 def _whatever_the_clock_says(self: Member) -> float:
-    """Only the timer looks at it, which is late after a suspension."""
+    """Only the timer checks the end of the lease, and timers fire late after a suspension."""
     return float("inf")
 
 

@@ -1,4 +1,5 @@
-"""The guards of moves, producer ids, shards and levels, each with what takes it away: sister of cluster_mutants.py."""
+"""The guards of reassignments, producer ids, shards and levels, each with the patch that removes it; complements
+cluster_mutants.py."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def _always(owner: Any, name: str) -> Callable[[Patch], None]:
 
 
 def _shard_epoch_stays(patch: Patch) -> None:
-    """The replay has the same guard, as the last line."""
+    """The replay has the same guard, as a last defence."""
 
     def replay(builder: Any, record: ShardRecord) -> bool:
         builder._shards[record.topic_id, record.partition] = ShardImage(record.coordinator_id, record.shard_epoch)

@@ -1,6 +1,7 @@
-"""A guard that is removed, so that the simulator can prove that it would be missed.
+"""A mutant: the product with one guard removed, so that the simulator can prove that it would notice.
 
-A mutant is a list of patches: (where, attribute, what stands there instead). They hold while ``applied`` does.
+A mutant is a list of patches: (where, attribute, replacement). The patches apply during the ``with`` block of
+``applied``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class Patch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``breaks``: the section of the Raft paper (T: of the thesis), the KIP, or the row of the list of others' bugs
-    that the guard is there for. ``owner``: the issue that builds the guard."""
+    """``breaks``: why the guard exists: a section of the Raft paper (T: of the thesis), a KIP, or a known bug of
+    another system. ``owner``: the number of the issue that added the guard."""
 
     name: str
     breaks: str

@@ -1,4 +1,4 @@
-"""Raft with one guard removed (tests/simulation/mutants/raft_without_guards.py), for the simulator to notice."""
+"""Raft with one guard removed (tests/simulation/mutants/raft_without_guards.py), which the simulator must notice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Raft with one guard removed, class by class. Each class names what it breaks: a section of the Raft paper (or of the
-thesis, T), a KIP, or a known bug.
+"""Raft with one guard removed, class by class. Each docstring names the broken rule: a section of the Raft paper (or of
+the thesis, T), a KIP, or a known bug.
 
-The schedules and stories here (test_raft_mutants.py) and the simulator (tests/simulation/mutants) must notice them.
+The schedules and stories (test_raft_mutants.py) and the simulator (tests/simulation/mutants) must notice each of them.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class ForgetsItsTerm(RaftNode):
 
 
 class VotesForAnybody(RaftNode):
-    """5.4.1: a leader without all that is committed."""
+    """5.4.1: a leader is elected that lacks committed entries."""
 
     def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
         super()._on_vote_request(sender, dataclasses.replace(request, end=Place(1 << 40, 1 << 40)))
 
 
 class VotesTwice(RaftNode):
-    """5.2: one vote in each term."""
+    """5.2: a voter gives more than one vote in a term."""
 
     def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
         if request.term == self.term and not request.is_pre_vote:
@@ -78,7 +78,7 @@ class VotesTwice(RaftNode):
 
 
 class CommitsWhatOthersProposed(RaftNode):
-    """5.4.2, figure 8: an entry of an earlier term is not committed by counting."""
+    """5.4.2, figure 8: an entry of an earlier term is committed by counting its copies."""
 
     def _advance_commit(self) -> None:
         offset = agreed(self.voters, self._durable_at)
@@ -99,7 +99,8 @@ class CountsWhatItHasNotWritten(RaftNode):
 
 
 class AnswersBeforeItsDisk(RaftNode):
-    """A follower that acknowledges what it may lose (10 bytes truncated on one node lose data cluster-wide)."""
+    """A follower acknowledges entries that it may lose (10 bytes truncated on one node lose data in the whole
+    cluster)."""
 
     def ready(self) -> Ready:
         ready = super().ready()
@@ -108,7 +109,7 @@ class AnswersBeforeItsDisk(RaftNode):
 
 
 class DoesNotCompareLogs(RaftNode):
-    """5.3: entries that follow something else than the leader's log."""
+    """5.3: a follower appends entries that do not follow its own log."""
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         if request.previous.offset <= self.log.end_offset and request.previous.offset >= self.committed:
@@ -119,7 +120,7 @@ class DoesNotCompareLogs(RaftNode):
 
 
 class CommitsWhatItHasNotCompared(RaftNode):
-    """5.3: a heartbeat that commits beyond what the follower is known to have."""
+    """5.3: a heartbeat commits more than the follower is known to have."""
 
     def _send_heartbeats(self) -> None:
         super()._send_heartbeats()
@@ -130,14 +131,14 @@ class CommitsWhatItHasNotCompared(RaftNode):
 
 
 class ChangesVotersWhileTheyChange(RaftNode):
-    """T 4.1: two changes at a time, two disjoint majorities."""
+    """T 4.1: two changes of the voters at a time make two disjoint majorities possible."""
 
     def _check_may_change(self) -> None:
         self._check_leading()
 
 
 class TakesMailOfAnotherDisk(RaftNode):
-    """KIP-853: a voter whose disk was wiped answers for the one that it was."""
+    """KIP-853: a voter whose disk was wiped answers as if it were the old voter."""
 
     def step(self, message: Message) -> None:
         super().step(message._replace(to=self.key))
@@ -156,7 +157,7 @@ class ReadsWithoutAsking(RaftNode):
 
 
 class ReadsBeforeItsTerm(RaftNode):
-    """T 6.4, 5.4.2: a new leader does not yet know what is committed."""
+    """T 6.4, 5.4.2: a new leader serves a read before it knows what is committed."""
 
     @property
     def has_committed_in_term(self) -> bool:
@@ -164,7 +165,7 @@ class ReadsBeforeItsTerm(RaftNode):
 
 
 class CountsOldRounds(RaftNode):
-    """T 6.4: an answer to a heartbeat from before the read proves nothing about now."""
+    """T 6.4: an answer to a heartbeat from before the read counts as proof of the leadership now."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         if isinstance(body, HeartbeatResponse):
@@ -173,7 +174,8 @@ class CountsOldRounds(RaftNode):
 
 
 class StandsOnlyWhileItVotes(RaftNode):
-    """T 4.2.2: the one whose removal is not committed may be the only one with a log that is long enough."""
+    """T 4.2.2: a voter whose removal is not committed does not stand for election, although its log may be the only one
+    that is long enough."""
 
     @property
     def _may_stand(self) -> bool:
@@ -181,7 +183,7 @@ class StandsOnlyWhileItVotes(RaftNode):
 
 
 class RaisesItsTermWhenItLosesTheLeader(RaftNode):
-    """9.6: a connection that flaps would depose a leader that all others hear."""
+    """9.6: a connection that breaks and returns deposes a leader that all other voters can reach."""
 
     def peer_lost(self, key: ReplicaKey) -> None:
         if self.role is Role.FOLLOWER and key == self._leader:
@@ -189,7 +191,7 @@ class RaisesItsTermWhenItLosesTheLeader(RaftNode):
 
 
 class KeepsTheShortTimeout(RaftNode):
-    """A leader that is heard again after its connection broke is given one tick of silence, and no more."""
+    """A leader whose connection broke and returned gets no more than one tick of silence."""
 
     def _follow(self, leader: ReplicaKey) -> None:
         super()._follow(leader)
@@ -204,7 +206,8 @@ class KeepsTheShortTimeout(RaftNode):
 
 
 class MixesTheSnapshotsOfTwoLeaders(RaftNode):
-    """7: one id, one state, and not the same bytes."""
+    """7: chunks of two leaders' snapshots are mixed: the snapshots have the same id and state, but not the same
+    bytes."""
 
     def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
         super()._on_snapshot(leader, dataclasses.replace(request, term=0))
@@ -221,7 +224,7 @@ class DoublesChunksWithEveryHeartbeat(RaftNode):
 
 
 class ForgetsWhoFollows(RaftNode):
-    """KIP-595: observers follow any leader."""
+    """KIP-595: a new leader forgets the observers, which follow any leader."""
 
     def _become_leader(self) -> None:
         self._observers.clear()
@@ -229,14 +232,15 @@ class ForgetsWhoFollows(RaftNode):
 
 
 class ChangesVotersWhileItHandsOver(RaftNode):
-    """T 3.10: the next leader would begin with a change that is not committed, or be gone."""
+    """T 3.10: the voters change during a transfer: the next leader would begin with a change that is not committed, or
+    be removed."""
 
     def _check_taking(self) -> None:
         self._check_leading()
 
 
 class GoesWithoutAnHeir(RaftNode):
-    """T 4.2.2, 3.10: a leader that is removed leaves a cluster without one, for a time-out."""
+    """T 4.2.2, 3.10: a leader that is removed leaves the cluster without a leader for an election timeout."""
 
     def _retire(self) -> None:
         self._send_all()
@@ -244,7 +248,8 @@ class GoesWithoutAnHeir(RaftNode):
 
 
 class VotesOnlyWhenItKnowsThatItMay(RaftNode):
-    """T 4.1, etcd's learners: a new voter whose vote is needed before it has the entry that made it one."""
+    """T 4.1, etcd's learners: a new voter gives no vote before it has the entry that made it a voter, although its vote
+    is needed."""
 
     def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
         if self.is_voter:
@@ -276,8 +281,8 @@ class NeverTellsAStaleLeader(RaftNode):
 
 
 class NeverDoubtsItself(RaftNode):
-    """6.2, KIP-996: a leader that hears no follower continues to lead, and keeps its followers from electing
-    another."""
+    """6.2, KIP-996: a leader that receives nothing from its followers continues to lead, and keeps them from electing
+    another leader."""
 
     def _tick_as_leader(self) -> None:
         self._since_heartbeat += 1
@@ -285,8 +290,8 @@ class NeverDoubtsItself(RaftNode):
 
 
 class HearsOldAnswers(RaftNode):
-    """6.2: a response counts when it arrives, however old its request; a leader that no follower hears continues to
-    lead."""
+    """6.2: a response counts by its arrival, however old its request is; so a leader that reaches no follower continues
+    to lead."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self.progress_of(sender)
@@ -296,14 +301,14 @@ class HearsOldAnswers(RaftNode):
 
 
 class NeverGoesBackToASnapshot(RaftNode):
-    """7: a follower that lacks what the log does not have any more."""
+    """7: a follower needs entries that the leader's log no longer has."""
 
     def _send_chunk(self, key: ReplicaKey, progress: object) -> None:
         return
 
 
 class InstallsWhatItHas(RaftNode):
-    """7: a late snapshot throws away what was committed after it."""
+    """7: a late snapshot discards entries that were committed after it."""
 
     _in_hand_chunk: SnapshotChunk | None = None
 
@@ -341,7 +346,7 @@ class _NeverCutsVoters(RaftLog):
 
 
 class KeepsVotersThatWereCut(RaftNode):
-    """T 4.1: a set of voters that was cut off again does not count; the one before it does."""
+    """T 4.1: a truncated set of voters still counts, instead of the set before it."""
 
     def __init__(self, key: ReplicaKey, stored: Stored, view: LogView, **options: object) -> None:
         super().__init__(key, stored, view, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The controller's shell and storage with one guard removed."""
+"""The controller's driver and storage with one guard removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.mutants.mutant import Mutant, Patch
 
 
 def _write_carelessly(fs: FileSystem, path: str, data: bytes) -> None:
-    """In place of a new file that is forced, renamed and forced again."""
+    """Overwrites a file in place, instead of writing a new file that is forced, renamed and forced again."""
     file = fs.open(path, write=True, create=True)
     file.truncate(0)
     file.pwritev([data], 0)
@@ -36,7 +36,7 @@ def _truncate(self: MetadataStorage, offset: int) -> None:
 
 
 def _write_snapshot(self: SnapshotJob) -> None:
-    """All but the forced write."""
+    """Does everything except the forced write."""
     file = self._fs.open(self.temporary_path, write=True, create=True)
     voters = snapshots.snapshot_voters(self.snapshot.voters)
     for piece in snapshots.encode_snapshot(self._image, voters=voters, timestamp_ms=self._timestamp_ms):
@@ -85,7 +85,7 @@ _scan = opening.scan
 
 
 def scan_and_trust_the_cache(*given: Any, **options: Any) -> Scan:
-    """Recovery without what writes the sound batches again."""
+    """Recovery that does not write the sound batches again."""
     return _scan(*given, **{**options, "accept": None})
 
 

@@ -1,6 +1,8 @@
-"""Log starts, retention, compaction, and the turns, epochs and high watermarks beneath them, with one guard removed.
+"""Log starts, retention, compaction, and the writer turns, epochs and high watermarks they depend on, with one guard
+removed.
 
-For the brokers' half. ``hard``: how records go in a mutant's schedules (``broker_plan.UPKEEP``).
+The mutants run in the brokers' half. ``hard``: how records are deleted in a mutant's schedules
+(``broker_plan.UPKEEP``).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ REPLICAS = "replicas"
 
 
 def _one_segment_more(segments: Any, config: Any, **given: Any) -> Any:
-    """As long as more than the limit is there, instead of: as long as the limit is there without it."""
+    """Deletes while the log is larger than the limit, instead of while it stays larger than the limit without the
+    deleted part."""
     limit = config.retention_bytes
     if limit is not None and segments:
         config = replace(config, retention_bytes=max(limit - segments[0].size + 1, 0))
@@ -80,7 +83,7 @@ def _to_the_end(self: Cleaners, directory: LogDirectory, logs: Any) -> Any:
 
 
 def _keep_the_map(self: Cleaner, log: Any, target: Any, *, should_stop: Any = lambda: False, **given: Any) -> Any:
-    """What an earlier log had says of this one's records that they are old."""
+    """The offset map of an earlier log is kept, so that records of this log look outdated."""
     return _Round(self, log, target, given["execute"], given["producers"], should_stop).run()
 
 
