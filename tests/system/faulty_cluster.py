@@ -298,6 +298,24 @@ class FaultyCluster:
         eventually(lambda: self.ask(lambda admin: admin.create_topics([wanted], timeout=20)), f"{name} is not made")
         self.until_in_sync(name)
 
+    def begin_reassignment(self, wanted: Mapping[TopicPartition, list[int]]) -> None:
+        """Request these replicas, the preferred leader first."""
+        eventually(
+            lambda: self.ask(lambda admin: admin.alter_partition_reassignments(wanted) or True),
+            "the reassignment is not begun",
+        )
+
+    def until_reassigned(self, wanted: Mapping[TopicPartition, list[int]]) -> None:
+        """Wait until each partition has these replicas, and no others."""
+
+        def replicas(partition: TopicPartition) -> list[int]:
+            return list(self.describe(partition.topic)[partition.partition].replicas)
+
+        eventually(
+            lambda: all(replicas(partition) == ids for partition, ids in wanted.items()),
+            lambda: f"the reassignment does not end: {[(each, replicas(each)) for each in wanted]}",
+        )
+
     def delete_topic(self, name: str) -> None:
         self.ask(lambda admin: admin.delete_topics([name], timeout=20))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,23 +41,23 @@ class GroupsLoad:
         self,
         cluster: FaultyCluster,
         *,
-        groups: int,
+        groups: int | Sequence[str],
         members: int,
         partitions: int | None = None,
         per_second: float = 100,
         processes: int = 0,
     ) -> None:
-        """``processes``: number of members of the first group that run in their own process."""
+        """``groups``: number of groups, or their names. ``processes``: number of members of the first group that run in
+        their own process."""
         self.cluster = cluster
         self.partitions = partitions or members
         self.topic = new_name("groups")
         cluster.make_topic(self.topic, self.partitions)
         self.groups = [
             Readers(
-                cluster.everybody, new_name("g"), self.topic, self.partitions, commit_every_s=COMMIT_EVERY_S,
-                settings=SETTINGS,
+                cluster.everybody, name, self.topic, self.partitions, commit_every_s=COMMIT_EVERY_S, settings=SETTINGS,
             )
-            for _ in range(groups)
+            for name in ([new_name("g") for _ in range(groups)] if isinstance(groups, int) else groups)
         ]  # fmt: skip
         self._members, self._processes = members, processes
         self._feed = Feed(cluster.everybody, self.topic, self.partitions, per_second)
@@ -194,6 +194,12 @@ class GroupsLoad:
             raise SafetyViolation(f"{len(found)} anomalies: {found[:12]}")
 
 
+def longest_silence_s(group: Readers, since: float, until: float) -> float:
+    """The group's longest time without an acknowledged commit, between these two of time.monotonic()."""
+    times = [each.at for reader in group.every for each in list(reader.commits) if since < each.at < until]
+    return max(after - before for before, after in itertools.pairwise([since, *sorted(times), until]))
+
+
 def anomalies(group: Readers) -> list[str]:
     """The anomalies ``repeated``, ``jumped`` and ``shared`` of a group."""
     found: list[str] = []
@@ -236,4 +242,4 @@ def _tenures(reader: Reader) -> Iterator[tuple[int, float, list[Read]]]:
                 yield partition, change.at, own
 
 
-__all__ = ["Change", "Commit", "GroupsLoad", "Read", "Readers", "anomalies"]
+__all__ = ["Change", "Commit", "GroupsLoad", "Read", "Readers", "anomalies", "longest_silence_s"]

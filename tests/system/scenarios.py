@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from headrace import Producer, TopicPartition
 from headrace.errors import HeadraceError
 from headrace_core.testing.kafka_history import Mark
 from headrace_core.testing.power_loss import Loss
+from tests.system import small_disk
 from tests.system.faulty_cluster import TIMEOUT_S, FaultyCluster, check_silence, eventually
 from tests.system.workload import Load, verdict
 
@@ -360,17 +360,14 @@ def a_follower_whose_disk_takes_longer_than_the_lag_that_is_allowed_leaves_and_c
 
 @scenario(silence_s=FULL_DISK_S)
 def the_disk_of_one_replica_is_full(run: Run) -> None:
-    name = run.cluster.small_disk
-    if name is None:
-        pytest.skip("only root may mount a disk of its own")
-    broker, filler = run.cluster.node(name).id, run.cluster.data(name) / "filler"
+    name = small_disk.broker_of(run.cluster)
+    broker = run.cluster.node(name).id
     led = TopicPartition(
         run.topic, next(each.partition for each in run.cluster.describe(run.topic) if broker == each.replicas[0])
     )
     for _ in run.rounds():
         run.cluster.preferred_leader(run.topic, led.partition)
-        try:
-            _fill(filler)
+        with small_disk.full(run.cluster):
             eventually(
                 lambda: all(
                     each.leader != broker and broker not in each.isr for each in run.cluster.describe(run.topic)
@@ -379,20 +376,9 @@ def the_disk_of_one_replica_is_full(run: Run) -> None:
             )
             run.goes_on(f"with the disk of {name} full", 10 * DURING_FAULT)
             assert run.cluster.node(name).alive()
-        finally:
-            filler.unlink(missing_ok=True)
         run.heals()
         run.cluster.preferred_leader(run.topic, led.partition)
     assert not run.load.errors, run.load.errors
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(64 * 1024)):
-                pass
-        except OSError:
-            return
 
 
 @scenario(everyday=True, partitions=1)
@@ -459,17 +445,9 @@ def partitions_are_reassigned_under_load(run: Run) -> None:
             TopicPartition(run.topic, partition): [ids[(partition + number + step) % len(ids)] for step in (1, 2)]
             for partition in range(run.partitions)
         }
-        eventually(
-            lambda wanted=wanted: run.cluster.ask(lambda admin: admin.alter_partition_reassignments(wanted) or True),
-            "the reassignment is not begun",
-        )
+        run.cluster.begin_reassignment(wanted)
         run.goes_on("while partitions move")
-
-        def is_done(wanted: Mapping[TopicPartition, list[int]] = wanted) -> bool:
-            now = run.cluster.describe(run.topic)
-            return all(list(now[each.partition].replicas) == ids for each, ids in wanted.items())
-
-        eventually(is_done, lambda: f"the partitions do not arrive: {run.cluster.describe(run.topic)}")
+        run.cluster.until_reassigned(wanted)
         run.heals()
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,14 +24,13 @@ from headrace_core.testing.power_loss import Loss
 from tests.system import flush_scenarios  # noqa: F401 (it registers its scenario)
 from tests.system.faulty_cluster import FaultyCluster
 from tests.system.scenarios import SCENARIOS, Run, Scenario
+from tests.system.small_disk import SmallDisks
 from tests.system.workload import Load, verdict
 
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "60" if WHICH else "0"))
 ROTATED = 2
 KEPT = Path(__file__).resolve().parents[2] / "build" / "kept"
-SMALL_DISK = "broker-3"
-SMALL_DISK_BYTES = 256 << 20
 
 #: What every node of the shared cluster is given: shorter waits than the defaults, where a scenario waits for them.
 CONFIG = {
@@ -70,7 +68,7 @@ class Clusters:
         self._running: FaultyCluster | None = None
         self._config: dict[str, str] = {}
         self._count = 0
-        self._mounted: list[Path] = []
+        self._disks = SmallDisks()
 
     def get(self, **config: str) -> FaultyCluster:
         """``config``: configuration keys in addition to the common ones."""
@@ -80,9 +78,8 @@ class Clusters:
         if self._running is None:
             self._count += 1
             directory = self._directory / f"cluster-{self._count}"
-            small = self._mount(directory / SMALL_DISK)
             self._running = FaultyCluster(
-                directory, config=CONFIG | config, rng=self._rng, small_disk=SMALL_DISK if small else None
+                directory, config=CONFIG | config, rng=self._rng, small_disk=self._disks.mount(directory)
             ).__enter__()
         return self._running
 
@@ -94,7 +91,7 @@ class Clusters:
             running.__exit__(AssertionError, None, None)
             if keep_as is not None:
                 print(f"the cluster's data and logs are kept in {verdicts.keep(running.directory, KEPT, keep_as)}")
-        self._unmount()
+        self._disks.unmount()
 
     def close(self) -> None:
         try:
@@ -102,19 +99,7 @@ class Clusters:
                 running, self._running = self._running, None
                 running.__exit__(None, None, None)
         finally:
-            self._unmount()
-
-    def _mount(self, path: Path) -> bool:
-        path.mkdir(parents=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(path)]
-        if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-            return False
-        self._mounted.append(path)
-        return True
-
-    def _unmount(self) -> None:
-        while self._mounted:
-            subprocess.run(["umount", "-l", str(self._mounted.pop())], capture_output=True, check=False)
+            self._disks.unmount()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ name,name...         these, half a minute each
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -17,9 +18,15 @@ from pathlib import Path
 
 import pytest
 
+from headrace import TopicPartition
+from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
 from headrace_core.testing import verdicts
+from tests.system import small_disk
 from tests.system.faulty_cluster import FaultyCluster, check_silence, eventually
-from tests.system.groups_load import GroupsLoad
+from tests.system.groups_load import GroupsLoad, longest_silence_s
+from tests.system.scenarios import FULL_DISK_S
+from tests.system.small_disk import SmallDisks
+from tests.worlds.readers import new_name
 
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 FULL = WHICH == "full"
@@ -27,6 +34,7 @@ KEPT = Path(__file__).resolve().parents[2] / "build" / "kept"
 SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "30" if WHICH else "0"))
 #: How long groups may be without a commit after their coordinator died (docs/faults.md).
 COORDINATOR_KILL_S = 5.0
+SHARDS = 8
 KILLS_MIN = 30 if FULL else 1
 GROUPS, MEMBERS = (10, 10) if FULL else (2, 3)
 
@@ -35,7 +43,8 @@ CONFIG = {
     "default.replication.factor": "3",
     "broker.session.timeout.ms": "6000",
     "broker.session.disconnect.grace.ms": "1000",
-    "offsets.topic.num.partitions": "8",
+    "offsets.topic.num.partitions": str(SHARDS),
+    "log.dir.reserve.bytes": str(4 << 20),
     # For a slow machine: a member that returns after a moment must be in time.
     "group.consumer.connection.grace.ms": "4000",
 }
@@ -139,6 +148,57 @@ def a_coordinator_and_the_leader_of_its_shard_are_killed_together(cluster: Fault
         assert load.changes() == [], "nobody need move when a coordinator dies"
 
 
+# ------------------------------------------------------------------------------------------------------ disks
+
+
+@scenario
+def the_disk_of_one_groups_shard_leader_and_of_anothers_follower_is_full(
+    cluster: FaultyCluster, rng: random.Random
+) -> None:
+    name = small_disk.broker_of(cluster)
+    full, *others = sorted(cluster.broker_ids, key=lambda broker: broker != cluster.node(name).id)
+    with GroupsLoad(cluster, groups=[name_in_shard(0), name_in_shard(1)], members=3) as load:
+        led, followed = (TopicPartition(OFFSETS_TOPIC, load.shard_of(group)) for group in load.groups)
+        wanted = {led: [full, *others], followed: [*others, full]}
+        cluster.begin_reassignment(wanted)
+        cluster.until_reassigned(wanted)
+
+        def leads_and_follows() -> None:
+            assert cluster.preferred_leader(OFFSETS_TOPIC, led.partition) == name
+            assert cluster.preferred_leader(OFFSETS_TOPIC, followed.partition) != name
+
+        def is_out() -> bool:
+            shards = cluster.describe(OFFSETS_TOPIC)
+            those = [shards[each.partition] for each in (led, followed)]
+            return all(full != each.leader and full not in each.isr for each in those)
+
+        for number in rounds():
+            leads_and_follows()
+            load.goes_on("before")
+            since = time.monotonic()
+            with small_disk.full(cluster):
+                eventually(is_out, lambda: f"{name} leads, or is in sync: {cluster.describe(OFFSETS_TOPIC)}")
+                load.goes_on(f"with the disk of {name} full")
+                load.reads_on(for_s=2.0)
+                assert cluster.node(name).alive()
+            cluster.until_in_sync(OFFSETS_TOPIC)
+            cluster.until_in_sync(load.topic)
+            leads_and_follows()
+            load.goes_on("after healing")
+            until = time.monotonic()
+            for group, role in zip(load.groups, ("leader", "follower"), strict=True):
+                silence_s = longest_silence_s(group, since, until)
+                print(f"round {number}: no commit for {silence_s:.2f} s, the disk of the shard's {role} was full")
+                check_silence("a group committed nothing", silence_s, FULL_DISK_S)
+        load.judge()
+        assert load.changes() == [], "no member need move when a broker's disk is full"
+
+
+def name_in_shard(shard: int) -> str:
+    """A new name for a group of this shard."""
+    return next(name for _ in itertools.count() if shard_of(name := new_name("g"), SHARDS) == shard)
+
+
 # ------------------------------------------------------------------------------------------------------ members
 
 
@@ -192,7 +252,14 @@ def a_member_is_cut_off_until_others_have_its_partitions(cluster: FaultyCluster,
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FaultyCluster]]:
+def disks() -> Iterator[SmallDisks]:
+    made = SmallDisks()
+    yield made
+    made.unmount()
+
+
+@pytest.fixture(scope="module")
+def clusters(disks: SmallDisks) -> Iterator[list[FaultyCluster]]:
     """The running cluster, if there is one: after a failure the next scenario gets another."""
     running: list[FaultyCluster] = []
     yield running
@@ -204,16 +271,21 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FaultyCl
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", chosen())
 def test_groups_skip_nothing_and_repeat_only_what_was_not_committed(
-    name: str, clusters: list[FaultyCluster], tmp_path: Path, rng: random.Random
+    name: str, clusters: list[FaultyCluster], disks: SmallDisks, tmp_path: Path, rng: random.Random
 ) -> None:
     if not clusters:
-        made = FaultyCluster(tmp_path / "cluster", brokers=3, controllers=1, coordinators=2, config=CONFIG, rng=rng)
+        small = disks.mount(tmp_path / "cluster")
+        made = FaultyCluster(
+            tmp_path / "cluster", controllers=1, coordinators=2, config=CONFIG, rng=rng, small_disk=small
+        )
         clusters.append(made.__enter__())
     cluster = clusters[0]
     try:
         SCENARIOS[name](cluster, rng)
         if dead := cluster.dead():
             cluster.start(*dead)
+    except pytest.skip.Exception:
+        raise
     except BaseException as error:
         print(cluster.tails())
         clusters.clear()
@@ -221,4 +293,5 @@ def test_groups_skip_nothing_and_repeat_only_what_was_not_committed(
         if verdicts.kind_of(error) == verdicts.SAFETY:
             kept = verdicts.keep(cluster.directory, KEPT, f"{name}-{os.environ['HEADRACE_TEST_SEED']}")
             print(f"the cluster's data and logs are kept in {kept}")
+        disks.unmount()
         raise

@@ -12,7 +12,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.system import faulty_cluster, scenarios, test_groups_fail
+from tests.system import faulty_cluster, scenarios, small_disk, test_groups_fail
+from tests.system.groups_load import Commit, longest_silence_s
 from tests.system.workload import Silences
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,41 @@ def test_a_groups_silence_above_the_bound_of_a_dead_coordinator_fails(
         kill_coordinators(monkeypatch, bound_s + 0.1)
 
 
+def fill_a_disk(monkeypatch: pytest.MonkeyPatch, role: str, silence_s: float) -> None:
+    """Groups that do well, but for a silence of the one whose shard's leader, or follower, has the full disk."""
+    cluster, load = MagicMock(small_disk="broker-3", broker_ids=[1, 2, 3]), MagicMock(groups=["leader", "follower"])
+    cluster.node.return_value.id = 3
+    cluster.preferred_leader.side_effect = lambda _, shard: ("broker-3", "broker-1")[shard]
+    cluster.describe.return_value = [MagicMock(leader=1, isr=[1, 2])] * 2
+    load.__enter__.return_value = load
+    load.shard_of.side_effect = [0, 1]
+    load.changes.return_value = []
+    monkeypatch.setattr(test_groups_fail, "GroupsLoad", MagicMock(return_value=load))
+    monkeypatch.setattr(test_groups_fail, "rounds", lambda: iter([0]))
+    monkeypatch.setattr(test_groups_fail, "longest_silence_s", lambda group, *_: silence_s if group == role else 0.0)
+    monkeypatch.setattr(small_disk, "full", MagicMock())
+    scenario = test_groups_fail.the_disk_of_one_groups_shard_leader_and_of_anothers_follower_is_full
+    scenario(cluster, random.Random(0))
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_groups_silence_above_the_bound_of_a_full_disk_fails(
+    monkeypatch: pytest.MonkeyPatch, factor: int, role: str
+) -> None:
+    bound_s = factor * scenarios.FULL_DISK_S
+    fill_a_disk(monkeypatch, role, bound_s - 0.1)
+    with pytest.raises(AssertionError, match="a group committed nothing for"):
+        fill_a_disk(monkeypatch, role, bound_s + 0.1)
+
+
+def test_a_groups_silence_is_the_longest_time_without_a_commit_of_any_member() -> None:
+    commits = [[Commit(0, 1, at, at) for at in (1.0, 3.0, 9.0)], [Commit(1, 1, at, at) for at in (2.0, 8.5)]]
+    group: Any = MagicMock(every=[MagicMock(commits=each) for each in commits])
+    assert longest_silence_s(group, 0.0, 10.0) == 5.5  # from 3.0 to 8.5
+    assert longest_silence_s(group, 8.0, 10.0) == 1.0  # from 9.0 to the end
+    assert longest_silence_s(group, 4.0, 8.0) == 4.0  # all of it
+
+
 def test_bounds_are_those_of_the_documentation() -> None:
     """Each of the bounds must belong to a scenario."""
     page = (ROOT / "docs" / "faults.md").read_text()
@@ -102,7 +138,8 @@ def test_bounds_are_those_of_the_documentation() -> None:
         f"| the controllers' leader is killed | {scenarios.CONTROLLER_KILL_S:g} s |",
         f"| a coordinator is killed (commits of groups) | {test_groups_fail.COORDINATOR_KILL_S:g} s |",
         f"| a disk is full | {scenarios.FULL_DISK_S:g} s |",
-        f"| a broker is frozen | {session_s} |",
+        f"| a disk is full (commits of groups) | {scenarios.FULL_DISK_S:g} s |",
+        f"| a broker is suspended | {session_s} |",
         "| a link between two brokers is cut without a message, in one direction or both "
         f"| {scenarios.BROKEN_LINK_S:g} s |",
     }
