@@ -22,7 +22,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord
 from headrace_core.metadata.snapshot import encode_snapshot, snapshot_name
 from headrace_core.testing.clock import ManualClock
-from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from tests.worlds.storage_world import (
     DIRECTORY,
     FIRST_TERM,
@@ -187,6 +187,98 @@ def test_a_full_disk_takes_all_entries_or_none(rng: random.Random, monkeypatch: 
             storage.append(more)
             assert later.wrong(storage, later.end) is None, f"{operation} {nth}, and then there was room"
         assert refusals > 2, operation
+
+
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_a_disk_without_room_even_for_the_recovery_point_takes_all_entries_or_none(
+    operation: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recovery point is the log's end, as after each start. To lower it first would need a file, for which a full
+    disk has no room."""
+    small_segments(monkeypatch)
+    voter = Voter.new()
+    voter.append(history(rng, 5))
+    voter.reopen(clean=True)
+    more = some_entries(rng, voter.model.end, 30, 12)  # they need several segments
+    later = Model((*voter.model.entries, *more))
+    refusals = 0
+    for nth in range(1, 40):
+        before = voter.fs.crash_clone(loss=Loss.NONE)
+        storage = open_storage(before)
+        storage.save_hard_state(voter.model.hard_state)
+        before.fail(operation, errno.ENOSPC, nth=nth, times=1_000)
+        try:
+            storage.append(more)
+        except DiskFullError:
+            refusals += 1
+        else:
+            break
+        assert voter.model.wrong(storage, voter.model.end) is None, f"{operation} {nth}"
+        for loss in (Loss.ALL, Loss.NONE):
+            crashed = before.crash_clone(loss=loss)
+            crashed.faults.clear()
+            assert voter.model.wrong(open_storage(crashed), voter.model.end) is None, f"{operation} {nth}, {loss}"
+        before.faults.clear()
+        storage.append(more)
+        assert later.wrong(storage, later.end) is None, f"{operation} {nth}, and then there was room"
+    assert refusals > 2, operation
+
+
+def test_a_kill_on_a_full_disk_leaves_no_entry_in_the_place_of_another(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that needs a new segment is refused, and the smaller one behind it would fit into the old segment. The
+    process is killed before it can remove what it wrote of a refused append."""
+
+    def killed(storage: MetadataStorage, end: int) -> None:
+        raise SimulatedCrash("killed")
+
+    monkeypatch.setattr(MetadataStorage, "_take_back", killed)
+    small_segments(monkeypatch)
+    voter = Voter.new()
+    voter.append([leader_change(1, 0)])
+    entries = [setting(1, at, size) for at, size in enumerate((200, 600, 10, 600, 10), 1)]
+    later = Model((*voter.model.entries, *entries))
+    kills = 0
+    for nth in range(1, 10):
+        fs = voter.fs.crash_clone(loss=Loss.NONE)
+        storage = open_storage(fs)
+        storage.save_hard_state(voter.model.hard_state)
+        fs.fail("create", errno.ENOSPC, nth=nth, path_contains="__cluster_metadata-0/0")
+        try:
+            storage.append(entries)
+        except SimulatedCrash:
+            kills += 1
+        else:
+            break
+        assert later.wrong(reopened(fs), voter.model.end) is None, f"create {nth}"
+    assert kills
+
+
+def test_an_empty_log_that_cannot_remove_entries_on_a_full_disk_goes_on_behind_them(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch)
+    entries = history(rng, 20)
+    whole = Model(tuple(entries))
+    for operation in ("write", "create"):
+        kept = set()
+        for nth in range(1, 40):
+            voter = Voter.new()
+            voter.fs.fail(operation, errno.ENOSPC, nth=nth, times=1_000)
+            try:
+                voter.storage.append(entries)
+            except DiskFullError:
+                pass
+            else:
+                break
+            assert whole.wrong(voter.storage, 0) is None, f"{operation} {nth}"
+            kept.add(voter.storage.log_end_offset)
+            assert whole.wrong(reopened(voter.fs), 0) is None, f"{operation} {nth}"
+            voter.fs.faults.clear()
+            voter.storage.append([each for each in entries if each.base_offset >= voter.storage.log_end_offset])
+            assert whole.wrong(voter.storage, whole.end) is None, f"{operation} {nth}, and then there was room"
+        assert len(kept) > (operation == "create"), operation
 
 
 def test_an_entry_of_a_term_that_met_a_full_disk_does_not_stand_in_the_way_of_an_earlier_one() -> None:

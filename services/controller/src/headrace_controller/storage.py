@@ -254,7 +254,7 @@ class MetadataStorage:
     def append(self, entries: Sequence[Entry]) -> int:
         """Append entries of any terms, all or none, and flush them. Returns the durable end of the log. Raises
         DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; in either case no entry was
-        appended."""
+        appended. (Exception: an empty log on a full disk may keep the first entries of more than a segment.)"""
         self._settle()
         start = self._log.log_end_offset
         end = start
@@ -262,8 +262,18 @@ class MetadataStorage:
             assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
             end = entry.next_offset
         # Make one append for each entry, so that the segments of all voters begin with the same entries. The log writes
-        # all appends together.
-        appends = [Append(data=entry.data, leader_epoch=entry.term, headers=[check_entry(entry)]) for entry in entries]
+        # all appends together. After a refused entry the log refuses all later entries (``follows``): no entry may get
+        # the offset of another entry.
+        appends = [
+            Append(
+                data=entry.data,
+                leader_epoch=entry.term,
+                headers=[check_entry(entry)],
+                replicated=True,
+                follows=entry.base_offset,
+            )
+            for entry in entries
+        ]
         outcomes = self._log.append_many(appends)
         failure = next((outcome for outcome in outcomes if isinstance(outcome, HeadraceError)), None)
         if failure is not None:
@@ -276,9 +286,18 @@ class MetadataStorage:
         return flushed
 
     def _take_back(self, end: int) -> None:
-        """Truncate the log back to ``end``, after a failed append."""
-        if self._log.log_end_offset > end:
-            self._directory.truncate(self._log, end)
+        """Truncate the log back to ``end``, after a failed append.
+
+        Unlike ``truncate``, do not lower the recovery point first: a full disk has no room for that write. The recovery
+        point is at most ``end``, so the truncated log does not end below the recovery point. After a crash the log may
+        have entries above ``end`` again; these entries are not committed.
+        """
+        try:
+            if self._log.log_end_offset > end:
+                self._log.truncate_to(end)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise  # else: a log that was empty needs a new file, and keeps the entries
         self._forget_terms_behind_the_end()
 
     def _forget_terms_behind_the_end(self) -> None:
