@@ -58,6 +58,9 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
 
     again = bare_cli("up", "--data", data, "-d")
     assert "already running" in again.text
+    nodes = [line for line in again.lines if " pid " in line]
+    assert len(nodes) == 3
+    assert len({(line.index("127.0.0.1"), line.index("pid")) for line in nodes}) == 1, "the columns line up"
     assert bare_cli("ps", "--data", data, "-o", "json").json() == rows
 
     os.kill(rows[1]["pid"], signal.SIGKILL)  # as a chaos script would

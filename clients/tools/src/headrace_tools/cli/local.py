@@ -113,8 +113,9 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
         say(f"headrace is up ({_counted(state)}, {seconds:.2f} s)")
     else:
         say(f"headrace is already running in {cluster.directory} ({_counted(state)})")
-    for node in state.nodes:
-        say(f"  {node.role} {node.id:<3} {node.address:<21} pid {node.pid()}")
+    names = {f"{node.role} {node.id}": node for node in state.nodes}
+    for name, node in names.items():
+        say(f"  {name:<{max(map(len, names))}}  {node.address:<21}  pid {node.pid()}")
     flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
     say("\nTo paste:")
     if flag:
