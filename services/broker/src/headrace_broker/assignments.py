@@ -31,10 +31,11 @@ from .settings import BrokerIdentity
 
 logger = logging.getLogger(__name__)
 
-#: Most replicas in one AssignReplicasToDirs call: about 50 KiB. A lower metadata.max.records.per.request on the
-#: controllers makes the calls smaller.
+#: Maximum number of replicas in one AssignReplicasToDirs call: about 50 KiB. A lower metadata.max.records.per.request
+#: on the controllers makes the calls smaller.
 CALL_REPLICAS_MAX = 2_000
-_BACKOFF_MS_MAX = 10_000  #: Longest pause between two attempts in milliseconds; the number of attempts is unlimited.
+#: Longest pause in milliseconds between two attempts to report directories; the number of attempts is unlimited.
+_BACKOFF_MS_MAX = 10_000
 
 #: Reports to the controllers which directory each replica is in, and which replicas start with an empty log. Returns
 #: the replicas that the controllers refused.

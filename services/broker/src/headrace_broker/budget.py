@@ -17,8 +17,8 @@ class Pausable(Protocol):
 
 
 class UnreadAnswers:
-    """Bytes of fetch responses that clients have not read, summed over all streams. Above ``limit`` every stream goes
-    on, but with one small response at a time. So clients that do not read use up no other client's memory."""
+    """Bytes of fetch responses that clients have not read, summed over all streams. Above ``limit`` every stream
+    continues, but with one small response at a time. So clients that do not read use up no other client's memory."""
 
     __slots__ = ("limit", "used")
 

@@ -25,13 +25,15 @@ class BrokerLimits:
     otherwise."""
 
     request_bytes_max: int = 16 * 1024 * 1024  #: Largest request in bytes (socket.request.max.bytes).
-    #: Most record bytes in a fetch response (fetch.max.bytes). A lower limit in the fetch handler ends most responses
-    #: earlier.
+    #: Maximum bytes of records in a fetch response (fetch.max.bytes). A lower limit in the fetch handler ends most
+    #: responses earlier.
     fetch_bytes_max: int = 55 * 1024 * 1024
-    #: Most bytes of unanswered requests on one produce stream; above this limit the broker stops reading the stream.
+    #: Maximum bytes of unanswered requests on one produce stream; above the maximum the broker stops reading the
+    #: stream.
     stream_bytes_max: int = 16 * 1024 * 1024
-    in_flight_bytes_max: int = 64 * 1024 * 1024  #: Most bytes of unanswered requests on all produce streams together.
-    #: Timeout in milliseconds of a request that names none (request.timeout.ms).
+    #: Maximum bytes of unanswered requests on all produce streams together.
+    in_flight_bytes_max: int = 64 * 1024 * 1024
+    #: Timeout in milliseconds for requests without a timeout of their own (request.timeout.ms).
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 

@@ -38,7 +38,7 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 from .settings import BrokerIdentity
 
-REQUEST_TIMEOUT_MS = 30_000  #: Timeout in milliseconds of a call that names none (request.timeout.ms).
+REQUEST_TIMEOUT_MS = 30_000  #: Timeout in milliseconds for calls without a timeout of their own (request.timeout.ms).
 
 ReplicaKey = tuple[bytes, int]  #: A replica of this broker: topic id and partition number.
 

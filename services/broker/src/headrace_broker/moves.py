@@ -46,7 +46,8 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: The copy holds appends when at most this many bytes are left (about 0.1 s), or after PASSES_MAX passes at full speed.
+#: The copy holds appends when at most HOLD_BELOW_BYTES are left (about 0.1 s), or after PASSES_MAX passes at full
+#: speed.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
@@ -216,7 +217,7 @@ class Moves:
                 await on_thread(move.copy.begin)
                 passes = 0
                 while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
-                    # If producers are faster than the move's rate, the move goes on until the rate is raised, as in
+                    # If producers are faster than the move's rate, the move continues until the rate is raised, as in
                     # Kafka.
                     passes = 0 if move.pace.has_waited else passes + 1
                     move.pace.has_waited = False

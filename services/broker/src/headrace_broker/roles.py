@@ -156,7 +156,7 @@ class Roles:
 
     async def retry_full(self) -> list[TopicPartition]:
         """Create the logs again that could not be created because of a full disk or a lack of file descriptors. Returns
-        the partitions of the created logs. Costs nothing when there are no such logs."""
+        the partitions of the created logs. The call costs nothing when there are no logs to create."""
         failed = self._table.failed
         if not failed:
             return []

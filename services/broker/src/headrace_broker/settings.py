@@ -31,7 +31,7 @@ from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
 logger = logging.getLogger("headrace.broker")
 
-#: Callback for changed settings, called in the event loop with the old values and the different new values.
+#: Callback for changed broker settings, called in the event loop with the old and the new values, which differ.
 Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
 
 

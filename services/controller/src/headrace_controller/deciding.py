@@ -17,8 +17,8 @@ from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
 
-UPKEEP_MAX = 16  #: Most upkeep decisions in one turn of the controller.
-#: After this many records the remaining work waits for the next turn. A thousand changed partitions take 7 ms;
+UPKEEP_MAX = 16  #: Maximum number of upkeep decisions in one turn of the controller.
+#: After TURN_RECORDS_MAX records the remaining work waits for the next turn. A thousand changed partitions take 7 ms;
 #: followers elect another leader if this leader is busy for a second.
 TURN_RECORDS_MAX = 5_000
 #: Requests that add metadata, which a full disk refuses. All other requests keep the cluster running or remove

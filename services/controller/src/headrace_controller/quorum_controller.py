@@ -86,12 +86,11 @@ logger = logging.getLogger("headrace.controller")
 
 __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
-TURN_REQUESTS_MAX = 1_000  #: Most requests that the controller decides in one turn.
-#: With a longer heartbeat interval than this, in milliseconds, no read is deferred: metadata ages would reach many
-#: seconds.
+TURN_REQUESTS_MAX = 1_000  #: Maximum number of requests that the controller decides in one turn.
+#: With a heartbeat interval above DEFERRED_MS_MAX no read is deferred: metadata ages would reach many seconds.
 DEFERRED_MS_MAX = 600
-#: After its disk was too full to write, a controller does not stand for election for this many election timeouts. (A
-#: sole voter does not wait.)
+#: After its disk was too full to write, a controller does not stand for election for _STAND_BACK_TIMEOUTS election
+#: timeouts. (A sole voter does not wait.)
 _STAND_BACK_TIMEOUTS = 4
 
 

@@ -20,7 +20,7 @@ _HEARTBEAT_TICKS = 3
 class QuorumSettings:
     """The quorum's settings, from Kafka's keys; times are in milliseconds."""
 
-    #: A follower starts an election after one to two times this many milliseconds without a leader.
+    #: A follower starts an election after one to two election timeouts without a leader.
     election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
     #: With 0, a snapshot is taken only because of the bytes of log.

@@ -87,7 +87,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
 _RECORD_BYTES_ABOUT = 256  #: Estimated bytes of a record in the log, rounded up.
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
-#: Records between two recovery points; recovery after a crash scans at most this many records.
+#: Number of records between two recovery points, and so the maximum that recovery after a crash must scan.
 _RECOVERY_POINT_EVERY = 10_000
 _LOG_CONFIG = LogConfig(
     segment_bytes=16 * 1024 * 1024,  # trimming removes whole segments
@@ -422,8 +422,8 @@ class MetadataStorage:
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
             job.abandon()  # another was received meanwhile; or this disk lacks committed entries
             return None
-        # A log that ends below its own snapshot has lost entries. The recovery point tells this case apart from a log
-        # that a received snapshot is about to replace.
+        # A log that ends below its own snapshot has lost entries. The recovery point tells a log that has lost entries
+        # apart from a log that a received snapshot is about to replace.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:

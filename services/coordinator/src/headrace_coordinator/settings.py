@@ -15,7 +15,7 @@ from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
 
 WATERMARKS_INTERVAL_S = 2.0  #: Seconds between two queries for high watermarks, from which the groups' lag is computed.
-REPLAYS_MAX = 8  #: Most shards that replay at the same time.
+REPLAYS_MAX = 8  #: Maximum number of shards that replay at the same time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

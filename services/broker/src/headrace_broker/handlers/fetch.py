@@ -52,11 +52,12 @@ DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
 #: Size limit of a fetch response, even if the client allows more: larger responses gain nothing and cost memory
 #: (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
-#: When a stream has more bytes of unwritten responses than this, its next fetch request waits.
+#: When a stream has more than QUEUED_BYTES_MAX bytes of unwritten responses, its next fetch request waits.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Size limit of a fetch response while clients leave too many response bytes unread over all streams (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-#: Most partitions that are looked up before the event loop runs other tasks, when requests have queued.
+#: Maximum number of partitions that the broker looks up, when requests have queued, before the event loop runs other
+#: tasks.
 TURN_PARTITIONS_MAX = 500
 #: Limits of queued requests and of their bytes as received; above either limit the stream is not read. Each stream has
 #: its own limit: under a shared limit, clients that read no responses would stop all other clients.
@@ -224,8 +225,8 @@ class FetchStream(StreamHandler[Any]):
             return
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
-        # If records must be read from the disk, answer now with the records in memory; the next request gets those from
-        # the disk.
+        # If records must be read from the disk, answer now with the records in memory; the next request gets the
+        # records on the disk.
         if size >= wanted or cold is not None or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)

@@ -19,7 +19,7 @@ from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
 
-#: Most topics that one metadata request creates; the client gets the remaining topics when it asks again.
+#: Maximum number of topics that one metadata request creates; the client gets the remaining topics when it asks again.
 AUTO_CREATED_MAX = 100
 
 

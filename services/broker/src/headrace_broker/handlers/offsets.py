@@ -19,7 +19,8 @@ from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
 
 _HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
-_DELETING_MAX = 250  #: Most partitions of one DeleteRecords request whose records are deleted at the same time.
+#: Maximum number of partitions of one DeleteRecords request whose records are deleted at the same time.
+_DELETING_MAX = 250
 
 
 class OffsetsService(offsets_pb2_grpc.OffsetsServicer):

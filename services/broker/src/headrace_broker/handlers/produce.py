@@ -48,7 +48,7 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
-#: When a client leaves more bytes of answers unread than this, the broker stops reading its stream.
+#: When a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker stops reading its stream.
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons not to read a stream: the limit of its own requests, the broker's limit of all requests, or unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4

@@ -41,14 +41,15 @@ from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
 
-UNSENT_MAX = 20_000  #: Most answers to joins that may wait to be written; above this limit the stream is not read.
+#: Maximum number of answers to joins that may wait to be written; above the maximum the stream is not read.
+UNSENT_MAX = 20_000
 
 #: Seconds between two heartbeats to a follower that sends heartbeats itself (``sends_heartbeats`` in
 #: replication.proto).
 HEARTBEAT_S = 1.0
 _HEARTBEAT = response_to_proto(Response(sends_heartbeats=True))
 
-#: If a silence check runs this many milliseconds late, the event loop stalled, and the silence proves nothing.
+#: If a silence check runs STALLED_MS late, the event loop stalled, and the silence proves nothing.
 STALLED_MS = 500
 
 _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"

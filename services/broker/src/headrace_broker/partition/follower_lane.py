@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from .messages import Ack, Ended, Join, Joined, Request
 
-ITEMS_MAX = 2_000  #: Most joins, leaves and acknowledgements in one message: about 50 KiB.
+ITEMS_MAX = 2_000  #: Maximum number of joins, leaves and acknowledgements in one message: about 50 KiB.
 
 
 class Joinable(Protocol):
@@ -27,8 +27,8 @@ class Joinable(Protocol):
 
     @property
     def can_join(self) -> bool:
-        """Whether the partition's log is at rest, so that the partition can join. After False, the shell calls
-        ``FollowerLane.next`` again when the partition can join."""
+        """Whether the partition's log is at rest, so that the partition can join. After a result of False, the shell
+        calls ``FollowerLane.next`` again when the partition can join."""
 
     def join(self, handle: int) -> Join: ...
 

@@ -57,21 +57,22 @@ Alive = Callable[[int], int | None]
 #: Milliseconds between a refused AlterPartition and the next attempt, unless newer metadata arrives earlier.
 RETRY_BACKOFF_MS = 100
 
-#: Milliseconds for a follower to reconnect after its stream broke. A slow follower may lag for replica.lag.time.max.ms,
-#: but a follower without a stream makes no progress at all. (A broken connection is restored within milliseconds. A
-#: restarting broker is fenced, which also removes it from the ISR.)
+#: Milliseconds that a follower has to reconnect after its stream broke. A slow follower may lag for
+#: replica.lag.time.max.ms, but a follower without a stream makes no progress at all. (A broken connection is restored
+#: within milliseconds. A restarting broker is fenced, which also removes it from the ISR.)
 REJOIN_MS = 2_000
 
-#: Milliseconds that a follower may have no stream for another reason: it has not joined in this epoch, or it sent a
-#: leave. Each attempt to join restarts the JOIN_MS period, because the follower may have to truncate first. A starting
-#: broker needs no longer time: its replicas join the ISR after it is unfenced, which happens when it can follow.
+#: Milliseconds that a follower may have no stream for another reason than a broken one: it has not joined in this
+#: epoch, or it sent a leave. Each attempt to join restarts the JOIN_MS period, because the follower may have to
+#: truncate first. A starting broker needs no more time than JOIN_MS: its replicas join the ISR after it is unfenced,
+#: which happens when it can follow.
 JOIN_MS = 5_000
 
 #: The follower had the whole log until the log grew or this epoch began, and no clock reading has recorded the time.
 _UNSEEN = -1
 _NEVER = -(1 << 62)  #: The follower has not caught up in this epoch.
 
-#: Error codes that prove that the controller will never apply this attempt. These codes do not say whether an earlier
+#: Error codes which prove that the controller will never apply this attempt. These codes do not say whether an earlier
 #: attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
@@ -126,7 +127,8 @@ class FollowerProgress:
         self.cannot_append = False
         #: When the follower's stream broke; None if the follower has a stream or sent a leave.
         self.broken_ms: int | None = None
-        #: Since when the follower has no stream, or when it last failed to join; used while it is not joined.
+        #: Since when the follower has had no stream, or when it last failed to join; used while the follower is not
+        #: joined.
         self.absent_ms = _UNSEEN
 
     def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
@@ -257,8 +259,8 @@ class InSyncSet:
         return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
-        """The leader's log grew, so followers that had the whole log are now behind. Returns True if there are such
-        followers."""
+        """The leader's log grew, so followers that had the whole log are now behind. Returns True if any followers were
+        up to date before."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:

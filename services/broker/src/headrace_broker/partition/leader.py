@@ -53,8 +53,9 @@ from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 #: Callback of a waiter, called once: with None when its offset is committed or deleted, else with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
-#: Appends whose sizes are kept separately until they are committed; the last entry also counts all later appends. A
-#: guard against unbounded memory: below min.insync.replicas nothing is committed while acks=1 continues to append.
+#: Appends whose sizes are kept separately until they are committed; the last entry also counts all later appends. The
+#: maximum guards against unbounded memory: below min.insync.replicas nothing is committed while acks=1 continues to
+#: append.
 _UNREAD_MAX = 1_024
 
 

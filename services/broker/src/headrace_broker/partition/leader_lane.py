@@ -55,19 +55,20 @@ from .pacing import Pacer
 T = TypeVar("T")
 
 WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window in bytes of a stream or of a partition.
-MESSAGE_BYTES = 1024 * 1024  #: Record bytes in one message; larger messages are no faster and delay later ones.
+#: Maximum bytes of records in one message; larger messages are no faster and delay later ones.
+MESSAGE_BYTES = 1024 * 1024
 SHARE_BYTES_MIN = 64 * 1024  #: Smallest share in bytes that a partition gets in a message while other partitions wait.
-CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica that is more bytes behind than this uses the catch-up lane.
-HAND_OVER_BYTES = 1024 * 1024  #: A replica that is fewer bytes behind than this returns to the live lane.
+CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica that is more than CATCH_UP_BYTES behind uses the catch-up lane.
+HAND_OVER_BYTES = 1024 * 1024  #: A replica that is less than HAND_OVER_BYTES behind returns to the live lane.
 #: Milliseconds after which new offsets are sent in a message without records; most offsets travel with the next push.
 UPDATE_DELAY_MS = 20
 PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the throttle.
-COLD_READS_MAX = 2  #: Most concurrent disk reads of one lane.
-#: After this many milliseconds of silence, a follower that sends heartbeats counts as disconnected or frozen.
+COLD_READS_MAX = 2  #: Maximum number of concurrent disk reads of one lane.
+#: After SILENCE_MS of silence, a follower that sends heartbeats counts as disconnected or frozen.
 SILENCE_MS = 3_000
 ITEM_BYTES = 32  #: Bytes counted for an item in a message, in addition to the item's records.
-ENDED_QUEUED_MAX = 1_000  #: Most handles of ended joins that may stay in a queue.
-ITEMS_MAX = 2_000  #: Most items (such as pushes or answers to joins) in one message.
+ENDED_QUEUED_MAX = 1_000  #: Maximum number of handles of ended joins that may stay in a queue.
+ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one message.
 
 
 class State(enum.IntEnum):
@@ -191,7 +192,7 @@ class JoinedReplica:
         self.key = (join.topic_id, join.partition, lane.broker_id)
         self.source = source
         self.leader = source.leader
-        self.position = join.log_end  #: The next offset to push to this replica.
+        self.position = join.log_end  #: The next offset to push to the replica.
         self.in_flight: deque[tuple[int, int]] = deque()  #: (end offset, bytes) of unacknowledged pushes.
         self.in_flight_bytes = 0
         self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
@@ -575,8 +576,8 @@ class LeaderLane:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``next`` may have a message, now or at ``due_ms``. After False, ``wake`` or ``wake_at`` will be
-        called."""
+        """Whether ``next`` may have a message, now or at ``due_ms``. After a result of False, ``wake`` or ``wake_at``
+        will be called."""
         return bool(
             self._ready
             or self._updates

@@ -5,10 +5,10 @@ Pure: the caller passes the time to each call, in milliseconds of a monotonic cl
 
 from __future__ import annotations
 
-#: A rate of this many bytes per second or more means no throttle (the largest long is Kafka's default).
+#: A rate of UNLIMITED bytes per second or more means no throttle (the largest long is Kafka's default).
 UNLIMITED = 2**63 - 1
-#: Largest burst after an idle time: the bytes that the rate allows in this many milliseconds. Kafka allows bursts of 11
-#: s; shorter bursts are better for a shared network link.
+#: Largest burst after an idle time: the bytes that the rate allows in BURST_MS. Kafka allows bursts of 11 s; shorter
+#: bursts are better for a shared network link.
 BURST_MS = 1_000
 
 

@@ -48,7 +48,7 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-WINDOW_BYTES = 8 * 1024 * 1024  #: Most unacknowledged bytes of records of one partition.
+WINDOW_BYTES = 8 * 1024 * 1024  #: Maximum bytes of unacknowledged records of one partition.
 #: Milliseconds between two attempts to join: the first pause and the longest pause.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
@@ -550,7 +550,7 @@ class FollowerReplica:
 
     def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
-            # The number of new bytes is unknown here, so each watcher is notified with one byte. A fetch that waits for
-            # more than one byte is therefore answered when its timeout ends.
+            # The number of new bytes is not known at this point, so each watcher is notified with one byte. A fetch
+            # that waits for more than one byte is therefore answered when its timeout ends.
             for watcher in self._watchers:
                 watcher.partition_advanced(self.partition, 1)

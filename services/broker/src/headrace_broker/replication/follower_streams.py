@@ -35,19 +35,19 @@ from .follower_replica import FollowerReplica
 
 logger = logging.getLogger("headrace.broker.replication")
 
-STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Most bytes of unacknowledged records on one stream.
+STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Maximum bytes of unacknowledged records on one stream.
 HEARTBEAT_S = 1.0  #: Seconds between two heartbeats to a leader (``sends_heartbeats`` in replication.proto).
 #: Seconds of silence after which a leader that sends heartbeats counts as disconnected or frozen. The limit doubles, up
 #: to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take long. The next push resets
 #: the limit.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
-#: If a silence check runs this many seconds late, the event loop stalled, and the silence proves nothing.
+#: If a silence check runs STALLED_S late, the event loop stalled, and the silence proves nothing.
 STALLED_S = 0.5
 _HEARTBEAT = wire.request_to_proto(Request())
-#: Milliseconds between two connection attempts. After a stream that lasted _LASTED_S seconds, the follower reconnects
-#: at once.
+#: Milliseconds between two attempts to connect to a leader. After a stream that lasted _LASTED_S seconds, the follower
+#: reconnects at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
-_CONFIRM_AGAIN_S = 1.0  #: Seconds until the action after a confirmed leave is tried again when it failed.
+_CONFIRM_AGAIN_S = 1.0  #: Seconds until the action that follows a confirmed leave is tried again after a failure.
 
 T = TypeVar("T")
 _Call = Duplex[Any, Any]

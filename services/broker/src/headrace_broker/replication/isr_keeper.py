@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 LOOK_MS = 10  #: Milliseconds between two checks of a partition that has a replica out of sync.
 #: Outdated entries that the queue of checks may hold; when the queue has more, the keeper removes all of them.
 OVERTAKEN_MAX = 1_000
-CALL_PARTITIONS_MAX = 1_000  #: Most ISR changes in one AlterPartition call.
+CALL_PARTITIONS_MAX = 1_000  #: Maximum number of ISR changes in one AlterPartition call.
 #: Error codes after which a proposal is not repeated, because the next metadata has the valid state (Kafka's
-#: ``Partition.handleAlterPartitionError``). After any other error the proposal is repeated.
+#: ``Partition.handleAlterPartitionError``). After any other error the AlterPartition proposal is repeated.
 _GIVEN_UP = frozenset(
     {
         "FENCED_LEADER_EPOCH",
@@ -56,8 +56,8 @@ _GIVEN_UP = frozenset(
     }
 )
 
-#: Sends AlterPartition. Returns the answers by topic id and partition. Raises HeadraceError when the outcome is
-#: unknown.
+#: Sends AlterPartition. Returns the answers of AlterPartition by topic id and partition. Raises HeadraceError when the
+#: outcome of AlterPartition is unknown.
 Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
 #: Returns the broker epoch of a registered, unfenced broker, and None for any other broker.
 Alive = Callable[[int], int | None]
@@ -87,7 +87,8 @@ class IsrKeeper:
         self._due_ms: dict[PartitionLeader, int] = {}
         self._heap: list[tuple[int, int, PartitionLeader]] = []
         self._numbers = itertools.count()
-        self._looked_ms: dict[PartitionLeader, int] = {}  #: Time of the last check of each watched leader.
+        #: Time of the last check of each watched leader, in monotonic milliseconds.
+        self._looked_ms: dict[PartitionLeader, int] = {}
         self._wake: asyncio.Future[None] | None = None
 
     @property

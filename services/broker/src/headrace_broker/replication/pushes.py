@@ -1,4 +1,5 @@
-"""Pushes to followers that gRPC does not have yet, and the directory writers that wait for them before a flush.
+"""Pushes to followers that have not been passed to gRPC yet, and the directory writers that wait for these pushes
+before a flush.
 
 A flush in the event loop would delay the sending of pushes. So before a flush, the writer waits until the streams that
 its records woke have passed their messages to gRPC, whose threads send them. The followers' disks then flush at the

@@ -29,7 +29,7 @@ from ..partition.messages import (
     Response,
 )
 
-ITEMS_MAX = 200_000  #: A request with more items than this is invalid: it would block the event loop for seconds.
+ITEMS_MAX = 200_000  #: A request with more than ITEMS_MAX items is invalid: it would block the event loop for seconds.
 
 _LANES = {
     Lane.LIVE: replication_pb2.REPLICATION_LANE_LIVE,

@@ -26,8 +26,8 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 64  #: Logs checked together.
-#: Most producers that the directory writer removes in one step. Appends to the directory wait some milliseconds for
-#: each step.
+#: Maximum number of producers that the directory writer removes in one step. Appends to the directory wait some
+#: milliseconds for each step.
 _FORGOTTEN_AT_ONCE = 10_000
 
 

@@ -34,10 +34,11 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 LOGS_AT_ONCE = 64  #: Logs judged together.
-#: Most logs that the directory writer changes in one step. Appends to the directory wait some milliseconds for each
-#: step.
+#: Maximum number of logs that the directory writer changes in one step. Appends to the directory wait some milliseconds
+#: for each step.
 CHANGED_AT_ONCE = 8
-TICK_S = 5.0  #: Seconds between two checks for expired segments, due deletions of files, and full directories.
+#: Seconds between two checks for expired segments, for files whose deletion is due, and for full directories.
+TICK_S = 5.0
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: PartitionTable) -> int:

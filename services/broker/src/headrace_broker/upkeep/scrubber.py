@@ -154,8 +154,8 @@ class Scrubber:
             if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
-            # The segment was deleted, no file descriptor is free, or the disk fails. The log's readers will report a
-            # failing disk.
+            # The segment was deleted, no file descriptor is free, or the disk fails. If the disk fails, the log's
+            # readers will report it.
             if segment in log.segments:
                 logger.warning("cannot scrub %s: %s", segment.path, error)
         return 0

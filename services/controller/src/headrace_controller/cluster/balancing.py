@@ -35,8 +35,8 @@ from .decision import Decision, View
 from .rebalance import plan
 from .requests import DrainBroker, Drained, UnregisterBroker
 
-#: Most replica moves of one plan: with 100,000 partitions, planning takes 0.3 s and makes one decision of the metadata
-#: log.
+#: Maximum number of replica moves in one plan. With 100,000 partitions a plan takes 0.3 s, and makes one decision of
+#: the metadata log.
 PLAN_MOVES_MAX = 1_000
 FRUITLESS_MS = 30_000.0  #: Milliseconds to pause after a plan that found no possible move.
 MOVES_LEVEL = 2  #: The first metadata.version with records for queued moves (headrace_core.metadata.features).

@@ -289,7 +289,7 @@ def _with_consequences(
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
         assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
-        # Later decisions know only this record, so it keeps the weaker flush policy of the two.
+        # Later decisions know only this registration record, so it keeps the weaker of the two flush policies.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
         change = msgspec.structs.replace(change, elections_pending=True, default_log_flush=flush)
     return [change, *records], more
@@ -310,8 +310,8 @@ def _takes_over(record: MetadataRecord) -> bool:
 
 
 def _batch_max(view: View) -> int:
-    """Most partitions that one decision changes, because its records are one log entry, which is encoded and applied in
-    one turn."""
+    """Maximum number of partitions that one decision changes, because its records are one log entry, which is encoded
+    and applied in one turn."""
     return view.settings.metadata_max_records_per_request
 
 

@@ -30,7 +30,7 @@ from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKin
 
 #: A longer configuration value is an attack or a mistake; every node keeps every value in memory.
 VALUE_CHARACTERS_MAX = 10_000
-#: Most bytes of settings in one request, because the request becomes one entry of the metadata log (as in Kafka).
+#: Maximum bytes of settings in one request, because the request becomes one entry of the metadata log (as in Kafka).
 SETTINGS_BYTES_MAX = 8 << 20
 
 
@@ -66,7 +66,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
             records += made
             results.append(ConfigResult(item.resource))
     # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The same batch then
-    # empties the partition's ELR, because the leader commits records from here on that members of the ELR do not have.
+    # empties the partition's ELR, because the leader from then on commits records that members of the ELR do not have.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 

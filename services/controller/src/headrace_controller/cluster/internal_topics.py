@@ -1,8 +1,8 @@
 """Settings and rules of the internal topics: ``__consumer_offsets``, whose partitions are the shards of groups, and
 ``__transaction_state``. The settings are Kafka's (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager),
 with one difference. If fewer brokers are active than the replication factor, each of them gets one replica. Kafka
-refuses to create the topic in this case, so a cluster with one broker has no groups until an operator changes the
-replication factor.
+refuses to create an internal topic with too few brokers, so a cluster with one broker has no groups until an operator
+changes the replication factor.
 
 A broker creates an internal topic when a client first looks for a coordinator (CreateInternalTopic); this module
 completes its request. Clients cannot create or delete internal topics, nor change their cleanup policy (``check_*``).

@@ -22,7 +22,8 @@ from .decision import Decision, View
 from .elections import Election, Electorate, partition_change
 from .requests import ElectionResult, ElectionType, ElectLeaders
 
-BALANCED_AT_ONCE = 1_000  #: Most leader elections in one decision of the preferred leader balancing, as in Kafka.
+#: Maximum number of leader elections in one decision of the preferred leader balancing, as in Kafka.
+BALANCED_AT_ONCE = 1_000
 
 
 def elect(view: View, request: ElectLeaders) -> Decision:

@@ -16,7 +16,8 @@ from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
 from headrace_core.plurals import counted
 
-_LOOKS_MAX = 20_000  #: Most attempts to place one topic evenly: with uneven racks there may be no solution.
+#: Maximum number of attempts to place one topic evenly: with uneven racks there may be no solution.
+_LOOKS_MAX = 20_000
 
 
 class _Slot:

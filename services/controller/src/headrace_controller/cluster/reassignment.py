@@ -44,9 +44,9 @@ from .rebalance import planned_replicas
 from .requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .throttles import Copying
 
-_STEP = 100  #: Most reassignments that one upkeep decision completes or begins.
+_STEP = 100  #: Maximum number of reassignments that one upkeep decision completes or begins.
 _LOOK_AGAIN_MS = 5_000.0
-#: Most queued reassignments that one step examines: more than the free brokers of any cluster could begin.
+#: Maximum number of queued reassignments that one step examines: more than the free brokers of any cluster could begin.
 _LOOK = 2_000
 
 

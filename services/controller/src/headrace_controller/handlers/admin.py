@@ -55,9 +55,10 @@ from ..raft import QuorumStatus, ReplicaKey, ReplicaStatus, quorum_status
 from ..transport.wire import check_address
 from .cluster import BrokerSeen
 
-_UPDATES_MAX = 1_000  #: Most feature updates in one UpdateFeatures request.
+_UPDATES_MAX = 1_000  #: Maximum number of feature updates in one UpdateFeatures request.
 _DIRECTORY_BYTES = 16
-_TIMEOUT_MS_DEFAULT = 30_000  #: Timeout in milliseconds of a request that names none (Kafka's request.timeout.ms).
+#: Timeout in milliseconds for requests without a timeout of their own (Kafka's request.timeout.ms).
+_TIMEOUT_MS_DEFAULT = 30_000
 _LOOK_AGAIN_S = 0.05  #: Seconds between two checks whether a replica has caught up, or an earlier change is committed.
 
 T = TypeVar("T")

@@ -38,11 +38,10 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: Seconds after which a controller without ReadIndex requests confirms the age of its own image.
 READ_INDEX_EVERY_S = 0.8
-#: If the latest barrier began more milliseconds ago than this, it does not answer a request; a new, deferred barrier
-#: does.
+#: If the latest barrier began more than RECENT_MS ago, it does not answer a request; a new, deferred barrier does.
 RECENT_MS = 500
-#: If the last barrier began more milliseconds ago than this, later barriers have probably failed. The next barrier is
-#: then not deferred, so that the caller learns the error soon.
+#: If the latest barrier began more than OVERDUE_MS ago, later barriers have probably failed. The next barrier is then
+#: not deferred, so that the caller learns the error soon.
 OVERDUE_MS = 1_500
 #: Timeout of a ReadIndex barrier in seconds. A leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0

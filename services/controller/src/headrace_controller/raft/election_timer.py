@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .types import Draw
 
-LOST_LEADER_TICKS = 3  #: Most ticks until an election begins after the connection to the leader broke.
+LOST_LEADER_TICKS = 3  #: Maximum number of ticks from a broken connection to the leader until an election begins.
 
 
 class ElectionTimer:

@@ -20,7 +20,8 @@ from .types import RaftSettings, SnapshotId, SnapshotResponse
 if TYPE_CHECKING:
     from .log import RaftLog
 
-#: If this many heartbeats are answered while a snapshot chunk is not answered, the leader sends the chunk again.
+#: If CHUNK_RESEND_HEARTBEATS heartbeats are answered while a snapshot chunk is not answered, the leader sends the chunk
+#: again.
 CHUNK_RESEND_HEARTBEATS = 5
 
 

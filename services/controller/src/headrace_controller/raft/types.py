@@ -281,7 +281,7 @@ class ReadState(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Work for the driver, in this order. An empty field means that there is no such work.
+    """Work for the driver, in this order. A field of Ready that is empty needs no work.
 
     1.  Send ``messages``, which do not depend on this node's disk.
     2.  Save ``hard_state``, write ``chunk``, replace the whole log by the received snapshot ``install``, truncate the
@@ -318,11 +318,12 @@ class RaftSettings:
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
-    message_bytes_max: int = 1 << 20  #: Most bytes of entries in one message.
-    in_flight_bytes_max: int = 8 << 20  #: Most bytes of entries in flight to one follower.
+    message_bytes_max: int = 1 << 20  #: Maximum bytes of entries in one message.
+    in_flight_bytes_max: int = 8 << 20  #: Maximum bytes of entries in flight to one follower.
     in_flight_messages_max: int = 64
     snapshot_chunk_bytes: int = 1 << 20
-    learner_lag_max: int = 1_000  #: A learner that is more offsets behind the leader than this cannot become a voter.
+    #: A learner that is more than ``learner_lag_max`` offsets behind the leader cannot become a voter.
+    learner_lag_max: int = 1_000
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

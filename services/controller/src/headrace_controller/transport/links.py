@@ -49,7 +49,7 @@ logger = logging.getLogger("headrace.controller")
 #: Milliseconds between two connection attempts to an absent node (first and longest pause), and to a node that refuses.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
 _REFUSED_MS = 5_000
-_STRANGERS_MAX = 1_000  #: Most unknown replicas that are remembered, so that each of them is logged once.
+_STRANGERS_MAX = 1_000  #: Maximum number of unknown replicas that are remembered, so that each of them is logged once.
 
 Envelope = raft_pb2.RaftEnvelope
 

@@ -67,7 +67,7 @@ from .subscriptions import Topics, describes
 from .timing import Agenda, Ownership, Session, SteadyClock
 from .turn import Turn
 
-#: After this many records a tick stops before the next group; the remaining groups are due at once.
+#: After TICK_RECORDS_MAX records a tick stops before the next group; the remaining groups are due at once.
 TICK_RECORDS_MAX = 1_000
 
 _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")

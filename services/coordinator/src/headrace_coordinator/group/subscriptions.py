@@ -20,8 +20,8 @@ from headrace_core.metadata.shards import SHARD_TOPICS
 from ..assignors import TopicSpec
 from .messages import Topic
 
-PATTERN_BYTES_MAX = 1 << 20  #: Most bytes of memory for one compiled pattern.
-#: Most resolved subscriptions in the cache; the members of a group mostly have equal subscriptions.
+PATTERN_BYTES_MAX = 1 << 20  #: Maximum bytes of memory for one compiled pattern.
+#: Maximum number of resolved subscriptions in the cache; the members of a group mostly have equal subscriptions.
 REMEMBERED_MAX = 10_000
 _DIGEST_MASK = (1 << 63) - 1
 

@@ -27,9 +27,9 @@ from . import messages
 
 logger = logging.getLogger("headrace.coordinator")
 
-UNANSWERED_MAX = 64  #: When one stream has more unanswered requests than this, the stream is not read.
-#: When a client leaves more bytes unread than this, its stream is not read and gets no pushes. The answer to the next
-#: heartbeat, which names an old revision, will contain what the member missed.
+UNANSWERED_MAX = 64  #: A stream with more than UNANSWERED_MAX unanswered requests is not read.
+#: When a client leaves more than UNREAD_BYTES_MAX bytes unread, its stream is not read and gets no pushes. The answer
+#: to the next heartbeat, which names an old revision, will contain what the member missed.
 UNREAD_BYTES_MAX = 1024 * 1024
 
 FindShard = Callable[[str], ShardRunner]  #: Returns the runner of a group's shard, or raises HeadraceError.

@@ -24,8 +24,8 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 from ..kafka_fields import FieldReader, varint
 from ..state_machine import RecordKind, kind_of
 
-#: Most bytes of a string, because the length of a string is an int16. Version 4 could write longer strings, but Kafka's
-#: readers refuse them.
+#: Maximum bytes of a string, because the length of a string is an int16. Version 4 could write longer strings, but
+#: Kafka's readers refuse them.
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)

@@ -30,8 +30,8 @@ from .messages import LagStatus
 from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
-COMMITS_APART_MS = 1_000  #: Commits that are closer together than this many milliseconds share one entry of the window.
-SILENCE_MS = 60_000  #: A window that is not full is taken to cover at least this many milliseconds.
+COMMITS_APART_MS = 1_000  #: Commits that are less than COMMITS_APART_MS apart share one entry of the window.
+SILENCE_MS = 60_000  #: A window that is not full is taken to cover at least SILENCE_MS.
 
 
 class Commit(NamedTuple):

@@ -24,9 +24,9 @@ from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tel
 logger = logging.getLogger("headrace.coordinator.shard")
 
 TICK_MS_MAX = 1_000  #: Longest sleep in milliseconds, because the wall clock may be set in the meantime.
-#: If the wall clock and the monotonic clock differ by this many milliseconds more than before, the wall clock was set.
+#: If the difference between wall clock and monotonic clock changes by CLOCK_STEP_MS, the wall clock was set.
 CLOCK_STEP_MS = 20
-_LOOKS_MAX = 5  #: Most attempts to read both clocks at the same moment.
+_LOOKS_MAX = 5  #: Maximum number of attempts to read both clocks at the same moment.
 
 Done = Callable[[object], None]  #: Callback for the reply to a request, or for the HeadraceError.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]

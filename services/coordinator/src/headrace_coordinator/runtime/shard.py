@@ -42,10 +42,10 @@ from headrace_core.errors import (
 from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
-#: Most bytes of records gathered during an append. Above it the shard refuses clients' requests, but never internal
+#: Maximum bytes of records gathered during an append. Above it the shard refuses clients' requests, but never internal
 #: updates (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
-BATCH_BYTES_MAX = 512 * 1024  #: Most bytes of keys and values in a batch: well below max.message.bytes of the topic.
+BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch: well below max.message.bytes of the topic.
 #: Milliseconds before a shard is claimed again: the first pause and the longest pause. The pause doubles with each
 #: failure.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000

@@ -27,7 +27,7 @@ from ..kafka_fields import FieldReader, varint
 from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 
 TRANSACTION_KIND = 0  #: The key's kind, in its first two bytes.
-ID_BYTES_MAX = 0x7FFF  #: Most bytes of a transactional id, because the length of a string is an int16.
+ID_BYTES_MAX = 0x7FFF  #: Maximum bytes of a transactional id, because the length of a string is an int16.
 _PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
 
 _INT8 = struct.Struct(">b")
@@ -47,7 +47,8 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str:
-    """The transactional id of a key of TRANSACTION_KIND. Raises CorruptLogError if the bytes are not such a key."""
+    """The transactional id of a key of TRANSACTION_KIND. Raises CorruptLogError if the bytes are not a key of a
+    transactional id."""
     reader = FieldReader(key, 2, "the key of a transaction")
     transactional_id = reader.string(reader.int16())
     reader.end()

@@ -34,7 +34,8 @@ from headrace_core.types import TopicPartition
 EPOCH_MAX = 32_767
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-NO_TIMEOUT_MS = 2_147_483_647  #: Java's ``enable2Pc`` asks for no transaction timeout with this value (KIP-939).
+#: With the timeout NO_TIMEOUT_MS, Java's ``enable2Pc`` asks for a transaction without a timeout (KIP-939).
+NO_TIMEOUT_MS = 2_147_483_647
 #: The first client transaction version in which each end of a transaction increments the producer epoch (KIP-890, part
 #: 2).
 BUMPING_VERSION = 2

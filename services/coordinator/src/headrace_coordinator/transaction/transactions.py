@@ -63,7 +63,7 @@ from .state import (
 
 #: Largest transaction record in bytes; a transaction with more partitions than fit into it is refused.
 RECORD_BYTES_MAX = 512 * 1024
-#: Most transactions that one tick aborts because of their timeout, and most ids that one tick expires.
+#: Maximum number of transactions that one tick aborts because of their timeout, and of ids that one tick expires.
 ABORTS_PER_TICK = 100
 EXPIRIES_PER_TICK = 1_000
 #: Milliseconds until a timed-out transaction is tried again, if its abort needed a new producer id and none was

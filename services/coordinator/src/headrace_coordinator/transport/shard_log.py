@@ -50,8 +50,8 @@ _TRY_AGAIN = frozenset(
 )
 #: Seconds to wait for a leader's answer after the metadata names another leader, because the old leader may be frozen.
 _MOVED_S = 0.5
-_TURN_RECORDS = 500  #: Most records that are passed on before the event loop runs other tasks.
-#: After this many seconds without progress a replay is given up, because the log's end may have been truncated.
+_TURN_RECORDS = 500  #: Maximum number of records that are passed on before the event loop runs other tasks.
+#: A replay without progress for _STUCK_S is given up, because the log's end may have been truncated.
 _STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
 
