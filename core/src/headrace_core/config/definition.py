@@ -77,7 +77,7 @@ class ConfigKey:
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
-    #: For a topic's key: the broker's key whose value applies to topics that do not set their own.
+    #: Of a topic key: the broker key whose value applies to topics that do not set the topic key.
     server_key: str | None = None
 
     @property

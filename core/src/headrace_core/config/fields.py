@@ -22,7 +22,7 @@ _KEY, _CONVERT = "config key", "conversion"
 def from_key(keys: ConfigDef, name: str, convert: Callable[[Any], Any] | None = None) -> Any:
     """Declare a dataclass field that takes its value and its default from the configuration key ``name``.
 
-    ``convert`` turns the key's value into the field's, such as minutes into milliseconds.
+    ``convert`` converts the key's value to the field's value, such as minutes to milliseconds.
     """
     default = keys.keys[name].default
     return dataclasses.field(

@@ -1,8 +1,8 @@
 """Configuration keys of a topic, and the server keys that set their defaults (Kafka's ServerTopicConfigSynonyms).
 
 The controller validates topic configurations with ``TOPIC``, and the SDK shows these keys; ``log.config.LogConfig`` has
-the settings that apply to a log. Names, defaults and ranges are Kafka's (4.x); only ``log.flush`` is Headrace's. A key
-that is not implemented is accepted, stored and described, with a note that says so.
+the settings that apply to a log. Names, defaults and ranges are those of Kafka 4.x; only the key ``log.flush`` is new
+in Headrace. A key that is not implemented is accepted, stored and described, with a note that says so.
 
 ``server_key`` is the broker's key with the default for topics that do not set a topic key, such as ``log.retention.ms``
 for ``retention.ms``.
@@ -317,7 +317,7 @@ _KEYS = (
     ),
 )
 
-#: Values with which a topic loses records only by DeleteRecords. Add the key of every new retention rule.
+#: Values with which a topic loses records only by DeleteRecords. A new retention rule must add its key to this table.
 KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 
 #: For each topic key: the server key that sets its default.

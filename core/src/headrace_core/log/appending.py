@@ -71,7 +71,7 @@ class AppendInfo(NamedTuple):
     size: int  #: Bytes written.
     log_start_offset: int
     max_timestamp_ms: int
-    #: Whether the append was a retry of batches that the log already has at these offsets, so no batch was appended.
+    #: Whether no batch was appended, because the log already has the batches at these offsets (a retry).
     is_duplicate: bool = False
 
 

@@ -59,7 +59,7 @@ class LogConfig:
     max_compaction_lag_ms: int = from_key(TOPIC, "max.compaction.lag.ms")
     delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")  #: How long tombstones stay in a compacted log.
     #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail. The metadata log
-    #: needs this, because a voter must not lose records that it acknowledged.
+    #: sets this to True, because a voter must not lose records that it acknowledged.
     refuse_whole_tail: bool = False
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class LogConfig:
         broker_defaults: Mapping[str, Any] | None = None,
         flush_interval_ms: int = DEFAULT_FLUSH_INTERVAL_MS,
     ) -> LogConfig:
-        """Derive the log's settings from a topic's.
+        """Derive a log's settings from its topic's configuration.
 
         ``given``: the keys that the topic sets; ``broker_defaults``: the broker's defaults for other topic keys (its
         ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's ``log.flush.interval.ms``,

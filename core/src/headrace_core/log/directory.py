@@ -207,8 +207,9 @@ class LogDirectory:
             elif match := PARTITION_DIRECTORY.match(name):
                 found[TopicPartition(match[1], int(match[2]))] = path
         if log_starts is None and not found:
-            # Write the log start checkpoint even without logs, so that a missing file means from now on that it was
-            # lost. Without a checkpoint, a log starts at its first epoch, which is wrong for a copy of a compacted log.
+            # Write the checkpoint of log starts even without logs, so that a missing checkpoint shows later that it was
+            # lost. Without the checkpoint, a log would start at its first epoch, which is wrong for a copy of a
+            # compacted log.
             with _full_disk_left_out(self.root):
                 self._write(LOG_STARTS, self._log_starts)
                 self._knows_log_starts = True
@@ -586,7 +587,7 @@ class LogDirectory:
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Checkpoint the given high watermarks. Partitions that are not given keep their entries; partitions without a
-        log lose theirs."""
+        log lose their entries."""
         held = {partition: offset for partition, offset in offsets.items() if partition in self.logs}
         merged = {**self._high_watermarks, **held}
         if merged != self._high_watermarks or HIGH_WATERMARKS in self._unwritten:

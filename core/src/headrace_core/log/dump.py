@@ -473,8 +473,8 @@ def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[Batc
 def check_time_index(
     path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None
 ) -> Iterator[Problem]:
-    """Check a time index against its segment's batches: no batch before the batch of an entry has a timestamp as large
-    as the entry's."""
+    """Check a time index against its segment's batches: an entry's timestamp is larger than all timestamps in the
+    batches before the entry's batch."""
     ends = [meta.last_offset for meta in batches or ()]
     latest = list(accumulate((meta.max_timestamp_ms for meta in batches or ()), max))
     before = (-1, -1)
@@ -514,7 +514,8 @@ def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] |
         if any(meta.max_timestamp_ms >= 0 for meta in batches):
             return batches
         # Read the timestamps from the headers, because all batches are empty (compaction kept only their headers) and
-        # ``scan`` ignores the time of an empty batch. The time index still has an entry, as in every sealed segment.
+        # ``scan`` ignores the time of an empty batch. The time index of a sealed segment has an entry even if all
+        # batches are empty.
         places = [0, *accumulate(meta.size for meta in batches)]
         headers = [read_header(log.pread(HEADER_BYTES, position)) for position in places[:-1]]
         return [

@@ -66,8 +66,8 @@ class _IndexFile:
         self._entry_bytes = entry_bytes
         self._size = 0
         self._pending: bytearray | None = None
-        #: Whether the file changed since its last sync by this process. Earlier processes synced their changes, or the
-        #: start rebuilds the index.
+        #: Whether the file changed since its last sync by this process. Earlier processes synced their changes;
+        #: otherwise the start rebuilds the index.
         self._unsynced = False
         self._syncing: File | None = None
 

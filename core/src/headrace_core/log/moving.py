@@ -22,9 +22,9 @@ a log *with* a marker, the target directory decides:
 
 To undo a move, remove the marker, durably, before the future.
 
-Synchronous. All calls are blocking. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish`` and
-``commit`` together are one action of the source's ``DirectoryWriter``. OSError means that the source directory's disk
-failed, TargetFailedError that the target directory's disk failed.
+Synchronous. All functions of this module block. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish``
+and ``commit`` together are one action of the source's ``DirectoryWriter``. OSError means that the source directory's
+disk failed, TargetFailedError that the target directory's disk failed.
 """
 
 from __future__ import annotations
@@ -316,8 +316,8 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def finish(self) -> None:
-        """Seal the source's active segment, and make the copy complete and durable. No append may follow. Raises the
-        errors of ``catch_up``."""
+        """Seal the source's active segment, and make the copy complete and durable. The source must get no appends
+        after this. Raises the errors of ``catch_up``."""
         self._check_not_cut()
         self.log.roll()
         self._copy_all()

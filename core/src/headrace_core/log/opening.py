@@ -104,8 +104,9 @@ class _Opening:
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
         """Drop an empty last segment if the segment before it has records at or above the empty segment's base offset.
-        Then a roll failed (no space, no descriptor), the log continued in the old segment, and a crash brought the new
-        file's name back. Such a segment would hide records that were acknowledged since."""
+        An empty segment like this remains when a roll failed (no space, no descriptor), the log continued in the old
+        segment, and a crash brought the new file's name back. The empty segment would hide records that were
+        acknowledged since."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
             self.notes.append(f"{empty.path}: empty, and the segment before it continues beyond its offset: removed")
@@ -236,7 +237,7 @@ def open_segments(
     clean: bool,
     meter: OpeningMeter | None,
 ) -> Opened:
-    """See ``PartitionLog.open``."""
+    """Open the segments of a log; the arguments are those of ``PartitionLog.open``."""
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
     opening = _Opening(fs, directory, config, now_ms, recovery_point, meter)
     segments = opening.attach_all(opening.list_after_swaps(), log_start_offset)

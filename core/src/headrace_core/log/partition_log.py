@@ -113,7 +113,7 @@ class PartitionLog(LogReader):
         self._rng = rng
         self._roll_jitter_ms = self._draw_jitter()
         self.topic_id = topic_id
-        self.flushed_end = log_end_offset  #: All records below this offset are durable.
+        self.flushed_end = log_end_offset  #: Offset below which all records are durable.
         self._rolled_ms = -1  #: Time of the log's last roll; -1: no roll since the log was opened.
 
     @classmethod
@@ -193,8 +193,8 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # Without any entry epochs are not checked: the log was cut at its start, and the epochs of the batches below
-        # the start are unknown.
+        # Without any entry, epochs are not checked: the log was cut at its start, and the epochs of batches below the
+        # start are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:

@@ -88,7 +88,7 @@ class Check(enum.Enum):
     NEXT = "next"  #: Append it.
     #: The log already has this batch: respond with the offset of that batch, and append no records.
     DUPLICATE = "duplicate"
-    OUT_OF_ORDER = "out of order"  #: A batch before this one is missing.
+    OUT_OF_ORDER = "out of order"  #: The log lacks the producer's batch before this batch.
     FENCED = "fenced"  #: A producer with the same id and a newer epoch exists.
 
 
@@ -116,8 +116,8 @@ class ProducerEntry:
     last_timestamp_ms: int = -1  #: Timestamp of the producer's last batch or marker.
     #: Start of the producer's open transaction; None when no transaction is open.
     transaction_first_offset: int | None = None
-    #: The entry's bytes in the last snapshot; None if the entry changed since then. Each roll writes the whole table,
-    #: of which few entries have changed, even with a million producers.
+    #: The entry's bytes in the last snapshot; None if the entry changed since then. Keeping the bytes makes a roll
+    #: cheaper, because a roll writes the whole table (up to a million producers) and few entries have changed.
     packed: bytes | None = field(default=None, compare=False, repr=False)
     #: Whether the log has recent batches of the producer that ``batches`` lacks, because a snapshot holds only the last
     #: batch.
@@ -171,7 +171,8 @@ class ProducerTable:
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
-        self.next_offset = next_offset  #: The table holds the state for all records before this offset.
+        #: End offset of the table: the table has the state after all records before this offset.
+        self.next_offset = next_offset
         self.local_ms = 0.0  #: Local time that the next updates record, in milliseconds of a monotonic clock.
 
     def __len__(self) -> int:

@@ -309,7 +309,7 @@ class LogReader:
         """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch reaches to
         ``offset``, and all batches end below ``next_offset``. Returns False when there is a gap before
         ``next_offset``."""
-        # Look up the epochs after the read of the bytes, so that the epoch of each batch is known.
+        # Get the epoch entries only now: the entries were written before the batches that were just read.
         entries = self.known_epochs()
         verdict = check_slice(records, offset, next_offset, entries)
         if verdict == SLICE_EXACT:
@@ -350,8 +350,8 @@ class LogReader:
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
-        # Take the places first, as in _read: after a cut during this search, positions are stored in the discarded
-        # places.
+        # Get the cache of batch positions before all else: if the log is cut during this search, new positions go into
+        # the discarded cache.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
@@ -382,8 +382,8 @@ class LogReader:
         return self._twice(lambda: self._offset_of_max_timestamp(up_to))
 
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
-        # Take the places first, as in _read: after a cut during this search, positions are stored in the discarded
-        # places.
+        # Get the cache of batch positions before all else: if the log is cut during this search, new positions go into
+        # the discarded cache.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
@@ -415,8 +415,8 @@ class LogReader:
             found = self._first_record(segment, following, segment.find(offset), -negative_ms)
             if found is not None:
                 return found
-            # No record has the timestamp: compaction may leave only a batch's header, which keeps the time of removed
-            # records.
+            # No record has the timestamp, because compaction has left only the batch's header, which keeps the
+            # timestamp of removed records.
             if not is_exact and (largest := look_at_all(number)).timestamp_ms >= 0:
                 heapq.heappush(candidates, (-largest.timestamp_ms, number, largest.offset, True))
         return None

@@ -101,14 +101,15 @@ class LogSegment:
         #: The segment's largest timestamp, and the last offset of the batch that has it; None: not looked up yet.
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
         #: Max timestamp of the segment's first batch, for segment.ms as in Kafka; None while the segment is empty or
-        #: the timestamp not looked up.
+        #: the timestamp is not looked up yet.
         self.first_timestamp_ms: int | None = None
         self.created_ms = 0
         #: Fault of the index files; None if no fault was found or the files were rebuilt.
         self.index_fault: str | None = None
         #: (segment's size, offset after its last batch at this size); None: not looked up.
         self._end: tuple[int, int] | None = None
-        #: Whether the time index is known to match the log; always true unless the index was loaded from its file.
+        #: Whether the time index is known to match the log; True unless the index was loaded from its file and not
+        #: checked.
         self._times_checked = True
         #: Whether the segment was written or truncated since it was opened, or since its indexes were last completed.
         self._is_changed = False
@@ -133,8 +134,8 @@ class LogSegment:
     ) -> LogSegment:
         """Create an empty segment; the file names are durable once the caller has synced the directory. After an
         OSError no file of the segment is left. ``file``: path of an existing empty file that is renamed to the
-        segment's log file, for a log that must get this segment. A lack of room or of descriptors for the index files
-        is then ignored, and the next start creates the index files."""
+        segment's log file, for a log that must get this segment. With ``file``, a lack of room or of descriptors for
+        the index files is ignored, and the next start creates the index files."""
         if file is not None:
             fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)

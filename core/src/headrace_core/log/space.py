@@ -25,15 +25,15 @@ from .files import FileSystem
 
 #: While fewer bytes than this are free above the reserve, the disk is measured often, and no blocks are reserved ahead.
 NEAR_BYTES = 256 * 1024 * 1024
-RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by this.
+RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by this number.
 #: Free bytes above the reserve that end a shortage; at most the part of the disk that RESERVE_PART_MAX gives.
 RESUME_BYTES = 64 * 1024 * 1024
 #: Minimal duration of the first shortage in ms, and the upper limit of this duration. A shortage that begins soon after
 #: the last shortage ended (within twice that shortage's minimal duration) has twice the minimal duration.
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: The next measurement comes after one part in this number of the free room was written; other programs write to the
-#: disk, too.
+#: With much room, the disk is measured again after the room divided by this number was written; other programs write to
+#: the disk, too.
 _PART_WRITTEN = 8
 
 
@@ -80,7 +80,7 @@ class SpaceGauge:
         self._remeasure_below = 0
         self._measured_ms = -_MEASURE_INTERVAL_MS
         self._was_refused = False
-        self.is_short = False  #: Whether a shortage lasts; see the module's docstring.
+        self.is_short = False  #: Whether the directory has a shortage of space; see the module's docstring.
         self._shortage_first_ms = self._shortage_ms = shortage_first_ms
         self._shortage_until_ms = 0.0
         self._shortage_ended_ms = float("-inf")

@@ -19,7 +19,7 @@ from .appending import Append
 from .config import LogConfig
 from .partition_log import PartitionLog
 
-#: Number of last flushes whose median is reported, and the smallest number of flushes for a median.
+#: Number of recent flushes whose median is reported, and the smallest number of flushes for a median.
 _GAUGE_DECAY = 0.9
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.

@@ -15,9 +15,9 @@ after a problem where possible. Checks by file:
     partition.metadata, meta.properties, .kafka_cleanshutdown      their checksums and values
     the checkpoints of a log directory      their checksums; each offset within its log
 
-Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum (Kafka's) is accepted.
-Faults that the next start repairs without loss (``judge`` in recovery.py) are reported as a ``Note``: a torn tail above
-the recovery point, and other traces of a crash.
+Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum, as Kafka writes it, is
+accepted. Faults that the next start repairs without loss (``judge`` in recovery.py) are reported as a ``Note``: a torn
+tail above the recovery point, and other traces of a crash.
 """
 
 from __future__ import annotations

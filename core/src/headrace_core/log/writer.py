@@ -485,7 +485,7 @@ class DirectoryWriter:
             if not log.is_closed:
                 log.active.reserves_ahead = not space.is_near
         # With several files, the disk writes one file while the next file is written to the page cache, and the journal
-        # commits the new sizes together. The turn's flushes take half the time.
+        # commits the new sizes together. So the flushes of a turn with several files take half the time.
         outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()

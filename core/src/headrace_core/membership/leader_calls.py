@@ -1,7 +1,7 @@
 """Forward a client's request from a broker or a controller to the leading controller.
 
 When the connection breaks after the request was sent, the outcome is unknown. A change is then not sent again: a
-repeated creation would report that the topic already exists. (Kafka's brokers send it again.) The error
+repeated creation would report that the topic already exists. (Kafka's brokers repeat such a request.) The error
 REQUEST_TIMED_OUT tells the caller to check before a retry. Reads are repeated. A controller that freezes during the
 request is treated in the same way: once another controller is known to lead, the response is awaited for one more
 second.

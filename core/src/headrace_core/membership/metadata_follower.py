@@ -63,7 +63,8 @@ from .image_store import ImageStore, LoadedImage
 
 logger = logging.getLogger("headrace.metadata")
 
-#: Called with each new image, in order; the next image is read after the call has returned. ``delta`` may be empty.
+#: Called with each new image, in order; the next image is read after the call has returned. The delta may have no
+#: changes.
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
 #: Interval of ReadIndex requests for the image's age, the pause after a request without a response, and a request's
@@ -79,7 +80,7 @@ _SILENCE_S = 2.0
 #: Time without barriers and records after which a controller may be cut off from the leader, so the follower tries
 #: another controller. (An idle image is up to two seconds old, and an election takes one to two seconds.)
 _UNCONFIRMED_S = 5.0
-_WORKED_MS = 1_000  #: A connection that lasted longer than this counts as successful.
+_WORKED_MS = 1_000  #: A connection that lasted longer than this time counts as successful.
 #: Defaults of Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000

@@ -112,7 +112,8 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
 
 
 def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
-    """Encode the first entry of a new leader. Of the granted votes, the entry names only the leader's own vote."""
+    """Encode the first entry of a new leader. Of the granted votes, the entry names only the vote of the leader
+    itself."""
     granting = [(node_id, directory_id) for node_id, directory_id in voters if node_id == leader_id]
     value = struct.pack(">hi", 0, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
     return ControlRecord(ControlType.LEADER_CHANGE, value)

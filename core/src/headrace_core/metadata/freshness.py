@@ -60,7 +60,8 @@ class Freshness:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # Of two confirmations with the same offset, keep the younger: a later response may carry an older barrier.
+            # Of two confirmations with the same offset, keep the younger one: a later response may carry an older
+            # barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:
             self._waiting.append((offset, began_ms))

@@ -77,8 +77,8 @@ NO_THROTTLE = Throttle()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """See the module. ``reassigning``: partitions with a reassignment in progress, whose replicas are in the
-    partition's ``adding`` and ``removing``. ``queued``: reassignments that wait."""
+    """The ledger, as the module's docstring describes it. ``reassigning``: partitions with a reassignment in progress,
+    whose replicas are in the partition's ``adding`` and ``removing``. ``queued``: reassignments that wait."""
 
     next_producer_id: int = 0
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)

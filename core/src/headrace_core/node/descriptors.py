@@ -21,7 +21,7 @@ RESERVE = 16  #: Number of descriptors held in reserve, which are closed in a sh
 #: Number of descriptors kept free of log files and clients' connections: for other nodes, listeners, pollers,
 #: libraries.
 OWN = 128
-CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts regardless of free descriptors.
+CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts even if few descriptors are free.
 
 
 def connections_with_room(wanted: int, files: int, limit: int | None = None) -> int:

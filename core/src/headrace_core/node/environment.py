@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables with the prefix that are no configuration keys, because other programs in a container read them: clients'
-#: servers and profiles, the cluster directory of `headrace up`, the pure-Python codec, stack traces.
+#: Variables with the prefix HEADRACE_ that are no configuration keys, because other programs in a container read these
+#: variables: clients' servers and profiles, the cluster directory of `headrace up`, the pure-Python codec, stack
+#: traces.
 NOT_KEYS = frozenset(
     {
         "HEADRACE_BOOTSTRAP_SERVERS",

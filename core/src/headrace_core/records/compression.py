@@ -20,7 +20,8 @@ _INT = struct.Struct(">i")
 #: Size of the first output step when the decompressed size is unknown; each further step doubles the size.
 _STEP_BYTES = 64 * 1024
 
-# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. Blocks follow, each after its length.
+# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. Blocks follow the header, each after
+# its length.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024

@@ -38,7 +38,8 @@ class ChannelPurpose(enum.StrEnum):
 
 
 #: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so when a machine fails, unacknowledged heartbeats
-#: end its connections after this time. Each of these channels has a separate connection, which closes with the channel.
+#: end its connections after this time. Each channel between peers has a separate connection, which closes with the
+#: channel.
 _PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
 
 #: Options for connections with little traffic. To size its flow-control window, gRPC measures bandwidth times delay

@@ -169,7 +169,7 @@ class Duplex(Generic[Request, Response]):
         return result
 
     def _note_status(self, call: grpc.aio.Call) -> None:
-        """Record the status of a call that is over; gRPC's coroutines return at once then."""
+        """Record the status of a call that is over. gRPC's status coroutines do not wait any more at that point."""
         self.ended = True
         self._status = grpc.aio.AioRpcError(
             _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())

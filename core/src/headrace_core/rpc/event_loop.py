@@ -1,7 +1,7 @@
 """The event loop of Headrace's threads: uvloop's (libuv) where available, else asyncio's.
 
 Measured with one record in flight at three replicas, everything flushed: 16 % less from send to receive and 18 % less
-CPU on the nodes (docs/performance/replicas.md). A user's own loop is never changed.
+CPU on the nodes (docs/performance/replicas.md). An event loop of the user's program is never changed.
 
 uvloop differs from asyncio in two ways: timers have whole milliseconds, and ``loop.time()`` is the time at which the
 loop's present pass began. So code sets no timer below a millisecond, and measures no durations with the loop's clock.

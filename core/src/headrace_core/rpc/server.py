@@ -33,9 +33,9 @@ UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
 #: Bytes that a message may have above its limit before gRPC refuses it, so that a small excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
-#: Limit of the connections of one listener (max.connections), and of the calls on one connection. The limit is lower on
-#: listeners for clients, because gRPC passes on up to twice as many calls of a client that constantly begins and resets
-#: calls.
+#: Limit of the connections of one listener (max.connections), and of the calls on one connection. The limit of calls is
+#: lower on listeners for clients, because gRPC passes on up to twice as many calls of a client that constantly begins
+#: and resets calls.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100
@@ -237,8 +237,8 @@ class Listener:
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
                 # Also ping connections without calls. gRPC's poller misses a reset that arrives together with data, and
-                # only a later write detects the reset. A machine that failed sends no reset at all. Without pings, such
-                # a connection would keep its descriptor.
+                # only a later write detects the reset. A machine that failed sends no reset at all. Without pings, a
+                # dead connection would keep its descriptor.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

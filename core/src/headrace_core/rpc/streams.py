@@ -1,4 +1,4 @@
-"""The server's side of a stream: one task reads, one task writes, and the call's own task only waits.
+"""The server's side of a stream: one task reads, one task writes, and the task that runs the handler only waits.
 
 ``ServerStream`` is a bidirectional call. ``ServerPush`` is a call with a response stream, to which only the server
 writes.

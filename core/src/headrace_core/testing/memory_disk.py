@@ -26,8 +26,8 @@ class Loss(enum.Enum):
     NONE = "none"  #: No change is lost, because only the process was killed.
     #: The first few changes of each file and directory reached the disk, the last of these perhaps in part.
     PREFIX = "prefix"
-    #: Each block reached the disk or not, independently. Missing blocks of a file that grew read as zeros. Names behave
-    #: as with PREFIX.
+    #: Each block reached the disk or not, independently. Missing blocks of a file that grew read as zeros. Names
+    #: survive as with PREFIX.
     BLOCKS = "blocks"
 
 

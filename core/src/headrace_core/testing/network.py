@@ -57,8 +57,8 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._cuts: set[tuple[Address, Address]] = set()
         #: Time at which each link's last message arrives; the link's next message does not arrive earlier.
         self._last_ms: dict[tuple[Address, Address], float] = {}
-        #: Number of each link's present connection. A message carries this number, so that a cut loses messages in
-        #: flight.
+        #: For each link, a number that grows with each new connection. A message carries the number, so that a cut
+        #: loses messages in flight.
         self._lives: dict[tuple[Address, Address], int] = {}
         self._past: deque[tuple[Address, Address, Message]] = deque(maxlen=REMEMBERED)
 

@@ -416,7 +416,7 @@ class _Undoing:
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
                     self._undo_lost(self._now(path, number), entry, self._lost[number])
                 case _Write(file=file) | _Cut(file=file) if number in self._unsynced.get(file, ()):
-                    # Find the file by its present name: a rename may already be undone or not.
+                    # Find the file by its present name, because a rename of the file may already be undone.
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
                     self._undo_bytes(self._now(path, number), entry)
                 case _Made(path) if number in self._undone_names:

@@ -1,8 +1,8 @@
 """A TCP proxy between real processes, with which tests break connections.
 
-Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own. So every connection passes through
-the proxy, which knows the connection's opener (by ``identify``) and its target. Between any two names, in either
-direction, a test may
+Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own addresses. So every connection passes
+through the proxy, which knows the connection's opener (by ``identify``) and its target. Between any two names, in
+either direction, a test may
 
     cut         nothing gets through, without notice: sent bytes are lost to the connection, which stays open, and
                 new connections are accepted and stay silent. A ``heal`` resets cut connections: TCP would have given up

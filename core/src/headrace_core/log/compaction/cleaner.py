@@ -130,12 +130,12 @@ class _Round:
         self._marker_epochs = {
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
-        #: Read the count of truncations before the segments: a truncation after that may cut a segment that is then
-        #: filled again.
+        #: Count of truncations, read before the list of segments: a later truncation may cut a segment, which appends
+        #: then fill again.
         self._cuts = log.cuts
         self._segments = log.segments
-        #: Sealed segments that the log must still have, unchanged; segments that were swapped already are removed from
-        #: this set.
+        #: Sealed segments that the log must still have, unchanged. Segments that this cleaning has already swapped are
+        #: removed from the set.
         self._expected = set(self._segments[:-1])
         self._aborted: list[AbortedTransaction] = []
         self._bytes_read = self._bytes_written = self._segments_after = 0

@@ -13,7 +13,7 @@ import enum
 from ...config import LONG_MAX
 from ...records import BatchHeader
 
-HORIZON_BIT = 0x40  #: Bit 6 of a batch's attributes: its base timestamp is a delete horizon.
+HORIZON_BIT = 0x40  #: Bit 6 of a batch's attributes: the batch's base timestamp is a delete horizon.
 
 #: Control type of a batch that is no control batch; ``ABORT`` and ``COMMIT`` are the types of control batches.
 NO_CONTROL_TYPE = -1
