@@ -15,7 +15,7 @@ crash cannot separate them, and 5,000 partitions need no second file, fsync or r
   space and drops trailing space. A file without entries has no checksum: ``0\\n0\\n`` has no other form;
 * ``meta.properties``: a comment, the last line;
 * ``partition.metadata``: a third line; Kafka reads two;
-* ``.kafka_cleanshutdown``: the last field of its JSON; Kafka ignores unknown fields.
+* ``.kafka_cleanshutdown``: the last field of the file's JSON; Kafka ignores unknown fields.
 
 A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged:
 its name is logged and loading it returns None. The caller then assumes the safe value (offset 0, an unclean stop) or
@@ -62,12 +62,12 @@ logger = logging.getLogger(__name__)
 
 
 def encode_id(value: uuid.UUID) -> str:
-    """An id as Kafka prints it: 22 characters of URL-safe base64."""
+    """Format an id as Kafka prints it: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def decode_id(text: str) -> uuid.UUID:
-    """Inverse of ``encode_id``; ValueError for other text."""
+    """Parse the text of ``encode_id``; ValueError for any other text."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 

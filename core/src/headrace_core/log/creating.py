@@ -10,7 +10,7 @@ are forced at the same time in one commit of its journal. The order is the same 
     4   the logs exist
 
 A crash before step 4 leaves directories that are not published. A directory with the topic's id is a log like any
-other; a directory without it gets the id when the log is created again.
+other; a directory without the id gets it when the log is created again.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove epochs that start at or after ``end_offset``, the log's new end. If the file cannot be written for
-        lack of room or descriptors, it is written before the next batch. A crash before that does no harm, because
-        opening the log also cuts the epochs at the log's end."""
+        lack of room or descriptors, it is written before the next batch. A crash before that write does no harm,
+        because opening the log also cuts the epochs at the log's end."""
         entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
         try:
             self.replace(entries)
@@ -128,8 +128,8 @@ class LeaderEpochs:
             self.entries, self._is_behind = entries, True
 
     def catch_up(self) -> None:
-        """Write a file that is behind. Called before each append: the file must not keep epochs that were cut off the
-        log."""
+        """Write the checkpoint file if it is out of date. Called before each append: the file must not keep epochs that
+        were cut off the log."""
         if self._is_behind:
             self.replace(self.entries)
 

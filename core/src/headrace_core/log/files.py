@@ -1,10 +1,10 @@
-"""The file system as an argument: the interface that the log needs, and the real one.
+"""The file system that the log gets as an argument: the interface, and the implementation for the real disk.
 
 The log never calls ``os`` itself. The log's ``FileSystem`` is the machine's (``RealFileSystem``) or a simulated file
 system (``headrace_core.testing.crashing_fs``). The simulated file system is in memory and can crash, lose unsynced
 bytes, tear writes and fail on demand, so crash tests run the production code.
 
-Two rules of POSIX shape the interface:
+The interface follows two rules of POSIX:
 
 * bytes are durable after ``File.sync`` (fdatasync), not after a write;
 * a *name* (created, renamed, unlinked) is durable after ``sync_directory`` of the directory that holds it.
@@ -104,13 +104,13 @@ class FileSystem(Protocol):
         """Set a file's modification time; used for a file that replaces an older file."""
 
     def exists(self, path: str) -> bool:
-        """Is there a file or directory of this name?"""
+        """Whether a file or directory exists at this path."""
 
     def is_directory(self, path: str) -> bool:
-        """Is there a directory of this name?"""
+        """Whether a directory exists at this path."""
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
         """Create one directory; FileExistsError when the directory exists."""

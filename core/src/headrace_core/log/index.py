@@ -1,4 +1,4 @@
-"""The two sparse indexes of a segment, in Kafka's bytes.
+"""The two sparse indexes of a segment, in Kafka's file format.
 
     .index      relative offset u32, position u32     (8 bytes)
     .timeindex  timestamp i64, relative offset u32    (12 bytes)
@@ -8,8 +8,8 @@ All fields are big-endian; offsets are relative to the segment's base offset. Th
 * an offset entry is (last offset of a batch, position where that batch starts), one for about every
   ``index.interval.bytes`` of log. ``entry_below(offset)`` gives a place at or before the batch that holds the offset;
 * a time entry is (largest timestamp so far, last offset of the batch that has it), written along with an offset entry
-  and once more when the segment is sealed, only while the timestamp grows. So a sealed segment's last entry is its
-  largest timestamp.
+  and once more when the segment is sealed, only while the timestamp grows. So the last time entry of a sealed segment
+  has the segment's largest timestamp.
 
 In memory, entries are in compact arrays that only grow while the segment is written, so other threads may search an
 index at any time. Entries are written to the file in groups: an index can be rebuilt from the log, so no record is lost

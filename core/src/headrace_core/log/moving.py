@@ -7,10 +7,10 @@
     orders-0/moved-to            orders-0/                           4  the rename, durable: the COMMIT
     orders-0.<...>-delete/       orders-0/                           5  appends continue in the target
 
-Two disks cannot change at once, so a start after a crash must find out which of two directories is the log, even with
-only one of them present. The marker names the target directory and the future's name, and is durable before the rename.
-A log directory's log *without* a marker is the partition's log; a future in the target is then an unfinished copy. For
-a log *with* a marker, the target directory decides:
+Two disks cannot change in one step. So a start after a crash must find out which of two directories holds the log, even
+if only one of the directories is present. The marker names the target directory and the future's name, and is durable
+before the rename. A log *without* a marker is the partition's log; a future in the target directory is then an
+unfinished copy. For a log *with* a marker, the target directory decides:
 
     the target has               then the marked one is
     -------------------------    --------------------------------------------------------------------
@@ -20,7 +20,7 @@ a log *with* a marker, the target directory decides:
     directory has the log        left over by an older move: deleted
     neither, or is offline       unknown: offline until the directory is back, or a person decides
 
-To undo a move, remove the marker, durably, before the future.
+To undo a move, remove the marker durably before you remove the future.
 
 Synchronous. All functions of this module block. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish``
 and ``commit`` together are one action of the source's ``DirectoryWriter``. OSError means that the source directory's

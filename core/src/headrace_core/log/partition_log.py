@@ -12,7 +12,7 @@ segments become visible only when complete. A reader that holds a segment keeps 
 deletion.
 
 Appends to the same segment become one write (``Write``). Each append succeeds as a whole or is refused; a refused
-append does not stop the others.
+append does not stop other appends.
 """
 
 from __future__ import annotations
@@ -594,7 +594,7 @@ class PartitionLog(LogReader):
 
     def _next_segment_file(self) -> str:
         """Create the empty file of a segment that will replace other segments; returns the file's path. The file is
-        created before the others are deleted, so that on a full disk the log keeps its segments."""
+        created before other segments are deleted, so that on a full disk the log keeps its segments."""
         path = f"{self.directory}/next{LOG_SUFFIX}.tmp"
         self._fs.open(path, write=True, create=True).close()
         return path
@@ -617,9 +617,9 @@ class PartitionLog(LogReader):
 
         After the cut, the log ends at the end of its last batch, as a start after a crash would find. So a cut inside a
         gap that compaction left ends the log at the beginning of the gap. (Only an unclean election cuts compacted
-        records.) The records removed by this cut replaced the compacted ones, so the leader must send these records
-        again. A log whose start is above that end and at or below ``offset`` becomes empty at its start, so no deleted
-        record comes back.
+        records.) The records that the cut removes had replaced the compacted records, so the leader must send the
+        removed records again. A log whose start is above that end and at or below ``offset`` becomes empty at its
+        start, so no deleted record comes back.
 
         Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
         """

@@ -5,9 +5,9 @@ id, then ``appended`` or ``marker_appended``. Opening a log feeds the table with
 the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on this replica, on a monotonic clock. Kafka compares
-the record's timestamp with the wall clock, so it forgets a producer of old events while it writes, and appends its
-retry twice. The snapshot file, whose bytes are Kafka's, does not hold the local time; after a load, the time counts
-from the load.
+the record's timestamp with the wall clock. So Kafka can forget a producer of old events while the producer still
+writes, and then appends a retried batch twice. The snapshot file, whose bytes are Kafka's, does not hold the local
+time; after a load, the time counts from the load.
 
 ``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
 

@@ -1,7 +1,7 @@
 """Replace segments by the cleaned segment made from them, so that a crash leaves either the old segments or the new
 one.
 
-Kafka's names, in an order that closes Kafka's holes (KAFKA-12520):
+The file names are Kafka's. The order of the steps avoids the data loss of KAFKA-12520:
 
     1  <base>.log.cleaned and its indexes are written and forced
     2  the indexes become .swap; directory forced

@@ -143,9 +143,9 @@ class MetadataDelta(msgspec.Struct, frozen=True):
     """Changes between two images.
 
     ``partitions``: new or changed partitions, by topic id. ``removed_topics``: removed topics in their last state, by
-    id; a topic deleted and recreated under its name is in both. ``configs``: resources with any entry set or removed.
-    ``coordinators``: added, changed or removed coordinators. ``shards``: (topic id, partition) of shards with a new
-    owner or epoch, and of shards removed with their topic.
+    id; a topic that was deleted and created again is in both fields, with two ids. ``configs``: resources with any
+    entry set or removed. ``coordinators``: added, changed or removed coordinators. ``shards``: (topic id, partition) of
+    shards with a new owner or epoch, and of shards removed with their topic.
     """
 
     from_offset: int

@@ -334,7 +334,7 @@ def validate_batches(
 ) -> list[BatchHeader]:
     """Check a producer's batches as a broker must before it appends them; returns the batches' headers, in order.
 
-    Demanded are: whole batches back to back with correct CRCs; offset deltas exactly 0..n-1, n > 0; every record
+    The demands are: whole batches back to back with correct CRCs; offset deltas exactly 0..n-1, n > 0; every record
     well-formed to its last byte and within the limits; create time; no control batch, and no transaction or producer id
     unless allowed. Each returned header has the true max timestamp: ``with_max_timestamps`` corrects the bytes, as
     Kafka's brokers do.
