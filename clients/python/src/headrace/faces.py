@@ -1,8 +1,8 @@
 """The base class of all clients: repr, no copying, and results that may be awaited.
 
 Every method of an asyncio client may be awaited, so users need not know which methods wait. Methods that never wait
-(assign, seek, pause, metrics, ...) take effect when they are called. They return ``Done``, an ``AwaitableSet`` or an
-``AwaitableDict``, so both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
+(assign, seek, pause, metrics, ...) take effect when they are called. Such methods return ``Done``, an ``AwaitableSet``
+or an ``AwaitableDict``, so both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def where(config: dict[str, Any]) -> str:
 
 
 def several(what: str, items: Iterable[object]) -> str:
-    """A text with the first ``items`` and the number of the other ones."""
+    """A text with the first few of ``items``, and the number of the other items."""
     found = [str(item) for item in items]
     more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
     return f"{what} {', '.join(found[:SHOWN_MAX])}{more}"

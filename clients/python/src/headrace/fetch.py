@@ -110,8 +110,8 @@ class RangeReader(Face):
     def arrow_batches(
         self, *, columns: list[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
     ) -> Iterator[pa.RecordBatch]:
-        """Iterate over the ranges as Arrow batches with the Spark source's schema. Each batch has one partition, and
-        comes from about ``max_bytes`` of its log."""
+        """Iterate over the ranges as Arrow batches with the Spark source's schema. Each Arrow batch has records of one
+        partition, from about ``max_bytes`` of its log."""
         from headrace_core.records.arrow import decode_arrow_split
 
         arguments.fetching(0, columns, include_headers, max_bytes)

@@ -105,7 +105,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class MovedPartition:
-    """A partition that a rebalance moved from one member to another one; None: no member owned it before or after.
+    """A partition that a rebalance moved from one member to another; None: no member owned it before or after.
     ``unread_ms``: how long the partition was not read, until its new owner reported that it reads; None: unknown, or
     not yet."""
 

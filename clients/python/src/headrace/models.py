@@ -295,8 +295,8 @@ class QuorumInfo:
 
 @dataclass(frozen=True, slots=True)
 class FeatureInfo:
-    """A feature (KIP-584): the level of the cluster, and the range of levels (inclusive) that the controller which
-    answered supports."""
+    """A feature (KIP-584): the level of the cluster, and the range of levels (inclusive) that the answering controller
+    supports."""
 
     name: str
     finalized_level: int
@@ -338,10 +338,10 @@ class TopicPartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """One replica in a log directory of a broker. ``is_future``: the replica is a copy that will replace the one in
-    another log directory. ``offset_lag``: offsets that its log end is behind the leader, or for a future copy, behind
-    the current replica. ``error``: why the broker does not serve the replica although its directory is online
-    (CorruptLogError: damaged and quarantined), or None."""
+    """One replica in a log directory of a broker. ``is_future``: the replica is a copy that will replace the current
+    replica, which is in another log directory. ``offset_lag``: by how many offsets the replica's log end is behind the
+    leader, or, for a future copy, behind the current replica. ``error``: why the broker does not serve the replica
+    although its directory is online (CorruptLogError: damaged and quarantined), or None."""
 
     topic: str
     partition: int

@@ -10,8 +10,8 @@
 
 ``headrace``: one cluster for the whole test run (one per pytest-xdist worker), within the test process, which makes it
 fast. ``headrace_cluster``: a cluster of real processes for one test, which may kill, pause and restart nodes. By
-default both clusters have one broker, one controller and one coordinator. ``headrace_topic``: a topic in the cluster
-``headrace`` that no other test uses.
+default the clusters of both fixtures have one broker, one controller and one coordinator. ``headrace_topic``: a topic
+in the cluster ``headrace`` that no other test uses.
 
 In pytest's configuration:
 
@@ -68,7 +68,7 @@ def headrace(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A running LocalCluster for this test only; the mark's arguments are those of LocalCluster."""
+    """A running LocalCluster for this test only; the mark takes the arguments of LocalCluster."""
     from .local import LocalCluster
 
     arguments = _own_shape(request.config, request.node.get_closest_marker(_MARK))
@@ -99,7 +99,7 @@ def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> It
 
 
 def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any]:
-    """The arguments of LocalCluster for one test: those of pytest's configuration, overridden by the test's mark."""
+    """The arguments of LocalCluster for one test: pytest's configuration, overridden by the test's mark."""
     shape = _shape(config)
     if mark is None:
         return shape

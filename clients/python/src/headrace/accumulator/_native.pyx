@@ -2,9 +2,9 @@
 """The producer's hot path. ``_native.pyi`` has the contract of each method; tests/property has a model of the
 accumulator.
 
-**No lock.** Each atomic step is C code that keeps the GIL: append to a batch, seal it, take it, set an outcome. Such a
-step must run no Python code: no callback, no Python function, no allocation of a garbage-collected object (a collection
-runs finalizers). Otherwise another thread could run in the middle of the step. A step that must allocate a
+**No lock.** Each atomic step is C code that keeps the GIL: append to a batch, seal it, take it, set an outcome. An
+atomic step must run no Python code: no callback, no Python function, no allocation of a garbage-collected object (a
+collection runs finalizers). Otherwise another thread could run in the middle of the step. A step that must allocate a
 garbage-collected object (a new batch, headers) switches the collector off meanwhile.
 """
 

@@ -1,9 +1,9 @@
 """Support for ``concurrent.futures.wait`` and ``as_completed`` with record futures.
 
 Both standard functions lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and unlock
-the future. A record future has no lock: it creates these attributes on demand and drops them afterwards. "Locking" a
-record future only freezes the state that it reports, and never blocks. Unlocking calls the waiters if the state changed
-meanwhile.
+the future. A record future has no lock: it creates ``_condition``, ``_state`` and ``_waiters`` on demand and drops them
+afterwards. "Locking" a record future only freezes the state that it reports, and never blocks. Unlocking calls the
+waiters if the state changed meanwhile.
 """
 
 from __future__ import annotations

@@ -235,8 +235,8 @@ class Admin(Face):
         timeout: float | None = None,
     ) -> None:
         """Raise features to these levels; with ``downgrade`` also lower a level, if no metadata is lost by that. The
-        only feature is ``metadata.version``, the format of the cluster's metadata. Raise its level only after all nodes
-        run a Headrace version that supports the new level.
+        only feature is ``metadata.version``, the format of the cluster's metadata. Raise the level of
+        ``metadata.version`` only after all nodes run a Headrace version that supports the new level.
 
         Raises InvalidUpdateVersionError; its message says what prevents the change.
         """

@@ -50,9 +50,9 @@ class AsyncConsumer(Face):
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration, errors and methods are those of Consumer; methods must be awaited. Methods that never wait (assign,
-    seek, pause, resume, metrics, ...) take effect when they are called; awaiting their result is optional. Network I/O
-    runs on Headrace's I/O thread, so a busy event loop does not delay heartbeats or fetches.
+    Configuration, errors and methods are the same as in Consumer; methods must be awaited. Methods that never wait
+    (assign, seek, pause, resume, metrics, ...) take effect when they are called; awaiting their result is optional.
+    Network I/O runs on Headrace's I/O thread, so a busy event loop does not delay heartbeats or fetches.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -74,8 +74,8 @@ class AsyncConsumer(Face):
         on_revoked: AsyncRebalanced | None = None,
         on_lost: AsyncRebalanced | None = None,
     ) -> Awaitable[None]:
-        """Join the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions, unlike those of
-        Consumer. An empty list of topics means ``unsubscribe``; in that case the call must be awaited."""
+        """Join the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions, unlike the
+        callbacks of Consumer. An empty list of topics means ``unsubscribe``; in that case the call must be awaited."""
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback, may_be_async=True)
         if topics is not None and not isinstance(topics, str):
@@ -175,14 +175,14 @@ class AsyncConsumer(Face):
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Set the positions of these partitions (no argument: all assigned ones) to the log start; the next poll looks
-        it up."""
+        """Set the positions of these partitions (no argument: all assigned partitions) to the log start; the next poll
+        looks up the offset."""
         self._core.reading.seek_to(partitions, "earliest")
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Set the positions of these partitions (no argument: all assigned ones) to the log end; the next poll looks it
-        up."""
+        """Set the positions of these partitions (no argument: all assigned partitions) to the log end; the next poll
+        looks up the offset."""
         self._core.reading.seek_to(partitions, "latest")
         return DONE
 
@@ -381,7 +381,7 @@ class AsyncConsumer(Face):
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
-        """The work runs to its end, even when the caller is cancelled."""
+        """The close runs to its end, even when the caller is cancelled."""
         timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         if self._closing is None or self._closing.done():

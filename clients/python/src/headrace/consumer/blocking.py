@@ -41,8 +41,9 @@ class Consumer(Face):
 
     Pass the configuration as a dict with Kafka's dotted names, or as snake_case keywords. Only one thread at a time may
     use a consumer. A consumer connects at its first call, then fetches records ahead in the background, up to
-    ``fetch.queue.max.bytes``. Its methods raise BootstrapError, UnknownTopicOrPartitionError, OffsetOutOfRangeError and
-    NoOffsetForPartitionError (``auto.offset.reset=none``), CorruptMessageError, SerializationError, ClosedError.
+    ``fetch.queue.max.bytes``. The methods of a consumer raise BootstrapError, UnknownTopicOrPartitionError,
+    OffsetOutOfRangeError and NoOffsetForPartitionError (``auto.offset.reset=none``), CorruptMessageError,
+    SerializationError, ClosedError.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -72,8 +73,8 @@ class Consumer(Face):
         ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with (consumer, partitions), in this thread, during
         poll, iteration, unsubscribe and close. In ``on_revoked`` the consumer still owns the partitions and may commit
         their offsets; in ``on_lost`` (default: the ``on_revoked`` callback) other members may own the partitions.
-        Reading of a partition begins at its committed offset; without one, ``auto.offset.reset`` decides. An empty list
-        of topics means ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError, InvalidArgumentError,
+        Reading of a partition begins at its committed offset; if there is none, ``auto.offset.reset`` decides. An empty
+        list of topics means ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError, InvalidArgumentError,
         IllegalStateError (partitions are assigned with ``assign``).
         """
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
@@ -175,13 +176,13 @@ class Consumer(Face):
         self._core.reading.seek(arguments.partition(partition), offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Set the positions of these partitions (no argument: all assigned ones) to the log start; the next poll looks
-        it up."""
+        """Set the positions of these partitions (no argument: all assigned partitions) to the log start; the next poll
+        looks up the offset."""
         self._core.reading.seek_to(partitions, "earliest")
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Set the positions of these partitions (no argument: all assigned ones) to the log end; the next poll looks it
-        up."""
+        """Set the positions of these partitions (no argument: all assigned partitions) to the log end; the next poll
+        looks up the offset."""
         self._core.reading.seek_to(partitions, "latest")
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:

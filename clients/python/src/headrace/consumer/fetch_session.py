@@ -3,7 +3,7 @@
 Each fetch stream has one session (see fetch.proto): the first request names the partitions, later requests only name
 changes. The client sends the next request before it has processed the last response. While the consumer catches up,
 several requests are in flight, so that the broker reads during the transfer. At the log end only one long poll waits,
-because a second request would end it.
+because a second request would end the first one.
 
 No request is sent when the inbox plus the expected responses would exceed ``fetch.queue.max.bytes``.
 """

@@ -16,7 +16,7 @@ old records. Commits are refused until the caller has learned of the loss (``on_
 the new membership, although other members may have read further. So the I/O thread and the caller's thread each count
 the losses; a commit is valid only if their counts are equal.
 
-A record is auto-committed only after the caller has asked for the next one.
+A record is auto-committed only after the caller has asked for the next record.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Assigned(NamedTuple):
 
 
 class Revoking(NamedTuple):
-    """Partitions to revoke. ``commits`` is False if the caller has interrupted the auto-commit, so that no second one
-    is attempted."""
+    """Partitions to revoke. ``commits`` is False if the caller has interrupted the auto-commit, which is then not
+    attempted again."""
 
     ticket: int
     partitions: list[TopicPartition]
@@ -111,7 +111,7 @@ class Paused(NamedTuple):
 
 Event = Assigned | Revoking | Gone | Trouble
 
-#: A warning is logged after this many seconds without a coordinator, then again at the second interval.
+#: A warning is logged after WAITING_S seconds without a coordinator, then every WAITING_AGAIN_S seconds.
 WAITING_S, WAITING_AGAIN_S = 3.0, 60.0
 
 #: An auto-commit does not wait for a topic that was deleted or created again.

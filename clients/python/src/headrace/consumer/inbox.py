@@ -23,8 +23,8 @@ class Assigned:
 
     The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes slices
     for the old position stale. The I/O thread owns the other fields. While ``position`` is None, the I/O thread looks
-    up an offset by ``reset`` ("earliest", "latest", or None for auto.offset.reset). It stores the offset in ``found``,
-    with the generation of the lookup, because a write to ``position`` could overwrite a seek.
+    up an offset by ``reset`` ("earliest", "latest", or None for auto.offset.reset). The I/O thread stores the offset in
+    ``found``, with the generation of the lookup, because a write to ``position`` could overwrite a seek.
     """
 
     __slots__ = (

@@ -100,8 +100,8 @@ async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If the log lacks them, move the
-    position to the first diverging offset. Raise LogTruncationError instead when auto.offset.reset is "none" or the
+    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If the log lacks these records, move
+    the position to the first diverging offset. Raise LogTruncationError instead when auto.offset.reset is "none" or the
     consumer reads a bounded range."""
     tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.epochs.last
     assert at is not None

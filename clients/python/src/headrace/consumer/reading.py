@@ -32,7 +32,7 @@ Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
 
 
 class Reading:
-    """Partitions, positions and current records of one consumer. It is not thread-safe, like Kafka's consumer."""
+    """Partitions, positions and current records of one consumer. A Reading is not thread-safe."""
 
     def __init__(self, config: dict[str, Any], engine: Engine) -> None:
         self.state = "open"
@@ -244,8 +244,8 @@ class Reading:
     # --- returning records -------------------------------------------------------------------------------------------
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
-        """The next slice to read records from, and its iterator if reading of the slice has begun. Raises the error of
-        a partition in the place of its next slice."""
+        """The next slice to read records from, and its iterator if reading of the slice has begun. If a partition has
+        failed, its error is raised in place of its next slice."""
         while True:
             if self._resumed:
                 item, iterator = self._resumed.popleft()
@@ -368,7 +368,7 @@ class Reading:
         return self._iterator(item, record.offset).take(1)[0]
 
     def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
-        """The records of one slice, until the slice ends or another one becomes current (seek, pause, close)."""
+        """The records of one slice, until the slice ends or is no longer the current slice (seek, pause, close)."""
         if self.plain:
             for record in iterator:
                 yield record

@@ -1,4 +1,4 @@
-"""Connections to nodes: one per address for unary calls, one per stream; unary calls that raise HeadraceError."""
+"""Connections to nodes (one per address for unary calls, one per stream), and unary calls that raise HeadraceError."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Coordinators:
         unreachable or changed are retried until ``deadline``.
 
         ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was
-        lost. That error counts as success (result None).
+        lost. The ``when_repeated`` error counts as success (result None).
         """
         found: dict[str, Any] = dict.fromkeys(group_ids)
         waiting = list(found)

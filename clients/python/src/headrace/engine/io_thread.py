@@ -48,7 +48,7 @@ class Tenant(Protocol):
 
 
 class IoThread:
-    """The thread with the event loop; call ``io_thread()`` to get the one of this process."""
+    """The I/O thread with its event loop; ``io_thread()`` returns the I/O thread of this process."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
@@ -91,8 +91,8 @@ class IoThread:
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the I/O thread and wait for its result (``timeout`` in seconds). Ctrl-C cancels it.
 
-        Raises IllegalStateError if a callback on the I/O thread calls it; ClosedError when the client is closed during
-        the call.
+        Raises IllegalStateError if a callback on the I/O thread calls this method; ClosedError when the client is
+        closed during the call.
         """
         try:
             refuse_to_wait()
@@ -260,8 +260,8 @@ def interrupted_error() -> ClosedError:
 
 def _grpc_is_alive() -> bool:
     """Whether gRPC has threads: the poller of grpc.aio, which ends with the last gRPC object, or the threads of gRPC's
-    core, which end a moment later. A child that is forked between these two moments would hang in gRPC's half-closed
-    state."""
+    core, which end a moment later. A child that is forked between the end of the poller and the end of gRPC's core
+    would hang, because gRPC is only half closed."""
     if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()):
         return True
     return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())

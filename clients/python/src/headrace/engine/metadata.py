@@ -1,9 +1,9 @@
 """The client's metadata: the brokers, and the leaders of the topics that the client uses.
 
 A snapshot is immutable; the metadata cache replaces it. A broker pushes metadata changes to the client (``watch.py``).
-The client also reads metadata in three cases: they are older than ``metadata.max.age.ms``, a response shows that they
-are wrong, or a topic is used for the first time (only that topic, KIP-526). Metadata requests are serialized: callers
-that arrive during a request share its result.
+The client also reads metadata in three cases: its metadata are older than ``metadata.max.age.ms``, a response shows
+that they are wrong, or a topic is used for the first time (only that topic, KIP-526). Metadata requests are serialized:
+callers that arrive during a request share its result.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class MetadataCache:
 
     def doubt(self) -> None:
         """Read metadata from another node and move the metadata watch, because a broker has been silent for long; the
-        watch may hang at the same broker. The call does nothing within two seconds after another one."""
+        watch may hang at the same broker. The call does nothing if the last one was less than two seconds ago."""
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now

@@ -25,7 +25,7 @@ ISOLATION = {
 
 class EpochEnd(NamedTuple):
     """``leader_epoch``: the log's largest leader epoch that is not above the requested one; ``end_offset``: one past
-    the last record of that epoch. Both are -1 if there is no such epoch.
+    the last record of that epoch. Both fields are -1 if there is no such epoch.
     """
 
     leader_epoch: int

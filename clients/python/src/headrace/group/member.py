@@ -328,15 +328,15 @@ class Member:
 
     @property
     def _still_s(self) -> float:
-        """A longer pause of the process may have hidden a broken connection."""
+        """The longest pause of the process (in seconds) that cannot hide a broken connection."""
         return max(self.grace_s, SHORTEST_STILL_S)
 
     # -- results of events -------------------------------------------------------------------------------------------
 
     def begin(self, ticket: int, now: float) -> Parts:
-        """Record that the consumer is ready to read the assignment ``ticket``. Returns those of its partitions that are
-        still assigned; from now on the member owns them. Returns nothing if the lease has ended: other members may own
-        the partitions, and the coordinator's next response says which ones are assigned."""
+        """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of that
+        assignment which are still assigned; from now on the member owns them. Returns nothing if the lease has ended:
+        other members may own the partitions, and the coordinator's next response says which partitions are assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
         if self._why_over(now):

@@ -24,7 +24,7 @@ logger = logging.getLogger("headrace")
 #: FindCoordinator timeout while the lease depends on the answer, and the interval of these lookups after the
 #: coordinator has lost the shard.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
-#: Until the coordinator has lost the shard: number of lookups per grace period.
+#: Number of shard lookups per grace period, until the coordinator is known to have lost the shard.
 NEWS_IN_GRACE = 6
 #: Timeout of a leave request. A lost leave request is harmless: the coordinator also notices the closed connection.
 LEAVE_S = 3.0
@@ -230,7 +230,7 @@ class Membership:
             self.begins_to_wait()
 
     async def _watch_lease(self) -> None:
-        """Call ``tick`` in time, with or without a connection."""
+        """Call the member's ``tick`` in time, with or without a connection."""
         member = self.member
         while True:
             self._lease_changed.clear()
@@ -239,8 +239,8 @@ class Membership:
             await _wait(self._lease_changed, member.look_at())
 
     async def _watch_shard(self) -> None:
-        """While the member reads without a connection, look up the coordinator of its shard. This task runs beside the
-        one that connects, because connecting may hang."""
+        """While the member reads without a connection, look up the coordinator of its shard. This task is not the task
+        that connects, because connecting may hang."""
         member, is_logged = self.member, False
         while True:
             if not member.needs_news:

@@ -67,8 +67,8 @@ class Producer(Face, NativeProducer):
     def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. Returns one
-        future for all of them.
+        """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. The call
+        returns one future for all records.
 
         ``values`` may be any iterable. All records are serialized and checked before the first one is queued: an error
         names the bad record, and means that no record was sent. Only BufferTimeoutError or ClosedError in the middle of
@@ -161,8 +161,8 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once. It refers to the core only, so that the
-    garbage collector can free the producer."""
+    """The slow path of ``send``, for a record that could not be queued at once. The object refers to the core only, so
+    that the garbage collector can free the producer."""
 
     core: ProducerCore
 

@@ -258,7 +258,7 @@ class ProducerCore:
             self.engine.io.run(self.shut_down(), 10)
 
     async def close_async(self, timeout_s: float | None) -> None:
-        """Close like ``close``, from another event loop."""
+        """Close the producer like ``close``, from another event loop."""
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None

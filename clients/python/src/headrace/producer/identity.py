@@ -1,5 +1,5 @@
-"""A producer's id and epoch. They are requested from any broker: before the first batch, and again after a gap in the
-sequence numbers (KIP-360)."""
+"""A producer's id and epoch. Any broker assigns a producer id and epoch: before the first batch, and again after a gap
+in the sequence numbers (KIP-360)."""
 
 from __future__ import annotations
 

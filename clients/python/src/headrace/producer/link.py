@@ -226,7 +226,7 @@ class BrokerLink:
                     self._answered_by_nobody(request)
             elif self._is_draining:
                 # With acks=0 only the end of the stream shows that the broker has read all requests; cancelling the
-                # stream would drop the unread ones.
+                # stream would drop unread requests.
                 await stream.done_writing()
                 await asyncio.Event().wait()
             else:

@@ -1,13 +1,14 @@
 """The sender: takes batches from the partition queues, sends them, and gives each an outcome. The sender runs on the
 I/O thread.
 
-There is one ``BrokerLink`` per broker. It has one produce stream, with up to ``max.in.flight.requests.per.connection``
+Each broker has one ``BrokerLink``. A link has one produce stream, with up to ``max.in.flight.requests.per.connection``
 requests in flight. A request holds at most one batch of each partition; the batches of a partition are sent in queue
 order.
 
 With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker; otherwise it waits for the
 next response, at most 5 ms. So an idle link has the lowest latency, and a busy link forms larger batches: many small
-requests would overload it (a message costs as much as a million bytes). A full batch is sent without this wait.
+requests would overload it (a message costs as much as a million bytes). A full batch is sent at once, as soon as its
+link may send a request.
 
 **Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
 batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. Then
@@ -16,9 +17,9 @@ all failed batches are retried, oldest first. An idempotent producer gives its b
 be written before the retry of an earlier one, unless max.in.flight.requests.per.connection=1.
 
 **Outcome unknown.** When a stream breaks or a request times out, the batches of the unanswered requests may have been
-written. They are retried within delivery.timeout.ms with the same sequence numbers, by which the broker detects
-duplicates; without idempotence such batches may be written twice. When these retries end without an acknowledgement,
-the error is UnknownOutcomeError.
+written. Such batches are retried within delivery.timeout.ms with the same sequence numbers, by which the broker detects
+duplicates; without idempotence they may be written twice. When the retries of such a batch end without an
+acknowledgement, the error is UnknownOutcomeError.
 
 **Leader changes.** The sender uses a new leader at once, when a broker's refusal names it (KIP-951) or the metadata
 watch reports it; batches that wait for a retry are then sent without a further wait. Otherwise a link or a partition is
@@ -241,8 +242,8 @@ class Sender:
     # --- producer id and numbers -----------------------------------------------------------------------------------
 
     def may_go(self, queue: PartitionQueue, batch: SendBatch, now: float) -> bool:
-        """Whether the next batch of the queue may be sent now. If not, the queue's link is notified when it should
-        check again."""
+        """Whether the next batch of the queue may be sent now. If the batch may not be sent yet, the queue's link is
+        notified when it should check again."""
         notes: QueueNotes = queue.sender
         sequences = notes.sequences
         if sequences is None or batch.done:

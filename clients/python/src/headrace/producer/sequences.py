@@ -2,7 +2,8 @@
 
 A batch gets its number (producer id, epoch, base sequence) at its first attempt. All further attempts use the same
 number, so that the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, the batches
-in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. Then all of them are retried, oldest first.
+in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. Then the failed batch and all refused batches are
+retried, oldest first.
 
     state      batches in flight       left by
     probing    one                     an acknowledgement (flowing)

@@ -1,7 +1,7 @@
 """The measurements behind ``headrace bench``: produce, consume, latency.
 
-* The workloads make random values before the clock starts. They also touch their memory before: a virtual machine
-  needs ten times longer for the first touch of a page than for later ones.
+* The workloads make random values, and touch their memory, before the clock starts: a virtual machine needs ten times
+  longer for the first touch of a page than for later touches.
 * The clock stops when the outcome of the last record is known, not when that record is queued.
 * ``verified`` is the result of a check. A produce run is verified if every record was acknowledged and the end offsets
   grew by the same number. A consume run is verified if all CRCs are valid (check.crcs) and every offset from the

@@ -55,7 +55,7 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Produce random values; the clock stops when the last one is acknowledged.
+    """Produce random values; the clock stops when the last record is acknowledged.
 
     \b
     Examples:

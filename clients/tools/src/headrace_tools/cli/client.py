@@ -1,7 +1,7 @@
 """The common options of client commands (``--bootstrap``, ``--profile``, ``-X``), and the client configuration that
 they give.
 
-The cluster of a command comes from the first of these: ``--bootstrap`` and ``--profile``,
+The address of the cluster comes from the first of these that is set: ``--bootstrap`` and ``--profile``,
 ``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile chosen by ``headrace profile use``, the default
 address. If the default address is a broker of a local cluster, all brokers of that cluster are used (local/finding.py).
 """
@@ -148,7 +148,8 @@ def _choose(context: typer.Context, named: str | None) -> Profile | None:
 
 
 def _outranks(context: typer.Context, one: str, other: str) -> bool:
-    """Whether option ``one`` has precedence: it was typed, or is set in the environment and ``other`` was not typed."""
+    """Whether the option ``one`` has precedence: it was typed, or is set in the environment and ``other`` was not
+    typed."""
     if context.find_root().params.get("profile") is not None or _is_typed(context, other):
         return _is_typed(context, one)
     return is_given(context, one)

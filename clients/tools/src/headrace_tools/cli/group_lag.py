@@ -31,9 +31,9 @@ def readers_of(group: GroupDescription) -> dict[TopicPartition, MemberDescriptio
 
 
 def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """The group as a document of ``-o json``. ``ends``: current log ends from the partition leaders; for a partition
-    without one, the coordinator's last sample is used. The lag is computed from the log end that is shown with it, so
-    the two figures agree."""
+    """The group as a document of ``-o json``. ``ends``: current log ends from the partition leaders; for a missing log
+    end the coordinator's last sample is used. The lag is computed from the log end that is shown with it, so the two
+    figures agree."""
     from ..group_ends import at_ends
 
     error = group.error or lag.error

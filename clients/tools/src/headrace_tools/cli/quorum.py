@@ -207,7 +207,7 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def _max_lag(quorum: QuorumInfo) -> int | None:
-    """The largest lag of a voter; None when the lag of one voter is unknown, for example while it is down."""
+    """The largest lag of a voter; None when the lag of any voter is unknown, for example while it is down."""
     lags = [each.lag for each in quorum.voters]
     return None if None in lags else max((lag for lag in lags if lag is not None), default=None)
 

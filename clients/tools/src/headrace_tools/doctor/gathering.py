@@ -161,8 +161,8 @@ class Gathering:
         return found
 
     def _configs_of(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """Configurations of topics. The request fails as a whole if one topic was deleted after the listing. In that
-        case each half is requested by itself, and a single missing topic is ignored."""
+        """Configurations of topics. The request fails as a whole if one topic was deleted after the listing. Then the
+        two halves of the list are requested separately, and a single missing topic is ignored."""
         try:
             entries = self._client.describe_configs(
                 [ConfigResource("topic", name) for name in names], timeout=self._timeout_s

@@ -61,7 +61,7 @@ def no_cluster(facts: Facts) -> Iterator[Finding]:
 
 @rule("name-not-resolved")
 def name_not_resolved(facts: Facts) -> Iterator[Finding]:
-    """A name in bootstrap.servers, or one that a node advertises, cannot be resolved by DNS on this machine."""
+    """A host name in bootstrap.servers, or an advertised host name, cannot be resolved by DNS on this machine."""
     for tried in facts.bootstrap:
         if tried.trouble is Trouble.NAME:
             yield Finding(

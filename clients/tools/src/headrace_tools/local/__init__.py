@@ -1,7 +1,7 @@
-"""Clusters on this machine: real processes that one line starts, for development and tests.
+"""Clusters of real processes on this machine, started with one line of code, for development and tests.
 
-``LocalCluster`` is the public class (also ``headrace.LocalCluster``). It shares ``directory.ClusterDirectory`` with the
-command ``headrace up``. Names are imported at their first use; no module imported here imports grpc.
+``LocalCluster`` is the public class (also ``headrace.LocalCluster``). LocalCluster and the command ``headrace up`` both
+use ``directory.ClusterDirectory``. Names are imported at their first use; no module imported here imports grpc.
 """
 
 TYPE_CHECKING = False

@@ -42,12 +42,13 @@ class LocalCluster(Face):
 
     ``brokers`` and ``controllers``: number of nodes of each role. With None, an existing cluster in ``data`` keeps its
     numbers; a new cluster gets three brokers and three controllers. The topics of such a cluster have three replicas,
-    and acks=all waits for two of them. ``coordinators``: number of coordinators; with None, a new cluster gets one.
-    Consumer groups need a coordinator. The cheapest cluster has one broker, one controller and ``coordinators=0``.
+    and acks=all waits for two of them. ``coordinators``: number of coordinators; with None, a new cluster gets one
+    coordinator. Consumer groups need a coordinator. The cheapest cluster has one broker, one controller and
+    ``coordinators=0``.
 
     ``data``: the cluster's directory, which is kept afterwards; the next cluster in it has the same topology and ports.
     With None, the cluster gets a temporary directory, which is deleted at the end. ``port``: port of the first broker
-    (None: any free port). ``config``: configuration keys that override those of every node, dotted or snake_case.
+    (None: any free port). ``config``: keys that override the configuration of every node, dotted or snake_case.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. But its nodes cannot be paused, and ``kill`` only approximates

@@ -40,9 +40,9 @@ _LOG_LINES_QUOTED = 25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
-    a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need one.
+    a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
 
-    ``config``: configuration keys that override those of every node; an empty value removes an override.
+    ``config``: keys that override the configuration of every node; an empty value removes an override.
     """
 
     brokers: int | None = None

@@ -1,10 +1,10 @@
 """Find the cluster on this machine, for commands that were given no address.
 
-Such a command uses 127.0.0.1:9095, like the SDK: the address of the first broker that `headrace up` starts. If that
-broker alone is dead, ``cluster.json`` lists the other brokers. So the command uses the local cluster whose first broker
-has that address, and no other: a program on the same machine would reach the same cluster. Clusters are found in the
-default data directory, and by the command lines of running nodes (Linux). The module imports only light modules,
-because it runs before every command.
+A command without an address uses 127.0.0.1:9095, like the SDK: the address of the first broker that `headrace up`
+starts. If that broker alone is dead, ``cluster.json`` lists the other brokers. The command never uses another cluster,
+so that it reaches the same cluster as a program on this machine. Clusters are found in the default data directory, and
+by the command lines of running nodes (Linux). The module imports only light modules, because it runs before every
+command.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Nodes within this process (``LocalCluster(mode="inprocess")``): the production services, run on the process's I/O
 thread.
 
-Such nodes start in a third of a second, for tests that start clusters by the hundred. Code, files and sockets are the
-same as in separate processes, but a node cannot crash like a process. ``kill`` cancels the node's tasks, cuts its
+In-process nodes start in a third of a second, for tests that start clusters by the hundred. Code, files and sockets are
+the same as in separate processes, but a node cannot crash like a process. ``kill`` cancels the node's tasks, cuts its
 connections, and leaves its files as a crash would. In-process nodes cannot be paused. Each node has its own addresses
 and ports.
 
@@ -59,7 +59,7 @@ class NodeHandle:
         return not self._gone.is_set() and os.getpid() == self.pid
 
     def signal(self, number: signal.Signals) -> bool:
-        """Stop the node: cleanly with SIGTERM, at once with SIGKILL. Returns False if it has ended before."""
+        """Stop the node: cleanly with SIGTERM, at once with SIGKILL. Returns False if the node has ended before."""
         if number is signal.SIGSTOP:
             raise UnsupportedVersionError("a node within this process cannot be paused; use mode='process'")
         if not self.alive():

@@ -138,7 +138,7 @@ def _end() -> None:
 
 def _loggers() -> list[logging.Logger]:
     """All existing loggers of the nodes. Each of them needs the filter: a filter sees only the records of its own
-    logger. A handler instead would need loggers that do not propagate, and pytest adds its handlers to those."""
+    logger. A log handler would need loggers that do not propagate, and pytest adds its handlers to such loggers."""
     known = dict(logging.Logger.manager.loggerDict)
     inside = (logger for name, logger in known.items() if _room(name))
     return [logger for logger in inside if isinstance(logger, logging.Logger)]

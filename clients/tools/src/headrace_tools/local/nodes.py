@@ -41,8 +41,8 @@ def command(directory: Path, node: Node) -> list[str]:
 
 
 def copies(brokers: int) -> dict[str, str]:
-    """Replication settings for this number of brokers. With three or more, topics have three replicas, and acks=all
-    waits for two of them, so that one broker may fail unnoticed."""
+    """Replication settings for this number of brokers. With three or more brokers, topics have three replicas, and
+    acks=all waits for two of them, so that one broker may fail unnoticed."""
     factor = min(FACTOR_MAX, brokers)
     keys = {"default.replication.factor": str(factor)}
     return keys | {"min.insync.replicas": "2"} if factor == 3 else keys
@@ -111,9 +111,9 @@ def format_cluster(state: ClusterState) -> None:
 def format_missing(state: ClusterState, node: Node) -> None:
     """Format the unformatted directories of a node that is a broker, a coordinator, or a controller that joins.
 
-    A controller that is a voter is never formatted again, because it would be another voter under the same id. It fails
-    to start instead, and its error names the cure. Raises InconsistentClusterIdError when a directory belongs to
-    another cluster, and the other errors of format_directories.
+    A controller that is a voter is never formatted again, because it would be another voter under the same id. A voter
+    without its directory fails to start instead, and its error names the cure. Raises InconsistentClusterIdError when a
+    directory belongs to another cluster, and the other errors of format_directories.
     """
     if node.role == "controller" and not node.joining:
         return

@@ -47,7 +47,8 @@ class Life(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the cluster. Its id is unique among the nodes of its role; its ports and directories never change."""
+    """One node of the cluster. The id of a node is unique among the nodes of its role; the ports and directories of a
+    node never change."""
 
     role: str
     id: int

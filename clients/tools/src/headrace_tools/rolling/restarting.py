@@ -1,7 +1,8 @@
 """The rolling restart: wait until the cluster is whole, restart one node, wait again.
 
-Only one rolling restart of a cluster can run at a time: it holds a lock (flock) on the cluster's ``config`` directory,
-which no other command locks. The restart of each node also holds the cluster's own lock, as ``headrace restart`` does.
+Only one rolling restart of a cluster can run at a time, because it holds a lock (flock) on the cluster's ``config``
+directory, which no other command locks. The restart of each node also holds the cluster's own lock, as
+``headrace restart`` does.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class RollingRestart:
 
     def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
         """Wait until the cluster is whole, or the roll should end. Return the last facts, and the last entry of
-        ``done`` completed by the time that the wait took."""
+        ``done`` with the duration of this wait."""
         last = done[-1]
         at_ms, since = time.time() * 1_000, time.monotonic()
 

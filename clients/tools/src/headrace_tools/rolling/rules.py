@@ -3,8 +3,8 @@
 The order is: controllers, the active controller last of them; then brokers; then coordinators; within a role by id.
 
 * **Controllers first**, as in an upgrade (docs/operations/upgrades.md): nodes register with the versions they support,
-  and controllers must not be older than other nodes. It is also the safest start: a controller that does not come back
-  affects no client.
+  and controllers must not be older than other nodes. Controllers are also the safest start: a controller that does not
+  come back affects no client.
 * **The active controller last**: stopping a leader costs an election. In another order, the leadership might move to a
   controller that is stopped next, so that every controller would cost an election.
 * **Coordinators last**: a new coordinator reads its shard from the partition's leader, and after the restart of all
@@ -67,8 +67,8 @@ class PartitionSeen:
 class Seen:
     """The facts about a cluster at one moment. ``nodes``: whether each node of cluster.json is running. ``age_ms``:
     upper limit of the age of the facts about brokers and partitions (None: unknown). ``unowned``: why a shard of groups
-    has no coordinator; None if all shards have one. ``unanswered``: requests that failed; the facts that they would
-    have given are unknown."""
+    has no coordinator; None if every shard has a coordinator. ``unanswered``: requests that failed; the facts that they
+    would have given are unknown."""
 
     nodes: Mapping[NodeName, bool]
     age_ms: float | None = 0.0

@@ -12,10 +12,10 @@ from headrace_core.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The state of a cluster at nearly one moment. ``ends``: log ends of the partitions whose leader answered;
-    ``sizes``: bytes of each partition's log on each broker. The fields ``..._at_s`` have the times when a leader, a
-    broker, or all coordinators answered (a slow node answers later); all other data are from ``steady_s``. ``errors``:
-    which requests failed, and why."""
+    """The state of a cluster at one moment, except for the time that the requests take. ``ends``: log ends of the
+    partitions whose leader answered; ``sizes``: bytes of each partition's log on each broker. The fields ``..._at_s``
+    have the times when a leader, a broker, or all coordinators answered (a slow node answers later); all other data are
+    from ``steady_s``. ``errors``: which requests failed, and why."""
 
     at_ms: int
     steady_s: float
