@@ -78,8 +78,8 @@ def test_defaults_are_kafkas_unless_their_documentation_says_so() -> None:
     assert consumer["auto.offset.reset"] == "latest"
     assert consumer["fetch.max.bytes"] == 50 * 1024 * 1024
     assert consumer["max.poll.records"] == 500
-    assert "Kafka 4: 5" in PRODUCER.keys["linger.ms"].doc
-    assert "Kafka: 16384" in PRODUCER.keys["batch.size"].doc
+    assert "in Kafka 4 is 5" in PRODUCER.keys["linger.ms"].doc
+    assert "in Kafka is 16384" in PRODUCER.keys["batch.size"].doc
 
 
 def test_dotted_dict_and_snake_case_keywords_mean_the_same() -> None:
@@ -161,7 +161,7 @@ def test_delivery_timeout_grows_with_the_request_timeout_when_it_is_not_given() 
 def test_accepted_key_is_noted_when_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="headrace"):
         resolve(CONSUMER, {"session.timeout.ms": 10_000}, {})
-    assert "session.timeout.ms: the server's" in caplog.text
+    assert "session.timeout.ms: the coordinator's" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="headrace"):
         resolve(CONSUMER, None, {})

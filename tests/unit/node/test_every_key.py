@@ -207,7 +207,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         ("authorizer.class.name=org.example.Authorizer", "any client that can connect may do everything"),
         ("super.users=User:admin", "authorization is not built yet"),
         ("quota.producer.default=1048576", "quotas are not built yet"),
-        ("config.providers=file", "is not replaced"),
+        ("config.providers=file", "does not replace"),
         ("remote.log.storage.system.enable=true", "tiered storage is not built"),
         ("host.name=h", "write listeners="),
         ("retention.ms=5", "for a server it is called 'log.retention.ms'"),

@@ -21,16 +21,17 @@ RACK_AWARE_SELECTORS = (
 LEADER_SELECTORS = ("org.apache.kafka.common.replica.LeaderSelector", "LeaderSelector", "leader")
 
 _REPLICATION = (
-    "has no effect: a leader pushes what it has at once, on one stream to each follower, and on a second one to those "
-    "that are far behind"
+    "has no effect: a leader pushes new records at once on one stream to each follower; followers far behind"
+    " have a second stream"
 )
 _CHECKPOINTS = (
-    "has no effect: recovery points, high watermarks and log starts are written every 5 s, and at a clean stop"
+    "has no effect: a broker writes recovery points, high watermarks and log start offsets every 5 s, and at"
+    " a clean stop"
 )
 _TIERED = "has no effect: tiered storage is not built"
 _QUOTAS = "has no effect: quotas are not built"
-_PACED = "has no effect: a throttle fills by the clock, and measures no windows"
-_ACTIONS = "has no effect: nodes of one release talk to each other; there is no format or protocol to choose"
+_PACED = "has no effect: throttles are token buckets without windows"
+_ACTIONS = "has no effect: a release has one protocol between nodes, and no format to choose"
 
 
 def _check_selector(name: str) -> str | None:
@@ -39,33 +40,34 @@ def _check_selector(name: str) -> str | None:
 
 
 BROKER = (
-    honoured("broker.rack", None, "The rack or zone of the broker; replicas are spread over racks."),
-    honoured("controlled.shutdown.enable", True, "Hand leaderships over before stopping."),
-    honoured("request.timeout.ms", 30_000, "How long a request may take when it does not say so itself.", low=1),
+    honoured("broker.rack", None, "The rack or zone of the broker; the controllers spread replicas over racks."),
+    honoured("controlled.shutdown.enable", True, "Whether a broker hands over its leaderships before it stops."),
+    honoured("request.timeout.ms", 30_000, "The timeout of a request that sets no timeout.", low=1),
     honoured(
         "socket.request.max.bytes",
         16_777_216,
-        "The largest request that clients may send, in bytes of records. A message with 1 MiB more is refused "
-        "unread. Kafka's default is 100 MiB, which every connection can hold in the broker's memory.",
+        "The largest request that clients may send, in bytes of records. The broker refuses a message above this"
+        " size plus 1 MiB without reading it. With Kafka's default of 100 MiB, every connection could use that "
+        "much memory of the broker.",
         low=1_024,
         high=104_857_600,
     ),
     honoured(
         "max.connections",
         10_000,
-        "The most connections of each listener; further ones are closed as soon as they are accepted. Lower when "
-        "the process may open fewer files (docs/reference/limits.md).",
+        "The most connections of each listener; a broker closes further connections at once. The limit is lower "
+        "if the process may open fewer files (docs/reference/limits.md).",
         low=1,
         source="KIP-402",
     ),
-    honoured("fetch.max.bytes", 57_671_680, "The largest answer to one fetch.", low=1_024, high=104_857_600),
+    honoured("fetch.max.bytes", 57_671_680, "The largest response to one fetch.", low=1_024, high=104_857_600),
 )
 
 UPKEEP = (
     honoured(
         "log.retention.check.interval.ms",
         300_000,
-        "How often the broker looks for segments that retention deletes. (Kafka: only by a restart.)",
+        "How often the broker looks for segments that retention deletes. (In Kafka a change needs a restart.)",
         kind=Kind.LONG,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -80,7 +82,7 @@ UPKEEP = (
     honoured(
         "num.recovery.threads.per.data.dir",
         2,
-        "Threads of each log directory that recover logs at the start.",
+        "Threads for each log directory that recover logs at the start.",
         low=1,
         high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -93,7 +95,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.threads",
         1,
-        "Threads that compact. All partitions share them.",
+        "Threads that compact logs. All partitions share these threads.",
         low=0,
         high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -101,8 +103,8 @@ UPKEEP = (
     honoured(
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
-        "Bytes that all cleaner threads together use to remember keys: 24 for each key. A log with more keys "
-        "than fit is compacted in several passes.",
+        "The memory of all cleaner threads for keys, at 24 bytes for each key. A log with more keys is compacted"
+        " in several passes.",
         kind=Kind.LONG,
         low=1_024,
         scope=Scope.CLUSTER_WIDE,
@@ -110,14 +112,15 @@ UPKEEP = (
     honoured(
         "log.cleaner.io.buffer.size",
         524_288,
-        "Bytes of all cleaner threads' buffers for reading and writing.",
+        "The memory of all cleaner threads for buffers for reading and writing.",
         low=0,
         scope=Scope.CLUSTER_WIDE,
     ),
     honoured(
         "log.cleaner.io.buffer.load.factor",
         0.9,
-        "How full the memory for keys may get, as a share of it. Fuller holds more keys and is slower.",
+        "The largest used share of the memory for keys (log.cleaner.dedupe.buffer.size). A larger share holds "
+        "more keys and makes compaction slower.",
         low=0.01,
         high=0.99,
         scope=Scope.CLUSTER_WIDE,
@@ -125,7 +128,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.io.max.bytes.per.second",
         float("inf"),
-        "All cleaner threads together read and write no more bytes in a second than this.",
+        "The most bytes that all cleaner threads together read and write per second.",
         kind=Kind.DOUBLE,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -133,7 +136,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.backoff.ms",
         15_000,
-        "How long a cleaner thread rests when there is nothing to compact; 100 ms at the least.",
+        "How long a cleaner thread waits when no log needs compaction; at least 100 ms.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -141,7 +144,7 @@ UPKEEP = (
     honoured(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG_MAX,
-        "How fast a replica is copied when it is moved between log directories (headrace log-dirs move).",
+        "The most bytes per second at which a replica is copied between log directories (headrace log-dirs move).",
         kind=Kind.LONG,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -150,8 +153,8 @@ UPKEEP = (
     honoured(
         "log.dir.reserve.bytes",
         67_108_864,
-        "Free bytes that a log directory keeps for deletes, checkpoints and compaction: with less, it refuses "
-        "appends. Never more than 5 % of the disk. 0 keeps none.",
+        "Free bytes that a log directory reserves for deletes, checkpoints and compaction. With less free space "
+        "the broker refuses appends. The reserve is at most 5 % of the disk; 0 switches it off.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -160,7 +163,8 @@ UPKEEP = (
     honoured(
         "log.scrub.bytes.per.second",
         4_194_304,
-        "How fast each log directory is read through for damage, in the background; 0 turns that off.",
+        "The most bytes per second that the scrubber reads in each log directory to find damage; 0 switches the "
+        "scrubber off.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -169,8 +173,8 @@ UPKEEP = (
     honoured(
         "log.open.files.max",
         1_000,
-        "How many segment files a broker keeps open. It closes the least recently used file and opens it again "
-        "when needed.",
+        "How many segment files a broker keeps open. The broker closes the least recently used files, and opens "
+        "a file again when it needs it.",
         low=16,
         high=INT_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -182,8 +186,8 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time; earlier "
-        "when its link to the leader is broken, or its log takes no appends.",
+        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time. It "
+        "leaves earlier when its connection to the leader breaks, or when its log cannot append.",
         kind=Kind.LONG,
         low=1,
         source="KIP-16",
@@ -191,16 +195,16 @@ REPLICATION = (
     honoured(
         "replica.selector.class",
         None,
-        "Which replica consumers read from: with the rack-aware one (RackAwareReplicaSelector) one in their rack "
-        "(client.rack, broker.rack), else the leader.",
+        "The class that selects the replica from which consumers read. RackAwareReplicaSelector selects a "
+        "replica in the consumer's rack (client.rack, broker.rack); otherwise consumers read from the leader.",
         check=_check_selector,
         source="KIP-392",
     ),
     honoured(
         "leader.replication.throttled.rate",
         LONG_MAX,
-        "Bytes per second that a broker sends to throttled replicas (leader.replication.throttled.replicas of the "
-        "topic) that are far behind and not in sync.",
+        "The most bytes per second that a broker sends to throttled replicas (the topic's "
+        "leader.replication.throttled.replicas) that are far behind and not in sync.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -209,27 +213,44 @@ REPLICATION = (
     accepted(
         "num.replica.fetchers",
         1,
-        "Streams to each leader broker.",
+        "The number of fetcher threads for each broker that leads partitions.",
         _REPLICATION,
         low=1,
         scope=Scope.CLUSTER_WIDE,
     ),
-    accepted("replica.fetch.max.bytes", 1_048_576, "Bytes of one partition in one fetch.", _REPLICATION, low=0),
+    accepted(
+        "replica.fetch.max.bytes",
+        1_048_576,
+        "The most bytes of one partition in a follower's fetch.",
+        _REPLICATION,
+        low=0,
+    ),
     accepted(
         "replica.fetch.min.bytes",
         1,
-        "The least bytes in an answer to a follower's fetch; the leader waits for them.",
+        "The fewest bytes with which a leader answers a follower's fetch.",
         _REPLICATION,
     ),
     accepted(
         "replica.fetch.response.max.bytes",
         10_485_760,
-        "The most bytes of one answer to a follower.",
+        "The most bytes in a response to a follower's fetch.",
         _REPLICATION,
         low=0,
     ),
-    accepted("replica.fetch.wait.max.ms", 500, "How long a follower's fetch waits for records.", _REPLICATION),
-    accepted("replica.fetch.backoff.ms", 1_000, "How long a follower rests after an error.", _REPLICATION, low=0),
+    accepted(
+        "replica.fetch.wait.max.ms",
+        500,
+        "How long a leader waits for records before it answers a follower's fetch.",
+        _REPLICATION,
+    ),
+    accepted(
+        "replica.fetch.backoff.ms",
+        1_000,
+        "How long a follower waits after an error before its next fetch.",
+        _REPLICATION,
+        low=0,
+    ),
     accepted(
         "replica.socket.timeout.ms",
         30_000,
@@ -237,19 +258,24 @@ REPLICATION = (
         _REPLICATION,
         low=1,
     ),
-    accepted("replica.socket.receive.buffer.bytes", 65_536, "SO_RCVBUF of a follower.", _REPLICATION),
+    accepted(
+        "replica.socket.receive.buffer.bytes",
+        65_536,
+        "The receive buffer of a follower's socket (SO_RCVBUF).",
+        _REPLICATION,
+    ),
     accepted(
         "eligible.leader.replicas.enable",
         False,
-        "Elect from the eligible leader replicas when the ISR is empty.",
-        "has no effect: leaders are always elected so (Kafka 4.1 does it in new clusters)",
+        "Whether the controllers elect an eligible leader replica when the ISR is empty.",
+        "has no effect: the controllers always use eligible leader replicas (Kafka 4.1 does so in new clusters)",
         source="KIP-966",
     ),
     accepted(
         "follower.replication.throttled.rate",
         LONG_MAX,
-        "Bytes per second of throttled replicas' catching up, on the follower's side.",
-        "has no effect: catching up is throttled where it is sent from (leader.replication.throttled.rate)",
+        "The most bytes per second that throttled replicas of a follower may receive.",
+        "has no effect: the leader throttles replication (leader.replication.throttled.rate)",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -264,8 +290,8 @@ REPLICATION = (
             ("alter.log.dirs.replication.quota", _PACED),
         )
         for what, default, doc in (
-            ("num", 11, "How many windows a rate is measured over."),
-            ("size.seconds", 1, "The length of one window of a rate."),
+            ("num", 11, "The number of windows over which the rate of a quota is measured."),
+            ("size.seconds", 1, "The length of one window of a rate metric."),
         )
     ),
 )
@@ -274,21 +300,21 @@ LOGS = (
     accepted(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,
-        "How often recovery points are written.",
+        "How often a broker writes the recovery points of its logs.",
         _CHECKPOINTS,
         low=0,
     ),
     accepted(
         "log.flush.start.offset.checkpoint.interval.ms",
         60_000,
-        "How often the starts of logs are written.",
+        "How often a broker writes the log start offsets.",
         _CHECKPOINTS,
         low=0,
     ),
     accepted(
         "replica.high.watermark.checkpoint.interval.ms",
         5_000,
-        "How often high watermarks are written.",
+        "How often a broker writes high watermarks.",
         _CHECKPOINTS,
         kind=Kind.LONG,
     ),
@@ -296,14 +322,14 @@ LOGS = (
         "log.flush.scheduler.interval.ms",
         LONG_MAX,
         "How often the broker looks for logs to flush.",
-        "has no effect: each log knows when it is due (log.flush.interval.ms)",
+        "has no effect: each log schedules its next flush (log.flush.interval.ms)",
         kind=Kind.LONG,
     ),
     accepted(
         "log.dir.failure.timeout.ms",
         30_000,
         "A broker stops if it cannot report a failed directory to the controller for this time.",
-        "has no effect: such a broker is fenced by its missing heartbeats",
+        "has no effect: the controllers fence such a broker, because its heartbeats stop",
         kind=Kind.LONG,
         low=1,
         source="KIP-858",
@@ -312,39 +338,42 @@ LOGS = (
         "num.replica.alter.log.dirs.threads",
         None,
         "Threads that move replicas between directories.",
-        "has no effect: each directory's own thread does it",
+        "has no effect: the thread of each log directory moves replicas",
         kind=Kind.STRING,
     ),
     accepted(
         "log.message.format.version",
         None,
         "The format of records on disk (until Kafka 4).",
-        "has no effect: batches are always of version 2",
+        "has no effect: batches always have format version 2",
     ),
     accepted(
         "log.message.downconversion.enable",
         True,
-        "Convert batches for old clients (until Kafka 4).",
-        "has no effect: there are no clients that need it",
+        "Whether brokers convert batches for old clients (until Kafka 4).",
+        "has no effect: all clients of Headrace read the present format",
     ),
     accepted(
         "log.message.timestamp.difference.max.ms",
         LONG_MAX,
-        "How far a CreateTime may lie from the broker's clock (until Kafka 4).",
-        "has no effect: log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms bound it",
+        "How far a record's CreateTime may differ from the broker's clock (until Kafka 4).",
+        "has no effect: log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms limit the "
+        "difference",
         kind=Kind.LONG,
         low=0,
     ),
     accepted("inter.broker.protocol.version", None, "The protocol between brokers (until Kafka 4).", _ACTIONS),
-    accepted("unstable.api.versions.enable", False, "Serve calls that are not stable yet.", _ACTIONS),
-    accepted("unstable.feature.versions.enable", False, "Allow features that are not stable yet.", _ACTIONS),
+    accepted("unstable.api.versions.enable", False, "Whether a broker serves calls that are not stable yet.", _ACTIONS),
+    accepted(
+        "unstable.feature.versions.enable", False, "Whether features that are not stable yet are allowed.", _ACTIONS
+    ),
 )
 
 TIERED = (
     accepted(
         "follower.fetch.last.tiered.offset.enable",
         False,
-        "Whether an empty follower starts after the offsets in tiered storage.",
+        "Whether an empty follower begins after the offsets that are in tiered storage.",
         _TIERED,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-1023",
@@ -352,11 +381,11 @@ TIERED = (
     *(
         accepted(f"{family}.*", None, doc, _TIERED, source="KIP-405")
         for family, doc in (
-            ("remote.log", "Tiered storage: its classes, threads, caches, limits."),
-            ("remote.fetch", "Tiered storage: how long reads wait for it."),
-            ("remote.list.offsets", "Tiered storage: how long looking for offsets waits for it."),
-            ("rsm.config", "Settings of the class that stores segments."),
-            ("rlmm.config", "Settings of the class that knows where segments are."),
+            ("remote.log", "Settings of tiered storage: classes, threads, caches, limits."),
+            ("remote.fetch", "How long reads wait for tiered storage."),
+            ("remote.list.offsets", "How long requests for offsets wait for tiered storage."),
+            ("rsm.config", "Settings of the class that stores segments in tiered storage."),
+            ("rlmm.config", "Settings of the class that keeps the places of segments in tiered storage."),
         )
     ),
 )

@@ -11,23 +11,30 @@ from .definition import HEADRACE, INT_MAX, LONG_MAX, ConfigDef, Kind, accepted, 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-_METRICS = "has no effect: ask the client itself (metrics())"
-_SOCKETS = "has no effect: gRPC and the operating system size the buffers of connections"
-_CONNECTING = "has no effect: gRPC connects by itself; bootstrap.timeout.ms and request.timeout.ms bound the waiting"
-_PROVIDERS = "values are taken as they stand, ${...} is not replaced; put the value into the dict"
-_JAVA = "a class of Java's cannot be loaded here; leave it out"
+_METRICS = "has no effect: call the client's method metrics()"
+_SOCKETS = "has no effect: gRPC and the operating system set up connections and size their buffers"
+_CONNECTING = (
+    "has no effect: gRPC opens connections; bootstrap.timeout.ms and request.timeout.ms limit how long a client waits"
+)
+_PROVIDERS = "Headrace does not replace ${...} in values; put the value itself into the dict"
+_JAVA = "Headrace cannot load Java classes; leave this key out"
 _TLS = "TLS is not built yet: reach the cluster over loopback or a tunnel, and leave this key out"
 _SASL = "authentication is not built yet: the servers accept every client; leave this key out"
 
 
 _COMMON = (
-    honoured("bootstrap.servers", None, "host:port of some nodes, to find the cluster by.", kind=Kind.LIST),
+    honoured(
+        "bootstrap.servers",
+        None,
+        "host:port of some nodes, through which the client finds the cluster.",
+        kind=Kind.LIST,
+    ),
     honoured("client.id", "headrace", "A name for this client, in logs and metrics."),
     honoured("client.rack", "", "The rack or zone of this client."),
     accepted(
         "client.dns.lookup",
         "use_all_dns_ips",
-        "How names are resolved.",
+        "How the client resolves host names.",
         "gRPC resolves names and tries every address of a name, as use_all_dns_ips does",
         choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
     ),
@@ -38,17 +45,21 @@ _COMMON = (
         low=0,
         source=HEADRACE,
     ),
-    honoured("request.timeout.ms", 30_000, "How long one request may go unanswered.", low=1),
+    honoured("request.timeout.ms", 30_000, "How long the client waits for the answer to one request.", low=1),
     honoured("default.api.timeout.ms", 60_000, "How long one call of the client may take in all.", low=1),
     honoured("retry.backoff.ms", 100, "The pause before the first retry.", kind=Kind.LONG, low=0),
     honoured(
-        "retry.backoff.max.ms", 1_000, "The longest pause between retries; it doubles each time.", kind=Kind.LONG, low=0
+        "retry.backoff.max.ms",
+        1_000,
+        "The longest pause between retries; the pause doubles with each retry.",
+        kind=Kind.LONG,
+        low=0,
     ),
     accepted(
         "reconnect.backoff.ms",
         50,
         "The pause before the client reconnects.",
-        "gRPC reconnects by itself, after 50 ms at first",
+        "gRPC reconnects automatically, at first after 50 ms",
         kind=Kind.LONG,
         low=0,
     ),
@@ -56,7 +67,7 @@ _COMMON = (
         "reconnect.backoff.max.ms",
         1_000,
         "The longest pause before the client reconnects.",
-        "gRPC reconnects by itself, after 1 s at most",
+        "gRPC reconnects automatically, after at most 1 s",
         kind=Kind.LONG,
         low=0,
     ),
@@ -64,37 +75,37 @@ _COMMON = (
         "connections.max.idle.ms",
         540_000,
         "How long a connection may be idle before it is closed.",
-        "connections stay open: each carries one stream",
+        "connections stay open, because each connection carries a stream",
         kind=Kind.LONG,
     ),
     honoured(
         "metadata.max.age.ms",
         300_000,
-        "How old the metadata may become before it is read again.",
+        "The age at which the client reads the metadata again.",
         kind=Kind.LONG,
         low=1,
     ),
     refused(
         "security.protocol",
         "PLAINTEXT",
-        "How to talk to the servers.",
+        "The security protocol of connections to the servers.",
         "only PLAINTEXT is built so far (TLS and SASL come later)",
     ),
-    refused("sasl.mechanism", None, "How to authenticate.", "SASL is not built yet"),
+    refused("sasl.mechanism", None, "The SASL mechanism for authentication.", "SASL is not built yet"),
     honoured(
         "allow.auto.create.topics",
         True,
-        "Create a topic that is named and does not exist (the brokers must allow it too).",
+        "Whether a request that names an unknown topic creates the topic (the brokers must allow it too).",
     ),
-    honoured("metrics.sample.window.ms", 30_000, "The length of one window of a rate.", kind=Kind.LONG, low=100),
-    honoured("metrics.num.samples", 2, "How many windows a rate looks at.", low=1),
-    accepted("metrics.recording.level", "INFO", "How much is measured.", _METRICS),
+    honoured("metrics.sample.window.ms", 30_000, "The length of one window of a rate metric.", kind=Kind.LONG, low=100),
+    honoured("metrics.num.samples", 2, "The number of windows over which a rate metric is measured.", low=1),
+    accepted("metrics.recording.level", "INFO", "The level of detail of metrics.", _METRICS),
     accepted("metric.reporters", [], "Java classes that report metrics.", _METRICS),
-    accepted("auto.include.jmx.reporter", True, "Report by JMX (until Kafka 4).", _METRICS),
+    accepted("auto.include.jmx.reporter", True, "Whether metrics are reported by JMX (until Kafka 4).", _METRICS),
     accepted(
         "enable.metrics.push",
         True,
-        "Send metrics to the brokers.",
+        "Whether the client sends metrics to the brokers.",
         "has no effect: a client sends no metrics",
         source="KIP-714",
     ),
@@ -108,26 +119,42 @@ _COMMON = (
     accepted(
         "metadata.recovery.rebootstrap.trigger.ms",
         300_000,
-        "How long no known broker answers before the client does that.",
-        "it is done at once",
+        "How long no known broker may answer before the client connects to the bootstrap servers again.",
+        "the client connects to the bootstrap servers at once",
         kind=Kind.LONG,
         low=0,
         source="KIP-1102",
     ),
-    accepted("receive.buffer.bytes", -1, "SO_RCVBUF; -1: the system's.", _SOCKETS, low=-1),
-    accepted("send.buffer.bytes", -1, "SO_SNDBUF; -1: the system's.", _SOCKETS, low=-1),
     accepted(
-        "socket.connection.setup.timeout.ms", 10_000, "How long connecting may take.", _CONNECTING, kind=Kind.LONG
+        "receive.buffer.bytes",
+        -1,
+        "The receive buffer of a socket (SO_RCVBUF); -1: the operating system's default.",
+        _SOCKETS,
+        low=-1,
+    ),
+    accepted(
+        "send.buffer.bytes",
+        -1,
+        "The send buffer of a socket (SO_SNDBUF); -1: the operating system's default.",
+        _SOCKETS,
+        low=-1,
+    ),
+    accepted(
+        "socket.connection.setup.timeout.ms",
+        10_000,
+        "How long opening a connection may take.",
+        _CONNECTING,
+        kind=Kind.LONG,
     ),
     accepted(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        "How long connecting may take after several failures.",
+        "How long opening a connection may take after several failures.",
         _CONNECTING,
         kind=Kind.LONG,
     ),
     refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
-    refused("config.providers.*", None, "Settings of such a provider.", _PROVIDERS, kind=Kind.PASSWORD),
+    refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
     refused("ssl.*", None, "TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
     refused("sasl.*", None, "SASL: logins, tokens.", _SASL, kind=Kind.PASSWORD),
@@ -139,15 +166,16 @@ PRODUCER = ConfigDef(
         honoured(
             "acks",
             "all",
-            "Which replicas must have a record before it is acknowledged: all (-1) in-sync ones, the leader (1), "
-            "none (0).",
+            "Which replicas must have a record before it is acknowledged: all in-sync replicas (all or -1), the "
+            "leader (1), none (0).",
             choices=("all", "-1", "1", "0"),
         ),
         honoured(
             "linger.ms",
             0,
-            "How long a record may wait for company. 0 (Kafka 4: 5): at once when nothing is on its way to the broker; "
-            "while a request is under way records gather, until its answer comes, a batch is full or 5 ms are over.",
+            "How long a record waits so that more records join its batch (the default in Kafka 4 is 5). With 0 the "
+            "producer sends at once if no request to the broker is in flight. During a request, records gather until"
+            " the answer arrives, a batch is full, or 5 ms are over.",
             kind=Kind.DOUBLE,
             low=0,
             high=LONG_MAX,
@@ -155,36 +183,48 @@ PRODUCER = ConfigDef(
         honoured(
             "batch.size",
             1_048_576,
-            "The most uncompressed bytes of a batch (Kafka: 16384). The cost of a request does not depend on its "
-            "size, and a batch's memory grows with its content, so a large limit costs nothing when it is idle.",
+            "The most uncompressed bytes of a batch (the default in Kafka is 16384). A batch's memory grows with its"
+            " content, so a large limit costs nothing while the producer is idle.",
             low=0,
         ),
-        honoured("buffer.memory", 33_554_432, "The most bytes of records not yet acknowledged.", kind=Kind.LONG, low=1),
+        honoured(
+            "buffer.memory",
+            33_554_432,
+            "The most bytes of records that are queued or not yet acknowledged.",
+            kind=Kind.LONG,
+            low=1,
+        ),
         honoured(
             "max.block.ms", 60_000, "How long a send may wait for buffer space or metadata.", kind=Kind.LONG, low=0
         ),
         honoured("max.request.size", 1_048_576, "The largest request, and so the largest record.", low=1),
         honoured(
-            "max.in.flight.requests.per.connection", 5, "How many requests may be unanswered at each broker.", low=1
+            "max.in.flight.requests.per.connection", 5, "How many requests to one broker may be unanswered.", low=1
         ),
-        honoured("delivery.timeout.ms", 120_000, "From send to the outcome, retries included.", low=1),
+        honoured(
+            "delivery.timeout.ms",
+            120_000,
+            "The longest time from send to the outcome of a record, with all retries.",
+            low=1,
+        ),
         honoured("retries", INT_MAX, "How many times the producer retries a batch within delivery.timeout.ms.", low=0),
-        honoured("compression.type", "none", "How batches are compressed.", choices=_COMPRESSIONS),
-        honoured("compression.gzip.level", -1, "Level of gzip; -1 is its default.", low=-1, high=9),
-        honoured("compression.lz4.level", 9, "Level of lz4.", low=1, high=17),
-        honoured("compression.zstd.level", 3, "Level of zstd.", low=-131072, high=22),
+        honoured("compression.type", "none", "The compression of batches.", choices=_COMPRESSIONS),
+        honoured("compression.gzip.level", -1, "The level of gzip compression; -1 is gzip's default.", low=-1, high=9),
+        honoured("compression.lz4.level", 9, "The level of lz4 compression.", low=1, high=17),
+        honoured("compression.zstd.level", 3, "The level of zstd compression.", low=-131072, high=22),
         honoured(
             "enable.idempotence",
             True,
-            "No duplicates and no other order by retries. Needs acks=all, retries above 0 and at most 5 requests in "
-            "flight; where one of these is set otherwise and this key is not, it is off.",
+            "Whether retries may neither duplicate nor reorder records. Idempotence needs acks=all, retries above 0 "
+            "and at most 5 requests in flight. If one of these keys has another value and this key is not set, "
+            "idempotence is off.",
             source="KIP-98",
         ),
         accepted(
             "transactional.id",
             None,
             "The identity of a transactional producer.",
-            "any value is an error until transactions are built",
+            "every value is an error until transactions are built",
             source="KIP-98",
         ),
         accepted(
@@ -194,32 +234,40 @@ PRODUCER = ConfigDef(
             "has no effect: transactions are not built yet",
         ),
         honoured(
-            "key.serializer", None, "Callable (topic, key) -> bytes, or an object with serialize().", kind=Kind.CLASS
+            "key.serializer",
+            None,
+            "The serializer of keys: a callable (topic, key) -> bytes, or an object with serialize().",
+            kind=Kind.CLASS,
         ),
         honoured(
             "value.serializer",
             None,
-            "Callable (topic, value) -> bytes, or an object with serialize().",
+            "The serializer of values: a callable (topic, value) -> bytes, or an object with serialize().",
             kind=Kind.CLASS,
         ),
         honoured(
             "partitioner.class",
             None,
-            "A class, object or callable (topic, key, value, count) -> number.",
+            "The partitioner: a class, object or callable (topic, key, value, count) -> partition.",
             kind=Kind.CLASS,
         ),
-        honoured("partitioner.ignore.keys", False, "Spread records with keys like those without.", source="KIP-794"),
+        honoured(
+            "partitioner.ignore.keys",
+            False,
+            "Whether records with a key are distributed like records without a key.",
+            source="KIP-794",
+        ),
         honoured(
             "partitioner.adaptive.partitioning.enable",
             True,
-            "Give records without a key to partitions whose queue is short.",
+            "Whether the producer prefers partitions with a short queue for records without a key.",
             source="KIP-794",
         ),
         accepted(
             "partitioner.availability.timeout.ms",
             0,
-            "After how long without an acknowledgement a partition counts as unavailable.",
-            "a partition without a leader, or with a longer queue, already gets no records without a key",
+            "The time without an acknowledgement after which a partition counts as unavailable.",
+            "records without a key never go to a partition without a leader, and seldom to a long queue",
             kind=Kind.LONG,
             low=0,
             source="KIP-794",
@@ -227,14 +275,14 @@ PRODUCER = ConfigDef(
         refused(
             "interceptor.classes",
             [],
-            "Classes that see each record before it is sent.",
+            "Classes that process each record before it is sent.",
             "interceptors are not supported; use the serializers, or on_delivery",
         ),
         refused(
             "transaction.two.phase.commit.enable",
             False,
-            "Let another system commit or abort a prepared transaction.",
-            "transactions are not built yet; leave it out",
+            "Whether another system may commit or abort a prepared transaction.",
+            "transactions are not built yet; leave this key out",
             source="KIP-939",
         ),
         accepted(
@@ -256,39 +304,44 @@ CONSUMER = ConfigDef(
         honoured(
             "group.instance.id",
             None,
-            "A static member's name: a restart within the session timeout moves no partitions.",
+            "The name of a static member: its restart within the session timeout reassigns no partitions.",
             source="KIP-345",
         ),
         accepted(
             "group.protocol",
             "consumer",
-            "The group protocol.",
-            "there is one, KIP-848's; both values mean it",
+            "The protocol of consumer groups.",
+            "Headrace has one group protocol, KIP-848's; both values select it",
             choices=("consumer", "classic"),
         ),
         honoured(
             "group.remote.assignor",
             None,
-            "The server-side assignor: uniform, range or sticky; the group's, when most members name none.",
+            "The server-side assignor that the member prefers: uniform, range or sticky. Without a preference of "
+            "most members the coordinator's default counts.",
         ),
         accepted(
-            "partition.assignment.strategy", [], "Client-side assignors.", "the server assigns (group.remote.assignor)"
+            "partition.assignment.strategy",
+            [],
+            "The client-side assignors of the classic protocol.",
+            "the coordinator assigns partitions (group.remote.assignor)",
         ),
         honoured(
             "auto.offset.reset",
             "latest",
-            "Where the consumer starts when it has no position, or its position is out of range.",
+            "The position of a consumer without a committed offset, or with an offset out of range.",
             choices=("earliest", "latest", "none"),
         ),
         honoured(
             "enable.auto.commit",
             True,
-            "A subscribed consumer commits the positions of what was handed out and come back from, by itself.",
+            "Whether a subscribed consumer automatically commits the offsets of records that the program has "
+            "finished with.",
         ),
         honoured(
             "auto.commit.interval.ms",
             5_000,
-            "How often positions are committed by itself; also when partitions go, and at close.",
+            "How often the consumer commits automatically. It also commits when partitions are revoked, and at close.",
             low=0,
         ),
         honoured(
@@ -300,8 +353,9 @@ CONSUMER = ConfigDef(
         honoured(
             "max.poll.interval.ms",
             300_000,
-            "The longest time between two calls of a group's consumer (each step of an iteration counts); after it "
-            "the member leaves and others get its partitions. Also the rebalance timeout.",
+            "The longest time between two calls of a consumer in a group (each step of an iteration counts). A "
+            "member that exceeds it leaves the group, and other members get its partitions. The value is also the "
+            "rebalance timeout.",
             low=1,
         ),
         honoured("max.poll.records", 500, "The most records that one poll returns.", low=1),
@@ -309,54 +363,59 @@ CONSUMER = ConfigDef(
             "session.timeout.ms",
             45_000,
             "How long the coordinator waits for a heartbeat before it removes the member.",
-            "the server's group.consumer.session.timeout.ms decides",
+            "the coordinator's group.consumer.session.timeout.ms decides",
         ),
         accepted(
             "heartbeat.interval.ms",
             3_000,
-            "How often a member reports.",
-            "the server's group.consumer.heartbeat.interval.ms decides",
+            "How often a group member sends a heartbeat.",
+            "the coordinator's group.consumer.heartbeat.interval.ms decides",
         ),
-        honoured("fetch.min.bytes", 1, "The least bytes in the answer to a fetch; the broker waits for them.", low=0),
-        honoured("fetch.max.wait.ms", 500, "A fetch is answered when this time is over, at the latest.", low=0),
-        honoured("fetch.max.bytes", 52_428_800, "The most bytes in the answer to a fetch.", low=1),
         honoured(
-            "max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in the answer to a fetch.", low=1
+            "fetch.min.bytes",
+            1,
+            "The fewest bytes with which a broker answers a fetch before fetch.max.wait.ms is over.",
+            low=0,
+        ),
+        honoured("fetch.max.wait.ms", 500, "The longest time that a broker waits before it answers a fetch.", low=0),
+        honoured("fetch.max.bytes", 52_428_800, "The most bytes in the response to a fetch.", low=1),
+        honoured(
+            "max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in the response to a fetch.", low=1
         ),
         honoured(
             "fetch.queue.max.bytes",
             33_554_432,
-            "The most bytes fetched ahead and not yet handed out (not a key of Kafka's). One batch may always pass.",
+            "The most bytes that the consumer fetches ahead (not a key of Kafka). A single batch may exceed the limit.",
             kind=Kind.LONG,
             low=1,
             high=LONG_MAX,
         ),
-        honoured("check.crcs", True, "Check the CRC-32C of every batch."),
+        honoured("check.crcs", True, "Whether the consumer checks the CRC-32C of every batch."),
         honoured(
             "key.deserializer",
             None,
-            "Callable (topic, bytes) -> key, or an object with deserialize().",
+            "The deserializer of keys: a callable (topic, bytes) -> key, or an object with deserialize().",
             kind=Kind.CLASS,
         ),
         honoured(
             "value.deserializer",
             None,
-            "Callable (topic, bytes) -> value, or an object with deserialize().",
+            "The deserializer of values: a callable (topic, bytes) -> value, or an object with deserialize().",
             kind=Kind.CLASS,
         ),
         accepted(
             "exclude.internal.topics",
             True,
-            "Patterns do not match internal topics.",
-            "patterns never match them; name them to read them",
+            "Whether subscription patterns skip internal topics.",
+            "patterns never match internal topics; subscribe to an internal topic by its name",
         ),
         refused(
             "interceptor.classes",
             [],
-            "Classes that see each record before it is handed out.",
+            "Classes that process each record before the program gets it.",
             "interceptors are not supported; use the deserializers",
         ),
-        refused("share.*", None, "Share groups.", "share groups are not built", source="KIP-932"),
+        refused("share.*", None, "Settings of share groups.", "share groups are not built", source="KIP-932"),
     ),
     where="consumer",
 )
@@ -367,7 +426,7 @@ ADMIN = ConfigDef(
         accepted(
             "bootstrap.controllers",
             [],
-            "Controllers to find the cluster by, when no broker answers.",
+            "Controllers through which the client finds the cluster when no broker answers.",
             "has no effect: bootstrap.servers may name controllers as well",
             source="KIP-919",
         ),

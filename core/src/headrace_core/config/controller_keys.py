@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from .definition import HEADRACE, LONG_MAX, Kind, Scope, accepted, honoured
 
-_PUSHED = "has no effect: the leader sends to the others as soon as it has something"
-_ELECTIONS = "has no effect: each election waits for a random time of once to twice the election timeout"
-_TRIMMED = "has no effect: the log begins after the last snapshot but one, regardless of its size and age"
-_CHUNKS = "has no effect: messages between controllers hold about 1 MiB"
-_ONE_LINK = "has no effect: a broker has one connection to the controller, and finds the active one by itself"
+_PUSHED = "has no effect: the leader sends new records to the other controllers at once"
+_ELECTIONS = "has no effect: a candidate waits for a random time of one to two election timeouts"
+_TRIMMED = (
+    "has no effect: the metadata log keeps the records since the last snapshot but one, regardless of size and age"
+)
+_CHUNKS = "has no effect: a message between controllers has about 1 MiB"
+_ONE_LINK = (
+    "has no effect: a broker has one connection to the controllers, and finds the active controller automatically"
+)
 
 CLUSTER = (
-    honoured("num.partitions", 1, "Partitions of a topic that is created without saying how many.", low=1),
+    honoured("num.partitions", 1, "The number of partitions of a topic that is created without a number.", low=1),
     honoured(
         "default.replication.factor",
         1,
-        "Replicas of a topic that is created without saying how many.",
+        "The number of replicas of a topic that is created without a number.",
         low=1,
         high=32767,
     ),
@@ -37,9 +41,10 @@ CLUSTER = (
     honoured(
         "broker.session.disconnect.grace.ms",
         500,
-        "A broker whose stream of heartbeats breaks is fenced after this time, unless it heartbeats again before; "
-        "twice as long for each further break of the same process in short order, up to broker.session.timeout.ms. "
-        "A process that dies closes its connections, so its partitions do not wait for the whole session.",
+        "The controllers fence a broker whose heartbeat stream breaks after this time, unless it sends a "
+        "heartbeat before. For each further break of the same process within a short time the value doubles, up "
+        "to broker.session.timeout.ms. The connections of a dead process break at once, so its partitions get "
+        "new leaders before its session expires.",
         source=HEADRACE,
         low=0,
     ),
@@ -57,7 +62,8 @@ CLUSTER = (
     honoured(
         "leader.imbalance.per.broker.percentage",
         10,
-        "Leaderships are given back to a broker that misses more than this share of those it is preferred for.",
+        "The controllers return leaderships to a broker that lacks more than this share of the leaderships for "
+        "which it is preferred.",
         low=0,
         high=100,
     ),
@@ -71,16 +77,16 @@ CLUSTER = (
     honoured(
         "auto.rebalance.enable",
         True,
-        "Whether the controller moves replicas to a broker that joined or has too few. A broker that was only down "
-        "keeps its replicas and gets no others.",
+        "Whether the controllers move replicas to a broker that joined or has too few replicas. A broker that "
+        "was only down keeps its replicas and gets no additional replicas.",
         scope=Scope.CLUSTER_WIDE,
         source=HEADRACE,
     ),
     honoured(
         "auto.rebalance.delay.ms",
         30_000,
-        "The set of live brokers must be unchanged for this time before replicas are moved to those that have too "
-        "little, so that several that join together share in one plan.",
+        "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with"
+        " too few. So brokers that join together get their replicas in one plan.",
         kind=Kind.LONG,
         source=HEADRACE,
         low=0,
@@ -88,8 +94,8 @@ CLUSTER = (
     honoured(
         "auto.rebalance.threshold.percentage",
         10,
-        "A broker has too little when it is short of its share of replicas by more than this part of the share "
-        "(and by more than one replica), or has none.",
+        "A broker has too few replicas when it lacks more than this part of its share (and more than one "
+        "replica), or has no replica.",
         source=HEADRACE,
         low=0,
         high=100,
@@ -97,15 +103,14 @@ CLUSTER = (
     honoured(
         "reassignment.partitions.per.broker",
         10,
-        "No broker takes part in copying more partitions than this at a time when replicas are reassigned; the "
-        "others wait their turn.",
+        "The most partitions of a broker that a reassignment copies at a time; other partitions wait.",
         source=HEADRACE,
         low=1,
     ),
     honoured(
         "metadata.max.records.per.request",
         10_000,
-        "One admin request may not make more metadata records than this, about one for each partition.",
+        "The most metadata records that one admin request may create, about one for each partition.",
         source=HEADRACE,
         low=1,
     ),
@@ -115,11 +120,12 @@ QUORUM = (
     honoured(
         "controller.quorum.election.timeout.ms",
         1_000,
-        "A controller that hears of no leader for once to twice this time asks for votes; a leader without answers "
-        "from a majority for this time resigns. Heartbeats come every 0.3 of this time. That a leader's process "
-        "ended is noticed by its broken connections, within 0.3 of this time. That it stood still is not held "
-        "against brokers when that was half of this time or more, and half of their session. Above 2000 each "
-        "question how old the metadata are has a round of its own, instead of waiting for heartbeats.",
+        "A controller without messages from a leader for one to two times this value requests votes. A leader "
+        "without answers from a majority for this time resigns. The leader sends a heartbeat every 0.3 of this "
+        "time. When a leader's process ends, its connections break, and the other controllers react within 0.3 "
+        "of this time. A leader that was suspended for half of this time and half of a broker's session does not"
+        " count the suspension against brokers. Above 2000 each request for the metadata's age has a separate "
+        "round of heartbeats.",
         low=0,
         source="KIP-595",
     ),
@@ -127,14 +133,15 @@ QUORUM = (
         "controller.quorum.fetch.timeout.ms",
         2_000,
         "How long a controller waits for its leader before it starts an election.",
-        "has no effect: it does after once to twice controller.quorum.election.timeout.ms without a heartbeat",
+        "has no effect: a controller starts an election after one to two times "
+        "controller.quorum.election.timeout.ms without a heartbeat",
         low=0,
         source="KIP-595",
     ),
     accepted(
         "controller.quorum.election.backoff.max.ms",
         1_000,
-        "The longest pause after an election without a winner.",
+        "The longest pause of a controller after an election without a winner.",
         _ELECTIONS,
         low=0,
         source="KIP-595",
@@ -143,35 +150,46 @@ QUORUM = (
         "controller.quorum.request.timeout.ms",
         2_000,
         "How long a call between controllers may take.",
-        "has no effect: what is lost is sent again after the next heartbeat",
+        "has no effect: a controller repeats a lost message after the next heartbeat",
         low=0,
         source="KIP-595",
     ),
     accepted(
         "controller.quorum.retry.backoff.ms",
         20,
-        "The pause before such a call is repeated.",
-        "has no effect: what is lost is sent again after the next heartbeat",
+        "The pause before a controller repeats a failed call to another controller.",
+        "has no effect: a controller repeats a lost message after the next heartbeat",
         low=0,
         source="KIP-595",
     ),
     accepted(
         "controller.quorum.append.linger.ms",
         25,
-        "How long the leader lets records gather before it writes them.",
-        "has no effect: a turn takes all that has arrived, and waits for nothing",
+        "How long the leading controller gathers records before it writes them.",
+        "has no effect: each write contains all requests that have arrived, and waits for no others",
         low=0,
         source="KIP-595",
     ),
-    accepted("controller.quorum.fetch.max.bytes", 1_048_576, "Bytes of one fetch.", _PUSHED, low=1),
     accepted(
-        "controller.quorum.fetch.snapshot.max.bytes", 1_048_576, "Bytes of one fetch of a snapshot.", _CHUNKS, low=1
+        "controller.quorum.fetch.max.bytes",
+        1_048_576,
+        "The most bytes of one fetch of the metadata log.",
+        _PUSHED,
+        low=1,
+    ),
+    accepted(
+        "controller.quorum.fetch.snapshot.max.bytes",
+        1_048_576,
+        "The most bytes of one fetch of a metadata snapshot.",
+        _CHUNKS,
+        low=1,
     ),
     accepted(
         "controller.quorum.auto.join.enable",
         False,
         "Whether a controller joins the voters automatically.",
-        "voters never join by themselves; `headrace format` names the first, `headrace quorum add` the others",
+        "controllers never become voters automatically; `headrace format` names the first voters, `headrace "
+        "quorum add` adds voters",
         source="KIP-853",
     ),
     honoured(
@@ -185,46 +203,62 @@ QUORUM = (
     honoured(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
-        "A controller makes a snapshot after this time, if there is anything new; 0: only by size.",
+        "A controller writes a snapshot of the metadata after this time if there are new records; 0 means that "
+        "only the log's size counts.",
         kind=Kind.LONG,
         low=0,
         source="KIP-876",
     ),
-    accepted("metadata.log.segment.bytes", 1_073_741_824, "Size of the metadata log's segments.", _TRIMMED, low=12),
-    accepted("metadata.log.segment.ms", 604_800_000, "Age of the metadata log's segments.", _TRIMMED, kind=Kind.LONG),
     accepted(
-        "metadata.max.retention.bytes", 104_857_600, "Size that the metadata log may have.", _TRIMMED, kind=Kind.LONG
+        "metadata.log.segment.bytes", 1_073_741_824, "The size of segments of the metadata log.", _TRIMMED, low=12
     ),
-    accepted("metadata.max.retention.ms", 604_800_000, "How long metadata records are kept.", _TRIMMED, kind=Kind.LONG),
+    accepted(
+        "metadata.log.segment.ms",
+        604_800_000,
+        "The age at which a segment of the metadata log is sealed.",
+        _TRIMMED,
+        kind=Kind.LONG,
+    ),
+    accepted(
+        "metadata.max.retention.bytes", 104_857_600, "The largest size of the metadata log.", _TRIMMED, kind=Kind.LONG
+    ),
+    accepted(
+        "metadata.max.retention.ms", 604_800_000, "How long the metadata log keeps records.", _TRIMMED, kind=Kind.LONG
+    ),
     accepted("controller.socket.timeout.ms", 30_000, "How long a call to the controller may take.", _ONE_LINK),
     accepted(
         "metadata.max.idle.interval.ms",
         500,
         "How often an idle controller writes a no-op record.",
-        "has no effect: heartbeats show that; an idle controller writes nothing",
+        "has no effect: heartbeats show that a controller is alive; an idle controller writes no records",
         low=0,
         source="KIP-835",
     ),
     accepted(
         "initial.broker.registration.timeout.ms",
         60_000,
-        "How long a broker tries to register before it stops.",
-        "has no effect: a broker waits for its controllers as long as it takes",
+        "How long a broker tries to register with the controllers before it stops.",
+        "has no effect: a broker waits for the controllers without a limit",
         source="KIP-631",
     ),
     accepted(
         "server.max.startup.time.ms",
         LONG_MAX,
-        "How long a start may take.",
-        "has no effect: a start takes as long as recovery does",
+        "How long the start of a node may take.",
+        "has no effect: a node may take as long as the recovery of its logs needs",
         kind=Kind.LONG,
         low=0,
     ),
-    accepted("controlled.shutdown.max.retries", 3, "Tries of a controlled shutdown (until Kafka 4).", _ONE_LINK),
+    accepted(
+        "controlled.shutdown.max.retries",
+        3,
+        "The number of attempts of a controlled shutdown (until Kafka 4).",
+        _ONE_LINK,
+    ),
     accepted(
         "controlled.shutdown.retry.backoff.ms",
         5_000,
-        "The pause between tries of a controlled shutdown (until Kafka 4).",
+        "The pause between attempts of a controlled shutdown (until Kafka 4).",
         _ONE_LINK,
         kind=Kind.LONG,
     ),
@@ -232,12 +266,12 @@ QUORUM = (
         "broker.id.generation.enable",
         True,
         "Whether the controller assigns broker ids (until Kafka 4).",
-        "a broker without an id always gets one, with its directories",
+        "a broker without an id gets an id from the controllers when it registers",
     ),
     accepted(
         "reserved.broker.max.id",
         1_000,
-        "Ids above it are given out (until Kafka 4).",
-        "has no effect: the controller gives out the smallest id that is free",
+        "The controller assigns broker ids above this value (until Kafka 4).",
+        "has no effect: the controller assigns the smallest free id",
     ),
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 from .definition import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, accepted, at_most, honoured
 
-_CLASSIC = "has no effect: groups of the classic protocol are not served, only those of KIP-848"
-_THREADS = "has no effect: a coordinator is one process with one event loop; start more of them"
-_PER_GROUP = "has no effect yet: a group cannot be given a value of its own"
+_CLASSIC = "has no effect: coordinators serve only the group protocol of KIP-848, not the classic protocol"
+_THREADS = "has no effect: a coordinator is one process with one event loop; start more coordinators"
+_PER_GROUP = "has no effect yet: a group cannot override the coordinator's value"
 _TRANSACTIONS = "has no effect yet: transactions are not built"
 _SHARE = "has no effect: share groups (queues) are not built"
-_STREAMS = "has no effect: groups of Kafka Streams are a Java library's own, and not built"
+_STREAMS = "has no effect: groups of Kafka Streams (a Java library) are not built"
 
 
 #: Assignors that Headrace's coordinators have; members may always request "sticky".
@@ -36,17 +36,23 @@ OFFSETS = (
     honoured(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of __consumer_offsets, when it is made (the controllers' value). It cannot be changed afterwards.",
+        "Partitions of __consumer_offsets. The controllers use this key when they create the topic; later "
+        "changes have no effect.",
         low=1,
     ),
     honoured(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets; as many as brokers live, where these are fewer when it is made. The others "
-        "are added when more brokers have come (auto.rebalance.enable).",
+        "Replicas of __consumer_offsets. If fewer brokers are alive when the topic is created, it gets a replica"
+        " on each. The controllers add the missing replicas when more brokers join (auto.rebalance.enable).",
         low=1,
     ),
-    honoured("offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets, when it is made.", low=1),
+    honoured(
+        "offsets.topic.segment.bytes",
+        104_857_600,
+        "segment.bytes of __consumer_offsets when the topic is created.",
+        low=1,
+    ),
     honoured(
         "offsets.topic.compression.codec",
         0,
@@ -68,20 +74,26 @@ OFFSETS = (
         kind=Kind.LONG,
         low=1,
     ),
-    honoured("offset.metadata.max.bytes", 4_096, "Size of the text beside a committed offset."),
     honoured(
-        "offsets.load.buffer.size", 5_242_880, "Bytes that are read at once when a shard's offsets are loaded.", low=1
+        "offset.metadata.max.bytes", 4_096, "The largest metadata text that a consumer may commit with an offset."
+    ),
+    honoured(
+        "offsets.load.buffer.size",
+        5_242_880,
+        "How many bytes a coordinator reads at once when it loads a shard's offsets.",
+        low=1,
     ),
     honoured(
         "offsets.commit.timeout.ms",
         5_000,
-        "How long a write to __consumer_offsets is retried before the waiting requests fail with a retriable error.",
+        "How long a coordinator retries a write to __consumer_offsets before the waiting requests fail with a "
+        "retriable error.",
         low=1,
     ),
     accepted(
         "offsets.commit.required.acks",
         -1,
-        "Replicas that must have a commit (until Kafka 4).",
+        "How many replicas must store an offset commit before it is acknowledged (until Kafka 4).",
         "a commit is always acknowledged by all in-sync replicas",
     ),
 )
@@ -90,45 +102,71 @@ GROUPS = (
     accepted(
         "group.coordinator.rebalance.protocols",
         ["classic", "consumer", "streams"],
-        "The group protocols that are served.",
+        "The group protocols that coordinators serve.",
         _CLASSIC,
         choices=("classic", "consumer", "share", "streams"),
         source="KIP-848",
     ),
-    accepted("group.coordinator.threads", 4, "Threads of the coordinator.", _THREADS, low=1, source="KIP-848"),
-    accepted("group.coordinator.background.threads", 2, "Its threads for slow work.", _THREADS, low=1),
+    accepted(
+        "group.coordinator.threads",
+        4,
+        "Threads of the coordinator that process requests.",
+        _THREADS,
+        low=1,
+        source="KIP-848",
+    ),
+    accepted("group.coordinator.background.threads", 2, "Threads of the coordinator for slow work.", _THREADS, low=1),
     accepted(
         "group.coordinator.append.linger.ms",
         -1,
-        "How long the coordinator lets records gather; -1: as it sees fit.",
-        "requests that arrive during a write are gathered into the next one; no request waits longer",
+        "How long the coordinator gathers records before it writes them; -1: the coordinator adapts the time.",
+        "the next write contains all requests that arrived during the present write; no request waits longer",
         low=-1,
         source="KIP-848",
     ),
     accepted(
         "group.coordinator.cached.buffer.max.bytes",
         1_048_588,
-        "How large a buffer may be that the coordinator keeps for the next write.",
-        "has no effect: no buffer is kept",
+        "The largest write buffer that the coordinator keeps for later writes.",
+        "has no effect: the coordinator keeps no write buffer",
         low=524_288,
         scope=Scope.CLUSTER_WIDE,
     ),
     accepted(
         "group.initial.rebalance.delay.ms",
         3_000,
-        "How long a new classic group waits for members before its first rebalance.",
+        "How long a new group of the classic protocol waits for members before its first rebalance.",
         _CLASSIC,
         source="KIP-134",
     ),
-    accepted("group.min.session.timeout.ms", 6_000, "The shortest session of a classic member.", _CLASSIC, low=1),
-    accepted("group.max.session.timeout.ms", 1_800_000, "The longest session of a classic member.", _CLASSIC, low=1),
-    accepted("group.max.size", INT_MAX, "Members of a classic group at most.", _CLASSIC, low=1, source="KIP-389"),
+    accepted(
+        "group.min.session.timeout.ms",
+        6_000,
+        "The shortest session timeout of a member in the classic protocol.",
+        _CLASSIC,
+        low=1,
+    ),
+    accepted(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        "The longest session timeout of a member in the classic protocol.",
+        _CLASSIC,
+        low=1,
+    ),
+    accepted(
+        "group.max.size",
+        INT_MAX,
+        "The largest number of members in a classic group.",
+        _CLASSIC,
+        low=1,
+        source="KIP-389",
+    ),
     _consumer(
         "session.timeout.ms", 45_000, "How long the coordinator waits for a heartbeat before it removes a member."
     ),
     _of_groups("min.session.timeout.ms", 45_000, "The smallest value of it that a group may set."),
     _of_groups("max.session.timeout.ms", 60_000, "The largest value of it that a group may set."),
-    _consumer("heartbeat.interval.ms", 5_000, "How often a member reports."),
+    _consumer("heartbeat.interval.ms", 5_000, "How often a group member sends a heartbeat."),
     _of_groups("min.heartbeat.interval.ms", 5_000, "The smallest value of it that a group may set."),
     _of_groups("max.heartbeat.interval.ms", 15_000, "The largest value of it that a group may set."),
     accepted(
@@ -146,31 +184,31 @@ GROUPS = (
         "group.consumer.regex.refresh.interval.ms",
         600_000,
         "How often the coordinator looks for topics that match a pattern.",
-        "topics that match are seen as soon as they are there",
+        "coordinators notice new topics that match a pattern at once",
         low=10_000,
         source="KIP-848",
     ),
-    _consumer("max.size", INT_MAX, "Members of a group at most."),
+    _consumer("max.size", INT_MAX, "The largest number of members in a group."),
     honoured(
         "group.consumer.assignors",
         ["uniform", "range"],
-        "The assignors that groups may use; the first one is the default. There are uniform, range and sticky, and "
-        "sticky may always be asked for.",
+        "The assignors that groups may use; the first assignor is the default. Headrace has uniform, range and "
+        "sticky; a member may always request sticky.",
         choices=ASSIGNORS,
         source="KIP-848",
     ),
     honoured(
         "group.consumer.connection.grace.ms",
         1_500,
-        "A member whose stream breaks and that does not reconnect within this time is removed (a static member "
-        "keeps its session), so its partitions do not wait for the whole session.",
+        "The coordinator removes a member whose stream breaks and that does not reconnect within this time. So "
+        "other members get its partitions before its session timeout. A static member keeps its session.",
         low=0,
         source=HEADRACE,
     ),
     accepted(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Whether a classic group may change to the new protocol, and back.",
+        "Whether a group may change between the classic and the new protocol.",
         _CLASSIC,
         check=lambda policy: (
             None
@@ -179,62 +217,71 @@ GROUPS = (
         ),
         source="KIP-848",
     ),
-    accepted("group.share.*", None, "Share groups: their sessions, locks and limits.", _SHARE, source="KIP-932"),
-    accepted("share.*", None, "The coordinator of share groups, and its topic.", _SHARE, source="KIP-932"),
-    accepted("group.streams.*", None, "Groups of Kafka Streams.", _STREAMS, source="KIP-1071"),
+    accepted("group.share.*", None, "Settings of share groups: sessions, locks and limits.", _SHARE, source="KIP-932"),
+    accepted(
+        "share.*", None, "Settings of the coordinator of share groups and of its topic.", _SHARE, source="KIP-932"
+    ),
+    accepted("group.streams.*", None, "Settings of groups of Kafka Streams.", _STREAMS, source="KIP-1071"),
 )
 
 TRANSACTIONS = (
     honoured(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of __transaction_state, when it is made (the controllers' value). It cannot be changed afterwards.",
+        "Partitions of __transaction_state. The controllers use this key when they create the topic; later "
+        "changes have no effect.",
         low=1,
         source="KIP-98",
     ),
     honoured(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state; as many as brokers live, where these are fewer when it is made. The others "
-        "are added when more brokers have come (auto.rebalance.enable).",
+        "Replicas of __transaction_state. If fewer brokers are alive when the topic is created, it gets a "
+        "replica on each. The controllers add the missing replicas when more brokers join "
+        "(auto.rebalance.enable).",
         low=1,
         source="KIP-98",
     ),
     honoured(
         "transaction.state.log.min.isr",
         2,
-        "min.insync.replicas of __transaction_state, when it is made; not more than its replicas.",
+        "min.insync.replicas of __transaction_state when the topic is created; at most its number of replicas.",
         low=1,
         source="KIP-98",
     ),
     honoured(
         "transaction.state.log.segment.bytes",
         104_857_600,
-        "Segment size of __transaction_state, when it is made.",
+        "segment.bytes of __transaction_state when the topic is created.",
         low=1,
         source="KIP-98",
     ),
     _transaction(
-        "transaction.state.log.load.buffer.size", 5_242_880, "Bytes that are read at once when transactions are loaded."
+        "transaction.state.log.load.buffer.size",
+        5_242_880,
+        "How many bytes a coordinator reads at once when it loads transactions.",
     ),
-    _transaction("transaction.max.timeout.ms", 900_000, "The longest transaction that a producer may ask for."),
+    _transaction("transaction.max.timeout.ms", 900_000, "The longest transaction timeout that a producer may request."),
     _transaction(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
-        "How often transactions are aborted that took too long.",
+        "How often the coordinator aborts transactions that exceed their timeout.",
     ),
     _transaction(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often unused transactional ids are removed.",
+        "How often the coordinator removes unused transactional ids.",
     ),
-    _transaction("transactional.id.expiration.ms", 604_800_000, "How long an unused transactional id is remembered."),
+    _transaction(
+        "transactional.id.expiration.ms", 604_800_000, "How long the coordinator keeps an unused transactional id."
+    ),
     honoured(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition remembers an idempotent producer that does not write, counted by the broker's clock "
-        "from its last write or the broker's start, regardless of the records' timestamps. One that resends after "
-        "that may write a duplicate: keep it well above the producers' delivery.timeout.ms.",
+        "How long a partition keeps the state of an idempotent producer that does not write. The time is "
+        "measured by the broker's clock, from the producer's last write or the broker's start. A producer that "
+        "resends a batch later may write a duplicate, so keep the value well above the producers' "
+        "delivery.timeout.ms.",
         low=1,
         source="KIP-854",
         scope=Scope.CLUSTER_WIDE,
@@ -242,18 +289,27 @@ TRANSACTIONS = (
     honoured(
         "producer.id.expiration.check.interval.ms",
         600_000,
-        "How often the broker looks for idle producers.",
+        "How often the broker removes the state of idle producers (producer.id.expiration.ms).",
         low=1,
         source="KIP-854",
     ),
     _transaction(
-        "add.partitions.to.txn.retry.backoff.ms", 20, "The pause before a partition is added again.", source="KIP-890"
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "The pause before a broker retries to add a partition to a transaction.",
+        source="KIP-890",
     ),
-    _transaction("add.partitions.to.txn.retry.backoff.max.ms", 100, "How long that is tried.", low=0, source="KIP-890"),
+    _transaction(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "How long a broker retries to add a partition to a transaction.",
+        low=0,
+        source="KIP-890",
+    ),
     accepted(
         "transaction.partition.verification.enable",
         True,
-        "Whether a leader checks with the coordinator that a partition is in the transaction.",
+        "Whether a leader asks the coordinator if a partition belongs to the transaction.",
         _TRANSACTIONS,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-890",

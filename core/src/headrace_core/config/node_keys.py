@@ -13,70 +13,82 @@ from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, hono
 
 ROLES = ("controller", "broker", "coordinator")
 
-_LISTENERS = "nodes call each other, and the controllers, at the listener called internal"
-_ONE_LOOP = "has no effect: a broker is one event loop, with a thread for each log directory; run more brokers instead"
-_SOCKETS = "has no effect: gRPC and the operating system size the buffers of connections"
-_CONNECTIONS = "has no effect yet: connections are not counted; a stream is held back by the bytes it has under way"
-_PURGATORY = "has no effect: a request that waits is one timer, and leaves nothing behind to purge"
-_METRICS = "has no effect: a node counts in its own process; exporting metrics is not built yet"
+_LISTENERS = "nodes call each other and the controllers at the listener named internal"
+_ONE_LOOP = "has no effect: a broker has one event loop and a thread for each log directory; run more brokers instead"
+_SOCKETS = "has no effect: gRPC and the operating system set up connections and size their buffers"
+_CONNECTIONS = "has no effect yet: a broker limits only the number of connections of a listener (max.connections)"
+_PURGATORY = "has no effect: a waiting request is one timer, which leaves nothing to purge"
+_METRICS = "has no effect: a node keeps metrics in its own process; exporting metrics is not built yet"
 _TLS = "TLS is not built yet: keep the listeners on loopback or behind a tunnel, and leave this key out"
 _SASL = "authentication is not built yet: any client that can connect is served; leave this key out"
 _ACLS = "authorization is not built yet: any client that can connect may do everything; leave this key out"
-_JAVA = "a class of Java's cannot be loaded here; leave this key out"
+_JAVA = "Headrace cannot load Java classes; leave this key out"
 _ZOOKEEPER = "there is no ZooKeeper: the controllers keep the metadata (controller.quorum.voters)"
-_ADDRESSES = "it was an early name in Kafka; write listeners=client://host:port,internal://host:port"
-_PROVIDERS = "values are taken as they stand, ${...} is not replaced; write the value, or -o key=value at the start"
-_NO_TIERS = "tiered storage is not built; leave it out"
+_ADDRESSES = "Kafka removed this key; write listeners=client://host:port,internal://host:port"
+_PROVIDERS = "Headrace does not replace ${...} in values; write the value itself, or pass -o key=value at the start"
+_NO_TIERS = "tiered storage is not built; leave this key out"
 
 NODE = (
     honoured(
         "process.roles",
         [],
-        "The role of this node: controller, broker or coordinator. By default the role of the program.",
+        "The role of this node: controller, broker or coordinator. The default is the role of the program.",
         choices=ROLES,
     ),
     honoured(
         "node.id",
         -1,
-        "The node's id among those of its role. A broker may leave it out (-1): it gets one with its directories.",
+        "The id of the node among the nodes of its role. With -1 a broker gets an id from the controllers when "
+        "it registers.",
         low=-1,
     ),
-    honoured("broker.id", -1, "Kafka's older name of node.id for a broker.", low=-1),
+    honoured("broker.id", -1, "Kafka's older name for the node.id of a broker.", low=-1),
     honoured(
         "listeners",
         ["client://127.0.0.1:9095", "internal://127.0.0.1:19095"],
-        "The addresses that the node binds: client://host:port for clients, internal://host:port for other nodes, "
-        "external://host:port for clients that reach the nodes by other addresses (advertised.listeners says "
-        "which). Port 0 takes a free one; an empty host means all addresses.",
+        "The addresses that the node binds: client://host:port for clients, internal://host:port for other "
+        "nodes. external://host:port is for clients that need other addresses (advertised.listeners). Port 0 "
+        "selects a free port; an empty host means all addresses.",
     ),
     honoured(
-        "advertised.listeners", [], "How others reach the listeners, where that differs from where they are bound."
+        "advertised.listeners",
+        [],
+        "The addresses at which clients and other nodes reach the listeners, if they differ from the bound addresses.",
     ),
     honoured(
         "log.dirs",
         [],
-        "The directories with this node's data, formatted before the first start. A controller uses the first one.",
+        "The directories of this node's data, formatted before the first start. A controller uses only the first"
+        " directory.",
     ),
-    honoured("log.dir", None, "A single directory; log.dirs goes before it."),
+    honoured("log.dir", None, "A single data directory; log.dirs overrides this key."),
     honoured(
         "slots.dir",
         None,
-        "A directory that nodes of one role share, in place of node.id and log.dirs: a node takes slot-N in it, "
-        "which no other process holds, with N as its id, and formats it if it is new. {slot} in a value stands for N.",
+        "A directory that nodes of one role share, in place of node.id and log.dirs. A node locks a free "
+        "subdirectory slot-N, uses N as its id, and formats a new slot. {slot} in a value stands for N.",
         source=HEADRACE,
     ),
     honoured(
         "slots.host",
         None,
-        "With slots.dir: a host name with {slot} in it, such as broker-{slot}. The node takes the slot whose name "
-        "leads to itself, instead of the lowest one that is free.",
+        "With slots.dir: a host name that contains {slot}, such as broker-{slot}. The node takes the slot whose "
+        "host name resolves to the node, instead of the lowest free slot.",
         source=HEADRACE,
     ),
-    honoured("slots.max", 9, "With slots.dir: the highest slot that a node takes.", source=HEADRACE, low=1, high=1_000),
+    honoured(
+        "slots.max",
+        9,
+        "With slots.dir: the highest number of a slot that a node takes.",
+        source=HEADRACE,
+        low=1,
+        high=1_000,
+    ),
     honoured(
         "metadata.log.dir",
         None,
-        "The directory of a controller's metadata log, instead of the first one of log.dirs. A broker keeps none.",
+        "The directory of a controller's metadata log; the default is the first directory of log.dirs. Brokers "
+        "ignore this key.",
         source="KIP-631",
     ),
     honoured("controller.quorum.voters", [], "The controllers: id@host:port of their internal listeners."),
@@ -88,8 +100,8 @@ NODE = (
     honoured(
         "runtime.state.file",
         None,
-        "A JSON file that the node writes when it serves, with its pid and real addresses, and removes when it "
-        "stops cleanly; node.json in the first log directory by default.",
+        "A JSON file with the pid and the bound addresses of a serving node, which a clean stop removes. The "
+        "default is node.json in the first log directory.",
         source=HEADRACE,
     ),
     honoured(
@@ -114,10 +126,17 @@ def _encrypted_listener(value: Any) -> str | None:
 
 
 NETWORK = (
-    accepted("inter.broker.listener.name", None, "The listener at which brokers call each other.", _LISTENERS),
-    accepted("controller.listener.names", [], "The listeners at which controllers are called.", _LISTENERS),
     accepted(
-        "control.plane.listener.name", None, "A listener for the controller's calls alone (until Kafka 3).", _LISTENERS
+        "inter.broker.listener.name", None, "The name of the listener at which brokers call each other.", _LISTENERS
+    ),
+    accepted(
+        "controller.listener.names", [], "The names of the listeners at which controllers accept calls.", _LISTENERS
+    ),
+    accepted(
+        "control.plane.listener.name",
+        None,
+        "The name of a listener that only the controller calls (until Kafka 3).",
+        _LISTENERS,
     ),
     accepted("early.start.listeners", [], "Listeners that serve before the authorizer is ready.", _LISTENERS),
     accepted(
@@ -135,40 +154,63 @@ NETWORK = (
         low=1,
         scope=Scope.CLUSTER_WIDE,
     ),
-    accepted("num.io.threads", 8, "Threads that carry requests out.", _ONE_LOOP, low=1, scope=Scope.CLUSTER_WIDE),
+    accepted("num.io.threads", 8, "Threads that process requests.", _ONE_LOOP, low=1, scope=Scope.CLUSTER_WIDE),
     accepted(
-        "background.threads", 10, "Threads for work in the background.", _ONE_LOOP, low=1, scope=Scope.CLUSTER_WIDE
+        "background.threads",
+        10,
+        "Threads for background work of the broker.",
+        _ONE_LOOP,
+        low=1,
+        scope=Scope.CLUSTER_WIDE,
     ),
-    accepted("socket.send.buffer.bytes", 102_400, "SO_SNDBUF; -1: the system's.", _SOCKETS, low=-1),
-    accepted("socket.receive.buffer.bytes", 102_400, "SO_RCVBUF; -1: the system's.", _SOCKETS, low=-1),
+    accepted(
+        "socket.send.buffer.bytes",
+        102_400,
+        "The send buffer of a socket (SO_SNDBUF); -1: the operating system's default.",
+        _SOCKETS,
+        low=-1,
+    ),
+    accepted(
+        "socket.receive.buffer.bytes",
+        102_400,
+        "The receive buffer of a socket (SO_RCVBUF); -1: the operating system's default.",
+        _SOCKETS,
+        low=-1,
+    ),
     accepted("socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", _SOCKETS, low=1),
-    accepted("socket.connection.setup.timeout.ms", 10_000, "How long connecting may take.", _SOCKETS, kind=Kind.LONG),
+    accepted(
+        "socket.connection.setup.timeout.ms",
+        10_000,
+        "How long opening a connection may take.",
+        _SOCKETS,
+        kind=Kind.LONG,
+    ),
     accepted(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        "How long connecting may take after several failures.",
+        "How long opening a connection may take after several failures.",
         _SOCKETS,
         kind=Kind.LONG,
     ),
     accepted(
         "queued.max.requests",
         500,
-        "How many requests may wait before clients are held back.",
-        "streams are held back by the bytes they have under way",
+        "How many requests may wait before the broker reads no more requests.",
+        "a broker limits the bytes in flight of each stream instead",
         low=1,
     ),
     accepted(
         "queued.max.request.bytes",
         -1,
-        "How many bytes of requests may wait before clients are held back; -1: any number.",
-        "streams are held back at 16 MiB each and 64 MiB in all",
+        "How many bytes of requests may wait before the broker reads no more requests; -1: no limit.",
+        "a broker stops reading a stream at 16 MiB in flight, and all streams at 64 MiB",
         kind=Kind.LONG,
     ),
     accepted(
         "max.request.partition.size.limit",
         2_000,
         "How many partitions one answer of DescribeTopicPartitions holds (KIP-966).",
-        "there is no such request; docs/reference/limits.md says how many partitions the others may name",
+        "Headrace has no such request; docs/reference/limits.md has the limits of its requests",
         low=1,
     ),
     accepted(
@@ -183,7 +225,7 @@ NETWORK = (
     accepted(
         "max.connections.per.ip.overrides",
         "",
-        "Other limits for some addresses, as host:count.",
+        "Limits on connections for single addresses, as host:count.",
         _CONNECTIONS,
         scope=Scope.CLUSTER_WIDE,
     ),
@@ -200,28 +242,33 @@ NETWORK = (
         "connections.max.idle.ms",
         600_000,
         "How long a connection may be idle before it is closed.",
-        "has no effect: gRPC keeps an idle connection, which costs no more than its socket",
+        "has no effect: gRPC keeps an idle connection open, which costs only a socket",
         kind=Kind.LONG,
     ),
     accepted(
         "max.incremental.fetch.session.cache.slots",
         1_000,
-        "How many incremental fetch sessions are kept.",
-        "a session is a stream, and lives as long",
+        "How many incremental fetch sessions a broker keeps.",
+        "a fetch session is a stream, and ends with the stream",
         low=0,
         source="KIP-227",
     ),
-    accepted("fetch.purgatory.purge.interval.requests", 1_000, "How often waiting fetches are purged.", _PURGATORY),
+    accepted(
+        "fetch.purgatory.purge.interval.requests",
+        1_000,
+        "How often a broker purges waiting fetch requests.",
+        _PURGATORY,
+    ),
     accepted(
         "producer.purgatory.purge.interval.requests",
         1_000,
-        "How often waiting produce requests are purged.",
+        "How often a broker purges waiting produce requests.",
         _PURGATORY,
     ),
     accepted(
         "delete.records.purgatory.purge.interval.requests",
         1,
-        "How often waiting deletions of records are purged.",
+        "How often a broker purges waiting DeleteRecords requests.",
         _PURGATORY,
         source="KIP-107",
     ),
@@ -229,22 +276,34 @@ NETWORK = (
 
 METRICS = (
     accepted("metric.reporters", [], "Java classes that report metrics.", _METRICS, scope=Scope.CLUSTER_WIDE),
-    accepted("auto.include.jmx.reporter", True, "Report by JMX (until Kafka 4).", _METRICS),
-    accepted("metrics.num.samples", 2, "How many windows a rate looks at.", _METRICS, low=1),
+    accepted("auto.include.jmx.reporter", True, "Whether metrics are reported by JMX (until Kafka 4).", _METRICS),
+    accepted("metrics.num.samples", 2, "The number of windows over which a rate metric is measured.", _METRICS, low=1),
     accepted(
-        "metrics.sample.window.ms", 30_000, "The length of one window of a rate.", _METRICS, kind=Kind.LONG, low=1
+        "metrics.sample.window.ms",
+        30_000,
+        "The length of one window of a rate metric.",
+        _METRICS,
+        kind=Kind.LONG,
+        low=1,
     ),
-    accepted("metrics.recording.level", "INFO", "How much is measured.", _METRICS),
+    accepted("metrics.recording.level", "INFO", "The level of detail of metrics.", _METRICS),
     accepted("kafka.metrics.reporters", [], "Java classes that report the older metrics.", _METRICS),
-    accepted("kafka.metrics.polling.interval.secs", 10, "How often they are asked.", _METRICS, low=1),
     accepted(
-        "telemetry.max.bytes", 1_048_576, "Size of the metrics that a client pushes.", _METRICS, low=1, source="KIP-714"
+        "kafka.metrics.polling.interval.secs", 10, "How often kafka.metrics.reporters are called.", _METRICS, low=1
+    ),
+    accepted(
+        "telemetry.max.bytes",
+        1_048_576,
+        "The largest metrics message that a client may push.",
+        _METRICS,
+        low=1,
+        source="KIP-714",
     ),
     accepted(
         "confluent.*",
         None,
         "Keys of Confluent's own products.",
-        "has no effect: it belongs to Confluent Platform",
+        "has no effect: this key belongs to Confluent Platform",
     ),
 )
 
@@ -261,11 +320,13 @@ REFUSED = (
     refused("security.inter.broker.protocol", "PLAINTEXT", "The security protocol between brokers.", _TLS),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
     refused("principal.builder.class", None, "The Java class that names the user of a connection.", _JAVA),
-    refused("connections.max.reauth.ms", 0, "After how long a client must authenticate again.", _SASL, kind=Kind.LONG),
+    refused(
+        "connections.max.reauth.ms", 0, "The time after which a client must authenticate again.", _SASL, kind=Kind.LONG
+    ),
     refused(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long a failed authentication waits for its answer.",
+        "How long the answer to a failed authentication is delayed.",
         _SASL,
     ),
     refused(
@@ -301,17 +362,17 @@ REFUSED = (
     ),
     refused("client.quota.callback.class", None, "The Java class that decides quotas.", _JAVA, source="KIP-257"),
     refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
-    refused("config.providers.*", None, "Settings of such a provider.", _PROVIDERS, kind=Kind.PASSWORD),
+    refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("password.encoder.*", None, "How passwords were kept in ZooKeeper.", _ZOOKEEPER, kind=Kind.PASSWORD),
     refused("zookeeper.*", None, "The address of ZooKeeper, and its connection settings (until Kafka 4).", _ZOOKEEPER),
     *(
-        refused(name, None, "An address, until Kafka 3.", _ADDRESSES)
+        refused(name, None, "An address of a listener (until Kafka 3).", _ADDRESSES)
         for name in ("host.name", "port", "advertised.host.name", "advertised.port")
     ),
     refused(
         "remote.log.storage.system.enable",
         False,
-        "Tiered storage, for the whole cluster.",
+        "Whether the cluster uses tiered storage.",
         _NO_TIERS,
         source="KIP-405",
     ),
@@ -319,12 +380,12 @@ REFUSED = (
         "cordoned.log.dirs",
         [],
         "Log directories that get no new partitions.",
-        "keeping a directory free of new partitions is not built; leave it out",
+        "excluding a directory from new partitions is not built; leave this key out",
         scope=Scope.PER_BROKER,
         source="KIP-1066",
     ),
     *(
-        refused(name, LONG_MAX, doc, "quotas are not built yet; leave it out", kind=Kind.LONG, low=1)
+        refused(name, LONG_MAX, doc, "quotas are not built yet; leave this key out", kind=Kind.LONG, low=1)
         for name, doc in (
             ("quota.producer.default", "Bytes per second that one client id may produce."),
             ("quota.consumer.default", "Bytes per second that one client id may fetch."),

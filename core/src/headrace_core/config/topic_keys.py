@@ -45,15 +45,15 @@ _KEYS = (
     honoured(
         "compression.type",
         "producer",
-        "How batches are compressed in the log. producer keeps them as they were sent; any other value compresses "
-        "them again.",
+        'The compression of batches in the log. The value "producer" keeps each batch as it was sent; with any '
+        "other value the broker compresses batches again.",
         server_key="compression.type",
         choices=_COMPRESSION,
     ),
     honoured(
         "compression.gzip.level",
         -1,
-        "Level of compression.type=gzip: 1 to 9; -1 is zlib's own.",
+        "The level of compression.type=gzip: 1 to 9; -1 is zlib's default.",
         server_key="compression.gzip.level",
         low=-1,
         high=9,
@@ -63,7 +63,7 @@ _KEYS = (
     honoured(
         "compression.lz4.level",
         9,
-        "Level of compression.type=lz4.",
+        "The level of compression.type=lz4.",
         server_key="compression.lz4.level",
         low=1,
         high=17,
@@ -72,7 +72,7 @@ _KEYS = (
     honoured(
         "compression.zstd.level",
         3,
-        "Level of compression.type=zstd.",
+        "The level of compression.type=zstd.",
         server_key="compression.zstd.level",
         low=-131072,
         high=22,
@@ -89,7 +89,7 @@ _KEYS = (
     honoured(
         "file.delete.delay.ms",
         60_000,
-        "How long a removed file stays on the disk (a full disk empties it at once).",
+        "How long a deleted segment file stays on the disk (in a full directory it is removed at once).",
         kind=Kind.LONG,
         server_key="log.segment.delete.delay.ms",
         low=0,
@@ -97,7 +97,7 @@ _KEYS = (
     honoured(
         "flush.messages",
         LONG_MAX,
-        "With log.flush=interval or os: force the log to disk after this many records, at the latest.",
+        "With log.flush=interval or os, the broker flushes the log after this many records.",
         kind=Kind.LONG,
         server_key="log.flush.interval.messages",
         low=1,
@@ -105,7 +105,7 @@ _KEYS = (
     honoured(
         "flush.ms",
         LONG_MAX,
-        "With log.flush=interval or os: force the log to disk after this time, at the latest.",
+        "With log.flush=interval or os, the broker flushes the log after this time.",
         kind=Kind.LONG,
         server_key="log.flush.interval.ms",
         low=0,
@@ -113,15 +113,15 @@ _KEYS = (
     honoured(
         "index.interval.bytes",
         4096,
-        "Bytes of log between two entries of the offset index, about.",
+        "About how many bytes of the log are between two entries of the offset index.",
         server_key="log.index.interval.bytes",
         low=0,
     ),
     honoured(
         "log.flush",
         FlushPolicy.COMMIT.value,
-        "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, "
-        "one second if unset), os (when the operating system does it; Kafka's way).",
+        "When the broker flushes records: commit (before it acknowledges them), interval (every flush.ms), or os "
+        "(when the operating system does, as in Kafka). Without flush.ms, interval means every second.",
         kind=Kind.STRING,
         server_key="log.flush",
         choices=tuple(policy.value for policy in FlushPolicy),
@@ -146,7 +146,7 @@ _KEYS = (
     honoured(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "How far a CreateTime may lie ahead of the broker's clock.",
+        "How far a record's CreateTime may be ahead of the broker's clock.",
         kind=Kind.LONG,
         server_key="log.message.timestamp.after.max.ms",
         low=0,
@@ -155,7 +155,7 @@ _KEYS = (
     honoured(
         "message.timestamp.before.max.ms",
         LONG_MAX,
-        "How far a CreateTime may lie behind the broker's clock.",
+        "How far a record's CreateTime may be behind the broker's clock.",
         kind=Kind.LONG,
         server_key="log.message.timestamp.before.max.ms",
         low=0,
@@ -164,14 +164,15 @@ _KEYS = (
     honoured(
         "message.timestamp.type",
         "CreateTime",
-        "Whose time a record carries: the producer's (CreateTime) or the broker's at the append (LogAppendTime).",
+        "The source of record timestamps: the producer (CreateTime), or the broker's clock at the append "
+        "(LogAppendTime).",
         server_key="log.message.timestamp.type",
         choices=("CreateTime", "LogAppendTime"),
     ),
     honoured(
         "min.cleanable.dirty.ratio",
         0.5,
-        "Share of uncompacted bytes at which compaction starts.",
+        "The share of uncompacted bytes in a log at which compaction starts.",
         server_key="log.cleaner.min.cleanable.ratio",
         low=0,
         high=1,
@@ -187,20 +188,21 @@ _KEYS = (
     honoured(
         "min.insync.replicas",
         1,
-        "How many replicas must be in sync for a write with acks=all.",
+        "How many replicas must be in sync to accept a write with acks=all.",
         server_key="min.insync.replicas",
         low=1,
     ),
     honoured(
         "preallocate",
         False,
-        "Reserve a segment's whole space on disk when it is created.",
+        "Whether the broker reserves the whole disk space of a segment when it creates the segment.",
         server_key="log.preallocate",
     ),
     honoured(
         "retention.bytes",
         -1,
-        "The oldest segments go as long as those after them hold this many bytes; -1 is no limit.",
+        "Retention deletes the oldest segments while the remaining segments have at least this many bytes; -1 is"
+        " no limit.",
         kind=Kind.LONG,
         server_key="log.retention.bytes",
         low=-1,
@@ -208,7 +210,7 @@ _KEYS = (
     honoured(
         "retention.ms",
         604_800_000,
-        "Segments go when all of their records are older than this; -1 is no limit.",
+        "Retention deletes a segment when all its records are older than this; -1 is no limit.",
         kind=Kind.LONG,
         server_key="log.retention.ms",
         low=-1,
@@ -216,21 +218,21 @@ _KEYS = (
     honoured(
         "segment.bytes",
         1_073_741_824,
-        "Size at which a new segment file is begun.",
+        "The size at which the broker begins a new segment file.",
         server_key="log.segment.bytes",
         low=14,
     ),
     honoured(
         "segment.index.bytes",
         10_485_760,
-        "Largest size of an index file; a full index begins a new segment.",
+        "The largest size of an index file; when the index is full, the broker begins a new segment.",
         server_key="log.index.size.max.bytes",
         low=12,
     ),
     honoured(
         "segment.jitter.ms",
         0,
-        "segment.ms is shortened by a random time up to this, so that segments do not all roll at once.",
+        "The broker shortens segment.ms by a random time up to this value, so that segments do not all roll at once.",
         kind=Kind.LONG,
         server_key="log.roll.jitter.ms",
         low=0,
@@ -238,7 +240,8 @@ _KEYS = (
     honoured(
         "segment.ms",
         604_800_000,
-        "A new segment is begun when the records of the old one span this much time, even if it is not full.",
+        "The broker begins a new segment when the records of the active segment span this time, even if it is "
+        "not full.",
         kind=Kind.LONG,
         server_key="log.roll.ms",
         low=1,
@@ -246,29 +249,30 @@ _KEYS = (
     honoured(
         "unclean.leader.election.enable",
         False,
-        "Whether a replica that is not in sync may become leader when no other is left. That loses records.",
+        "Whether a replica that is not in sync may become leader when no in-sync replica is left. Such an "
+        "election loses records.",
         server_key="unclean.leader.election.enable",
         source="KIP-106",
     ),
     accepted(
         "follower.replication.throttled.replicas",
         [],
-        "Replicas whose catching up is throttled on the follower's side: partition:broker,..., or *.",
-        "has no effect: catching up is throttled where it is sent (leader.replication.throttled.replicas)",
+        "Replicas that the follower throttles while they catch up: partition:broker,..., or * for all replicas.",
+        "has no effect: the leader throttles replication (leader.replication.throttled.replicas)",
         check=_check_throttled,
         source="KIP-73",
     ),
     honoured(
         "leader.replication.throttled.replicas",
         [],
-        "Replicas whose catching up is throttled on the leader's side: partition:broker,..., or *.",
+        "Replicas that the leader throttles while they catch up: partition:broker,..., or * for all replicas.",
         check=_check_throttled,
         source="KIP-73",
     ),
     accepted(
         "local.retention.bytes",
         -2,
-        "With tiered storage: bytes kept on local disk; -2 is retention.bytes.",
+        "With tiered storage: how many bytes stay on the local disk; -2 means the value of retention.bytes.",
         "has no effect: tiered storage is not built",
         kind=Kind.LONG,
         server_key="log.local.retention.bytes",
@@ -278,21 +282,25 @@ _KEYS = (
     accepted(
         "local.retention.ms",
         -2,
-        "With tiered storage: time kept on local disk; -2 is retention.ms.",
+        "With tiered storage: how long records stay on the local disk; -2 means the value of retention.ms.",
         "has no effect: tiered storage is not built",
         kind=Kind.LONG,
         server_key="log.local.retention.ms",
         low=-2,
         source="KIP-405",
     ),
-    refused("remote.storage.enable", False, "Tiered storage for this topic.", _NO_TIERS, source="KIP-405"),
+    refused("remote.storage.enable", False, "Whether the topic uses tiered storage.", _NO_TIERS, source="KIP-405"),
     refused(
-        "remote.log.copy.disable", False, "With tiered storage: copy nothing more there.", _NO_TIERS, source="KIP-950"
+        "remote.log.copy.disable",
+        False,
+        "Whether to stop copying segments to tiered storage.",
+        _NO_TIERS,
+        source="KIP-950",
     ),
     refused(
         "remote.log.delete.on.disable",
         False,
-        "With tiered storage: delete what is there when it is disabled.",
+        "Whether to delete the topic's segments in tiered storage when tiered storage is disabled.",
         _NO_TIERS,
         source="KIP-950",
     ),
@@ -300,19 +308,19 @@ _KEYS = (
         "message.format.version",
         None,
         "The format of records on disk (until Kafka 4).",
-        "batches are always of version 2; leave it out",
+        "batches always have format version 2; leave this key out",
     ),
     refused(
         "message.downconversion.enable",
         True,
-        "Convert batches for old clients (until Kafka 4).",
-        "there are no clients that need it; leave it out",
+        "Whether brokers convert batches for old clients (until Kafka 4).",
+        "all clients of Headrace read the present format; leave this key out",
     ),
     refused(
         "message.timestamp.difference.max.ms",
         LONG_MAX,
-        "How far a CreateTime may lie from the broker's clock (until Kafka 4).",
-        "message.timestamp.before.max.ms and message.timestamp.after.max.ms have taken its place",
+        "How far a record's CreateTime may differ from the broker's clock (until Kafka 4).",
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms replace this key",
         kind=Kind.LONG,
     ),
 )
