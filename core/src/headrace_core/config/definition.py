@@ -182,7 +182,8 @@ _KINDS = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRIN
 def honoured(name: str, default: Any, doc: str, **more: Any) -> ConfigKey:
     """Declare a key that works as documented.
 
-    ``more``: further fields of ConfigKey. Without ``kind``, the kind follows from the default (None: a string).
+    ``more``: further fields of ConfigKey. Without the argument ``kind``, the key's kind follows from its default (a
+    default of None means a string).
     """
     kind = more.pop("kind", None) or _KINDS.get(type(default), Kind.STRING)
     return ConfigKey(name=name, kind=kind, default=default, doc=doc, **more)

@@ -607,7 +607,7 @@ class LogDirectory:
 
     def close(self, *, broker_epoch: int = -1, clean: bool = True) -> None:
         """Close the directory and release its lock. ``clean``: flush and close every log and write the clean shutdown
-        marker, so the next start need not scan. Otherwise (after a failure), only close the files."""
+        marker, so the next start need not scan. Without ``clean`` (after a failure), only close the files."""
         try:
             if clean:
                 logs = list(self.logs.values())

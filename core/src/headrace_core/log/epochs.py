@@ -48,9 +48,9 @@ class LeaderEpochs:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
-        #: Whether the entries are complete, so that every batch must have the epoch of its offset. False for a file
-        #: without a checksum, which Kafka wrote and which may lack an entry after a crash. Rewriting such a file adds
-        #: no checksum, until all entries are rebuilt from the batches.
+        #: Whether the entries are complete, so that every batch must have the epoch of its offset. The flag is False
+        #: for a file without a checksum, which Kafka wrote and which may lack an entry after a crash. Rewriting such a
+        #: file adds no checksum, until all entries are rebuilt from the batches.
         self.is_checksummed = True
         self._stored: tuple[EpochStart, ...] | None = ()  #: The entries in the file; None: the file is unreadable.
         #: Whether the file still has epochs that were cut off the log. ``catch_up`` writes the file before the next

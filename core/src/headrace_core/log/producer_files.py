@@ -106,8 +106,8 @@ class ProducerSnapshots:
 
     def force(self, offset: int) -> None:
         """Make two snapshots durable: the one for ``offset``, which replaces the batches before ``offset``, and the
-        newest one. Skipped when the disk is full or no descriptor is free, because a deletion that makes room must not
-        wait."""
+        newest one. The snapshots are not forced when the disk is full or no descriptor is free, because a deletion that
+        makes room must not wait."""
         files: list[File] = []
         try:
             for found in sorted({offset, *self.offsets[-1:]} & self._offsets):

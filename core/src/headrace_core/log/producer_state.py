@@ -321,7 +321,7 @@ class ProducerTable:
 
     def last_records(self) -> dict[int, LastRecord]:
         """Return, for each producer, what compaction must keep so that the log can rebuild this table. Any thread may
-        call this."""
+        call this method."""
         found: dict[int, LastRecord] = {}
         for entry in list(self._entries.values()):
             batches = entry.batches

@@ -6,11 +6,11 @@ lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares fields that the CRC
 does not cover with the neighbouring batches. The offsets of a slice must reach, without a gap, the next offset known
-from elsewhere: the next batch's header, the next segment's name or the high watermark. If there is a gap, the batch
-before the slice is checked too. Leader epochs must match the epoch checkpoint. So where compaction removed no records,
-a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset inside the gap would
-not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are read a second time; if
-the check fails again, CorruptLogError names file, position and offset.
+from elsewhere: the next batch's header, the next segment's name or the high watermark. If the offsets of the slice have
+a gap, the batch before the slice is checked too. Leader epochs must match the epoch checkpoint. So where compaction
+removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset
+inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are
+read a second time; if the check fails again, CorruptLogError names file, position and offset.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def scan(
 
     * ``contiguous``: offsets must have no gap, as in every log that was never compacted.
     * ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written, so a batch with
-      another epoch is damaged. None: epochs are not checked.
+      another epoch is damaged. With None, epochs are not checked.
     * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap, from
       the first batch that has ``accept_from`` or a later offset.
     """

@@ -37,8 +37,8 @@ def check_replicated(
     """Check batches from a leader of ``leader_epoch`` against a log that ends at ``log_end_offset`` with a batch of
     ``latest_epoch``; returns their headers, for ``Append``. Reads all bytes once; any thread may call this.
 
-    Offsets must rise; compaction may leave gaps. ``is_empty``: the log has no batch. Then the first batch may begin
-    below the log's end and reach beyond it, because the leader's log may start inside a batch.
+    Offsets must rise; compaction may leave gaps. ``is_empty``: the log has no batch. The first batch of an empty log
+    may begin below the log's end and reach beyond it, because the leader's log may start inside a batch.
 
     Raises CorruptMessageError (framing, CRC), UnexpectedOffsetError, UnexpectedEpochError.
     """
@@ -80,9 +80,9 @@ def check_order(
 
 
 def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Write]:
-    """Split unchanged batches into parts that each fit into a segment. There are several parts only where this broker's
-    segments are smaller than a message of the leader. Raises CorruptMessageError when the headers do not belong to the
-    data."""
+    """Split unchanged batches into parts that each fit into a segment. The batches are split into several parts only
+    where this broker's segments are smaller than a message of the leader. Raises CorruptMessageError when the headers
+    do not belong to the data."""
     if sum(header.size for header in headers) != len(data):
         raise CorruptMessageError(f"{len(data)} bytes of records, but their batches add up to another number")
     view = memoryview(data)

@@ -5,8 +5,8 @@ owner published. The writer publishes bytes first, then ``size``, then index ent
 before its batch, and no lock is needed.
 
 An index entry is used only after a comparison with its batch. If entry and batch differ, the index or the log is
-damaged. Then the whole segment is read and every CRC checked: either the log is damaged (CorruptLogError), or the
-indexes are rebuilt from the log, in memory.
+damaged. To find out, the whole segment is read and every CRC checked. Either the log is damaged (CorruptLogError), or
+the indexes are rebuilt from the log, in memory.
 
 An index entry is (last offset of a batch, position where the batch starts). A lookup of the offset after a batch finds
 that batch first, and skips it.

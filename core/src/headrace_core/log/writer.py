@@ -200,7 +200,7 @@ class DirectoryWriter:
 
     def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:
         """Return the error for a failed read. An unreadable disk fails the directory, as in Kafka. Any thread may call
-        this."""
+        this method."""
         if error.errno not in _NOT_THE_DISK:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.fail, error)
@@ -269,8 +269,8 @@ class DirectoryWriter:
 
     def _will_roll(self, turn: Turn) -> bool:
         """Whether the turn may seal a segment. Sealing flushes all unflushed bytes of the segment, which takes too long
-        for the event loop. True may be wrong, because the jitter of segment.ms is unknown to the writer; False is
-        always right."""
+        for the event loop. The result True may be wrong, because the writer does not know the jitter of segment.ms; the
+        result False is always right."""
         now_ms = -1
         for step in turn.steps:
             if isinstance(step, ActionEntry) or step[0].is_closed:

@@ -70,7 +70,7 @@ class RegisteredBroker:
 
 
 class BrokerSession(NodeSession[RegisteredBroker]):
-    """One registration of a broker. Not thread-safe; use it in one event loop."""
+    """One registration of a broker. A session is not thread-safe; use it in one event loop."""
 
     def __init__(
         self,

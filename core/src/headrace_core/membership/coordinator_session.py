@@ -48,7 +48,7 @@ class RegisteredCoordinator:
 
 
 class CoordinatorSession(NodeSession[RegisteredCoordinator]):
-    """One registration of a coordinator. Not thread-safe; use it in one event loop."""
+    """One registration of a coordinator. A session is not thread-safe; use it in one event loop."""
 
     def __init__(
         self,

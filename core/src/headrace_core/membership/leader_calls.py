@@ -1,10 +1,10 @@
 """Forward a client's request from a broker or a controller to the leading controller.
 
 When the connection breaks after the request was sent, the outcome is unknown. A change is then not sent again: a
-repeated creation would report that the topic already exists. (Kafka's brokers repeat such a request.) The error
-REQUEST_TIMED_OUT tells the caller to check before a retry. Reads are repeated. A controller that freezes during the
-request is treated in the same way: once another controller is known to lead, the response is awaited for one more
-second.
+repeated creation would report that the topic already exists. (Kafka's brokers repeat a request whose outcome is
+unknown.) The error REQUEST_TIMED_OUT tells the caller to check before a retry. Reads are repeated. A controller that
+freezes during the request is treated in the same way: once another controller is known to lead, the response is awaited
+for one more second.
 """
 
 from __future__ import annotations

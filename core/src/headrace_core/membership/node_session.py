@@ -50,7 +50,7 @@ class _SilentControllerError(NetworkError):
 
 
 class NodeSession(abc.ABC, Generic[Registered]):
-    """One registration of a node. Not thread-safe; use it in one event loop."""
+    """One registration of a node. A session is not thread-safe; use it in one event loop."""
 
     def __init__(
         self,

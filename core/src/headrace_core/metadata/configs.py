@@ -203,7 +203,8 @@ def describe_topic(
 def describe_broker(
     image: MetadataImage, broker_id: int | None, *, static: Mapping[str, Any] | None = None
 ) -> list[ConfigDescription]:
-    """Describe every server key for one broker. None: describe only the dynamic values for all brokers (as in Kafka).
+    """Describe every server key for one broker. Without a broker, describe only the dynamic values for all brokers (as
+    in Kafka).
 
     ``static``: the values in the broker's properties file, which only that broker knows (NodeConfig.given).
     """

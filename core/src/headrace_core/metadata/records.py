@@ -91,7 +91,7 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A broker was fenced or unfenced, has no more elections pending (see RegisterBrokerRecord), began its controlled
-    shutdown, or lost directories (the record names all offline directories). None leaves a field unchanged."""
+    shutdown, or lost directories (the record names all offline directories). A field that is None stays unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -138,7 +138,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. None leaves a field
+    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. A field that is None stays
     unchanged. When ``replicas`` changes but ``directories`` is None, each remaining replica keeps its directory.
 
     ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is set whenever ``leader`` is set.

@@ -9,7 +9,7 @@ A comparison of two versions compares chunks, not entries.
 
 Hash tries (``immutables``, ``rpds``) are not used, for two reasons. The order of a hash trie follows Python's hashes,
 which differ in each process, so processes would make decisions from the same log in different orders. And hash tries
-cannot compare versions cheaply. A change costs the same in a hash trie; a lookup costs 0.1 us (``rpds``: 0.3 us).
+cannot compare versions cheaply. A change costs the same in a hash trie; a lookup costs 0.1 to 0.3 us.
 
 The map has no index of a broker's partitions, which would cost some microseconds in each change of replicas, and 100
 bytes per replica.

@@ -207,8 +207,8 @@ def _addresses_of(name: str) -> set[str]:
 
 def _is_mine(address: str) -> bool:
     """Whether this machine has ``address``: packets to an own address have the same address as their source. (A test by
-    binding would accept foreign addresses where net.ipv4.ip_nonlocal_bind is set.) False for the wildcard address and
-    for multicast addresses."""
+    binding would accept foreign addresses where net.ipv4.ip_nonlocal_bind is set.) Returns False for the wildcard
+    address and for multicast addresses."""
     there = ipaddress.ip_address(address.partition("%")[0])
     if there.is_unspecified or there.is_multicast:
         return False

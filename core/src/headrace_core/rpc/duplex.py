@@ -13,8 +13,8 @@ calls for up to a second without trying to connect, although the server may be a
 
 This class works around this behaviour of grpc.aio (1.85):
 
-* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). So no such task
-  is cancelled.
+* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). So a task that
+  awaits a gRPC operation is never cancelled.
 * A write that waits for a connection does not learn that its call was cancelled. So a part awaits ``connected`` first,
   which ``run`` may cancel because it awaits no gRPC operation.
 * ``wait_for_connection`` may return after a failed attempt. So ``connected`` also checks the channel's state.

@@ -6,8 +6,8 @@ it is set before grpc is imported.
 
 ``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take gRPC's pollers apart in the child. With an open client, one fork
 in ten aborted in the child (SIGABRT) before it could start another program; PySpark starts Java like this
-(``subprocess`` with a ``preexec_fn``). Without the fork handlers such a child works. The SDK itself handles a child
-that continues in Python (engine/io_thread.py). The variable works only before gRPC is first used.
+(``subprocess`` with a ``preexec_fn``). Without the fork handlers, the child can start the other program. The SDK itself
+handles a child that continues in Python (engine/io_thread.py). The variable works only before gRPC is first used.
 
 ``tune_malloc``: record batches are large short-lived buffers. By default glibc maps and unmaps each buffer, and the
 kernel zeroes the buffer's pages every time. Only Headrace's server processes call this function, because a library must

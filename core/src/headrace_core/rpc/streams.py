@@ -4,11 +4,11 @@
 writes.
 
 There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360): a task that awaits a
-gRPC operation is cancelled, or a write starts on a call that the client has already cancelled. Measured: 0.12 KiB for
-each dropped stream that waited in ``read()``, and 75 KiB on average for each stream dropped during 1-MiB writes. gRPC
-cancels only the task that runs the handler. So that task awaits a plain future, and separate tasks read and write,
-which are never cancelled. The pending read ends with the call. Before a large write, the writing task lets the event
-loop run once, so that a cancellation that has already arrived is seen.
+gRPC operation is cancelled, or a write starts on a call that the client has already cancelled. The measured leaks are
+0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream dropped during 1-MiB
+writes. gRPC cancels only the task that runs the handler. So that task awaits a plain future, and separate tasks read
+and write, which are never cancelled. The pending read ends with the call. Before a large write, the writing task lets
+the event loop run once, so that a cancellation that has already arrived is seen.
 
 A callback handles requests, so that a request needs no task; ``send`` queues responses, which are written in order.
 Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` shows how much is unwritten.

@@ -29,7 +29,7 @@ Piece = TypeVar("Piece")
 TURN_S = 0.003
 PAUSE_S = 0.009
 SHORT_ITEMS = 200  #: Work on at most this many items does not count as long work.
-DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
+DESCRIPTION_ITEMS = 20  #: The description of one configuration counts as this many items.
 
 
 class TurnOrder(Generic[Piece]):
@@ -121,7 +121,8 @@ class Turns:
         self._end()
 
     def is_over(self) -> bool:
-        """Whether the present turn is used up. Always False for short work, which does not read the clock."""
+        """Whether the present turn is used up. The result is always False for short work, which does not read the
+        clock."""
         return self._desk is not None and time.perf_counter() >= self._until_s
 
     async def next(self) -> None:

@@ -428,7 +428,8 @@ class _Undoing:
 
     def _now(self, path: str | None, since: int, *, undone: bool = True, until: int | None = None) -> str | None:
         """Return the present path of the file that had ``path`` at entry ``since``. Later renames are applied: all of
-        them, or with ``undone`` only the renames that are not undone. None: the file was removed or replaced."""
+        them, or with ``undone`` only the renames that are not undone. Returns None if the file was removed or
+        replaced."""
         for at in self._renames[bisect.bisect_right(self._renames, since) :]:
             if path is None or (until is not None and at >= until):
                 return path

@@ -23,7 +23,7 @@ class Planned:
         self.arguments = arguments
 
     def cancel(self) -> None:
-        """Cancel the action. Idempotent, and without effect after the action ran."""
+        """Cancel the action. The call is idempotent, and has no effect after the action ran."""
         self.action = None
         self.arguments = ()
 
