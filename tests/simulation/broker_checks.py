@@ -35,22 +35,23 @@ class Truth:
         self.number = number
         self.partition = TopicPartition("orders", number)
         self.end = 0
-        #: No replica's log may start beyond this: no more was deleted.
+        #: No replica's log may start beyond this offset, because no more records were deleted.
         self.start_max = 0
-        #: Base offset -> batch, byte for byte.
+        #: The committed batches by base offset, byte for byte.
         self.batches: dict[int, bytes] = {}
-        #: Offset -> value; value -> offset.
+        #: The committed values by offset, and the offsets by value.
         self.values: dict[int, bytes] = {}
         self.offsets: dict[bytes, int] = {}
         #: The last record of each producer.
         self.last: dict[bytes, int] = {}
         self.is_tainted = False
-        #: What operators have asked to delete; log starts as they were seen, by host; replicas that a host has lost.
+        #: The offsets up to which operators requested deletions; the last known log starts by host; the replicas that a
+        #: host has lost.
         self.asked: set[int] = set()
         self.starts: dict[int, StartSeen] = {}
         self.durable: dict[PartitionLog, int] = {}
         self.removed: Counter[int] = Counter()
-        #: Of a compacted topic: offset -> (key, value); key -> offsets, rising.
+        #: For a compacted topic: the (key, value) of each offset, and the rising offsets of each key.
         self.records: dict[int, tuple[bytes, bytes]] = {}
         self.of_key: defaultdict[bytes, list[int]] = defaultdict(list)
 
@@ -145,8 +146,8 @@ class BrokerChecks(UpkeepChecks):
             try:
                 found = log.read(at, READ_BYTES, end)
                 if (found is None or not found.records) and end in truth.asked and end <= truth.start_max:
-                    # The high watermark of a leader that restarts begins at its log start. DeleteRecords may put that
-                    # inside a batch: then the whole batch is committed.
+                    # The high watermark of a leader that restarts begins at its log start. DeleteRecords may set the
+                    # log start inside a batch: then the whole batch is committed.
                     found = log.read(at, 1)
             except CorruptLogError:  # it serves nothing of this, and heals
                 if at >= truth.end:
@@ -437,7 +438,8 @@ class BrokerChecks(UpkeepChecks):
                 host, batches, log = held[number]
                 if not truth.is_tainted:
                     self._holds_all(host, truth, log, batches)
-                # (A replica may have deleted more than its leader, which was not there when others did.)
+                # (A replica may have deleted more records than its leader, if the leader was down when the other
+                # replicas deleted them.)
                 batches = {base: batch for base, batch in batches.items() if next_offset_of(batch) > start}
                 if first is None:
                     first = host, batches

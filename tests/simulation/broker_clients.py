@@ -29,7 +29,7 @@ REQUEST_TIMEOUT_MS = 350.0
 RETRY_MS = 25.0
 #: producer.id.expiration.ms: longer than a schedule with its recovery, so no producer is silent for so long.
 PRODUCER_EXPIRATION_MS = 120_000
-#: Refused so often although all before it is acknowledged: the log has forgotten what it acknowledged.
+#: After this many refusals, although all earlier batches are acknowledged, the log has lost acknowledged batches.
 OUT_OF_ORDER_MAX = 12
 
 
@@ -104,7 +104,7 @@ class ProducerModel(Client):
         self.partition = number % world.plan.partitions
         self.kind = "idempotent" if number == 0 else self.rng.choice(["idempotent", "idempotent", "acks=1", "acks=0"])
         self.producer_id = 1_000 + number
-        #: Half of them send old events: older than producers are remembered for.
+        #: Half of the producers send old events, with timestamps older than the expiration of producers.
         self.timestamp_ms = EPOCH_MS - (2 * PRODUCER_EXPIRATION_MS if number % 2 == 0 else 0)
         self.acknowledged = 0
         self._next = 0
@@ -114,8 +114,8 @@ class ProducerModel(Client):
         self._is_stopped = False
         self._refused = 0
         self._retry_ms = -1.0
-        #: A log takes any number of a producer that it does not know (Kafka's rule since 2.5), so nothing goes out
-        #: beside the very first batch until that is acknowledged.
+        #: A broker accepts any number from a producer that it does not know (Kafka's rule since 2.5). So the producer
+        #: sends nothing besides the very first batch until that batch is acknowledged.
         self._is_known = False
 
     def __str__(self) -> str:
@@ -244,7 +244,8 @@ class ProducerModel(Client):
             self._begin_anew()
             return
         if self.world.checks.are_gone(self.partition, self._batches[0].values):
-            # Written, and deleted before the response: a leader that rebuilt producers from its log does not know it.
+            # The batch was written, and deleted before the response: a leader that rebuilt the producer state from its
+            # log does not know it.
             self.world.count("state", "batch gone before its answer")
             del self._batches[0]
             return
@@ -278,14 +279,14 @@ class ConsumerModel(Client):
         super().__init__(world, number, "consumer")
         self.partition = number % world.plan.partitions
         self.position = 0
-        #: The last batch, if a leader gave it: (base offset, next offset, bytes).
+        #: The last batch, if it was read from a leader: (base offset, next offset, bytes).
         self.last: tuple[int, int, bytes] | None = None
         self._asked = 0
-        #: The epochs of what was read, and the leader epoch in which the position was found to be one.
+        #: The leader epochs of the records that were read, and the leader epoch in which the position was validated.
         self._epochs = ReadEpochs()
         self._validated = -1
         self._waits_since_ms = -1.0
-        #: What it would read is deleted: it begins where the log does (auto.offset.reset=earliest).
+        #: The records at the position are deleted: reading continues at the log start (auto.offset.reset=earliest).
         self._is_out = False
 
     def __str__(self) -> str:
@@ -399,7 +400,8 @@ class ConsumerModel(Client):
             if self._epochs.last < 0:
                 self._validated = epoch
             self._epochs.note(header.leader_epoch, header.base_offset)
-            # (A follower may give what was cut off elsewhere meanwhile, below the high watermark that it knows.)
+            # (A follower may return records that other replicas have truncated meanwhile, below the high watermark that
+            # it knows.)
             self.last = (header.base_offset, header.next_offset, records[at : at + header.size]) if is_leader else None
 
 

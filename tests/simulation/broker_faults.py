@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker_sim_world import BrokerWorld
 
 CONTROLLER = -1
-#: That share of the faults that come in the midst of a story wait for its end.
+#: This share of the faults that come during a story wait for the story's end.
 STORY_KEPT = 0.8
 _LOSSES = (Loss.ALL, Loss.ALL, Loss.PREFIX, Loss.BLOCKS)
 _CHANGES = frozenset({"write", "sync", "sync_directory", "rename", "truncate", "create", "unlink"})
@@ -48,7 +48,7 @@ class BrokerFaults:
         self._damaged: BrokerHost | None = None
         self._rotten: tuple[str, int, int] | None = None  # of the damaged disk: a file, a position, what stands there
         self._stories = StoryTeller(world, self)
-        #: Faults that wait for a story to end: nothing but accidents, and it would hardly ever come to its end.
+        #: Faults that wait for a story to end: with too many faults it would hardly ever reach its end.
         self._put_off: list[Fault] = []
         self._times_mended = 0
 

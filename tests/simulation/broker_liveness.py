@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerHost
     from tests.simulation.broker_sim_world import BrokerWorld
 
-#: Within so much virtual time writes go through again: a heartbeat (150 ms) and an election, with time to spare.
+#: Writes must succeed again within this virtual time: a heartbeat (150 ms) and an election, with time to spare.
 FULL_MS = 1_500.0
-#: Acknowledgements of each producer: more than what was on its way to the old leader.
+#: Required acknowledgements of each producer: more than the batches in flight to the old leader.
 ACKNOWLEDGED = 12
-#: Of how many schedules one is tried.
+#: This check runs in one of so many schedules.
 ONE_IN = 3
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerHost
 
 
-#: Tasks whose handler awaits them, and answers with their error.
+#: Names of tasks whose handler awaits them and answers with their error.
 _ANSWERED = frozenset({"delete_records"})
 
 
@@ -87,7 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.is_paused = False
         self._held_until_ms = 0.0
-        #: Kept until the end of the world: a process that is killed runs no ``finally``.
+        #: The coroutines are kept until the end of the world: a process that is killed runs no ``finally``.
         self._coroutines: list[Any] = []
 
     def time(self) -> float:
@@ -157,7 +157,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if self.is_dead:
             # The process was killed after a task failed and before the loop's next turn: the task counts as it would
-            # have counted in that turn. A future without a reader is no fault here, for its reader was killed.
+            # have counted in that turn. A future without a reader is no fault here, because its reader was killed.
             if isinstance(failed := context.get("future"), asyncio.Task):
                 self._task_ended(failed)
             return

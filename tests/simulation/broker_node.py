@@ -75,9 +75,10 @@ class BrokerHost:
         self.clock = NodeClock(world.scheduler, started_ms=number * 1_000.0)
         self.life = 0
         self.disks = 0
-        #: How often one of its replicas started empty.
+        #: How often a replica of this host started empty.
         self.begun_anew = 0
-        #: How often a log was found damaged: it is set aside, and a crash may come before the replica starts empty.
+        #: How often a log was found damaged: such a log is set aside, and a crash may come before the replica starts
+        #: empty.
         self.damaged = 0
         self.broker_id = -1
         self.broker: Broker | None = None
@@ -86,7 +87,7 @@ class BrokerHost:
         self.slow_until_ms = 0.0
         self.down_until_ms = 0.0
         self.is_losing_power: Loss | None = None
-        #: A byte of this disk was flipped: then a damaged log is no one's fault.
+        #: A byte of this disk was flipped, so a damaged log is no fault of the product.
         self.is_rotten = False
         self.fs = CrashingFileSystem(keep_trace=False)
         self.new_disk()

@@ -1,9 +1,9 @@
 """A schedule of the brokers' half as data, drawn from a seed before the simulation starts (its form is that of
 ``sim_plan``).
 
-A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. In each other period 5 to 40
-faults come, of kinds that each schedule draws for itself. Half of the schedules run stories (faults of several steps),
-with few other faults.
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The other periods have 5 to 40
+faults in all, of kinds that each schedule draws for itself. Half of the schedules run stories (faults of several
+steps), with few other faults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from headrace_core.testing.network import GOOD, Quality
 from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period, Schedule, draw_periods
 
-#: What ``broker_stories`` tells: kind -> how much it weighs.
+#: The stories of ``broker_stories``, with their weights.
 STORIES: dict[str, float] = {
     "page_cache": 1.0,
     "new_disk_back": 0.8,
@@ -29,7 +29,7 @@ STORIES: dict[str, float] = {
     "behind_the_epoch": 1.0,
     "reader_overtaken": 1.0,
 }
-#: Told in schedules of their own only (``failed_flushes``), which every seed of theirs has to come to the end of.
+#: Stories that run only in separate schedules (``failed_flushes``), each of which must reach its end.
 ON_DEMAND = frozenset({"flush_then_power"})
 #: The others. Scripts read these names in the last line of ``make sim``.
 ACCIDENTS: dict[str, float] = {
@@ -62,11 +62,11 @@ ACCIDENTS: dict[str, float] = {
     "unclean_election": 0.6,
 }
 KINDS: dict[str, float] = {**ACCIDENTS, **STORIES}
-#: Only where unclean elections are allowed.
+#: Faults that occur only where unclean elections are allowed.
 UNCLEAN = frozenset({"unclean_election", "reader_overtaken"})
 
 
-#: A fault without its number: when, what, how long, how badly, its seed.
+#: A fault without its number: (time, kind, duration, severity, seed).
 _Drawn = tuple[float, str, float, float, int]
 
 
@@ -78,7 +78,8 @@ class BrokerPlan(Schedule):
     brokers: int
     partitions: int
     min_insync: int
-    #: unclean.leader.election.enable, and faults that make it happen. What follows from it is expected then.
+    #: unclean.leader.election.enable, with faults that cause unclean elections. The checks then expect the consequences
+    #: of these elections.
     unclean: bool
     producers: int
     consumers: int
@@ -91,14 +92,14 @@ class BrokerPlan(Schedule):
     metadata_ms: tuple[float, float]
     lag_ms: int
     segment_bytes: int
-    #: What deletes records: retention.bytes; an operator's DeleteRecords; compaction, with so many keys.
+    #: How records are deleted: by retention.bytes, by an operator's DeleteRecords, or by compaction with so many keys.
     retention_bytes: int | None = None
     deletes: bool = False
     compacts: bool = False
     keys: int = 0
 
 
-#: How a schedule's records go, and how often.
+#: How the records of a schedule are deleted, and how often each kind is drawn.
 UPKEEP = {"nothing": 4.0, "retention": 1.0, "deletes": 1.0, "both": 1.0, "compaction": 2.0}
 
 
@@ -172,7 +173,7 @@ def _with_stories(rng: random.Random, noisy: list[Period], unclean: bool) -> tup
         chosen[0] = rng.choice(sorted(UNCLEAN & set(STORIES)))
     begins = [period for period in noisy if all(before.to_ms != period.from_ms for before in noisy)]
     for period, kind in zip(rng.sample(begins, min(len(chosen), len(begins))), chosen, strict=False):
-        # Early in the period: a fault that is repaired before its effect shows nothing.
+        # The fault comes early in the period: a fault that is repaired before its effect shows nothing.
         found.append(_drawn(rng, kind, period.from_ms + rng.uniform(0.0, 250.0), period))
     return _numbered(found)
 

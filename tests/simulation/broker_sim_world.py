@@ -38,9 +38,9 @@ from tests.simulation.nodes_world import NodesWorld
 from tests.simulation.sim_checks import Violation
 
 TOPIC = "orders"
-#: The controllers' address in links.
+#: The address of the controllers in the names of links.
 CONTROLLER = -1
-#: Within so much virtual time after everything was mended, all has to be well.
+#: The cluster must be healthy within this virtual time after the repair.
 HEAL_MS = 20_000.0
 
 
@@ -58,7 +58,7 @@ class Connection:
         self._follower_loop = follower.loop
         self._leader_loop = leader.loop
         self.is_closed = False
-        #: Whose messages do not get through any more: nothing may come behind one that is lost.
+        #: The senders whose messages no longer arrive: no message may arrive behind a lost one.
         self._stuck: list[BrokerHost] = []
         self._end = LeaderEnd(leader.broker, self)
         self._inbox: deque[Any] = deque()
@@ -76,7 +76,7 @@ class Connection:
             return
         delay_ms = self.world.message_delay_ms((sender.number, to.number))
         if delay_ms is None or any(trap(sender, to, message) for trap in self.world.traps):
-            # A lost packet is sent again by TCP; one that never gets through breaks the connection.
+            # TCP sends a lost packet again; a packet that never arrives breaks the connection.
             self._stuck.append(sender)
             self.world.scheduler.after(self.world.rng.uniform(20.0, 200.0), self.close)
             return
@@ -142,16 +142,16 @@ class BrokerWorld(NodesWorld):
         self.plan = plan
         self.coverage["half", "brokers"] = 1
         self.numbers = iter(range(1 << 60))
-        #: Of a story: which messages on followers' streams are lost.
+        #: Functions of a story that decide which messages on followers' streams are lost.
         self.traps: list[Callable[[BrokerHost, BrokerHost, Any], bool]] = []
         self.connections: list[Connection] = []
-        #: Calls to the controllers whose answers are lost, or that are late, until then.
+        #: Until this time, calls to the controllers are late or lose their answers.
         self.lost_answers_until_ms = 0.0
         self.late_requests_until_ms = 0.0
-        #: A story holds every AlterPartition that is sent, and breaks its connection, to let it arrive later.
+        #: If set, a story holds every AlterPartition that is sent, and breaks its connection, so that it arrives later.
         self.held_requests: list[Request] | None = None
         self.past: list[tuple[BrokerHost, Request]] = []
-        #: With the offset from which each leads on.
+        #: The steps of the metadata, each with the offset at which it begins.
         self.steps: list[tuple[int, MetadataImage, MetadataDelta]] = []
         self._known: dict[int, int] = {}
         self._waiting: dict[int, Any] = {}
@@ -160,7 +160,7 @@ class BrokerWorld(NodesWorld):
         self.producers = [ProducerModel(self, number) for number in range(plan.producers)]
         self.consumers = [ConsumerModel(self, number) for number in range(plan.consumers)]
         self.deleters = [Deleter(self)] if plan.deletes else []
-        #: Threads that are at work.
+        #: Simulated threads that are working.
         self.asides: list[Aside] = []
 
     @property
@@ -357,7 +357,7 @@ class BrokerWorld(NodesWorld):
                 raise Violation("liveness", "no three brokers after five seconds without a fault")
         configs = {
             "min.insync.replicas": str(self.plan.min_insync),
-            # Brokers' clocks are set hours back: what producers stamp would rightly be refused as of the future.
+            # Brokers' clocks are set back by hours, so producers' timestamps would be refused as too far in the future.
             "message.timestamp.after.max.ms": str(LONG_MAX),
             "segment.bytes": str(self.plan.segment_bytes),
             "index.interval.bytes": "200",

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.broker_sim_world import BrokerWorld
 
 Steps = Generator[float, None, None]
-#: Sees every message on a follower's stream before the network does: (sender, receiver, message); True: it is lost.
+#: Sees every message (sender, receiver, message) on a follower's stream before the network does; the message is lost if
+#: the result is True.
 Trap = Callable[[BrokerHost, BrokerHost, Any], bool]
 
 CONTROLLER = -1
@@ -288,7 +289,8 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
     rng, world = stage.rng, stage.world
     truth = world.checks.truths[stage.number]
     for attempt in range(8):
-        # What a leader has not forced may be cut off by the next one; what it has sent to a follower stays.
+        # The next leader may truncate records that a leader has not forced; records that it has sent to a follower
+        # stay.
         victim = one if attempt else rng.choice([leader, one, one])
         watch = FlushWatch(victim.fs, f"{ROOT}/{stage.partition.topic}-{stage.number}/", rng)
         yield from stage.until(lambda watch=watch: watch.has_failed, 1_500.0)  # type: ignore[misc]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RETENTION_MS = 120
 CLEANER_PAUSE_MS = 150.0
 DELETE_TIMEOUT_MS = 800
-#: How often a directory's room, and files to be removed, are looked at (the product's 5 s are a whole schedule).
+#: Interval of the checks for free space and for files to be removed (the product's 5 s are as long as a schedule).
 TICK_S = 0.1
 
 
@@ -242,7 +242,7 @@ class NoTurns:
         return False
 
 
-#: What a handler may ask its call.
+#: The part of a gRPC call that a handler uses.
 _CALL = SimpleNamespace(cancelled=lambda: False, done=lambda: False)
 
 

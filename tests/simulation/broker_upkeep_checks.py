@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker_sim_world import BrokerWorld
 
 READ_BYTES = 1 << 20
-#: Of what supersedes a record: anything that is committed.
+#: End offset that lets any committed record supersede another.
 ANYWHERE = 1 << 62
 
 

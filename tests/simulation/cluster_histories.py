@@ -75,11 +75,11 @@ class Machine:
     is_up: bool = False
     stream: int = 0
     view: MetadataImage = EMPTY_IMAGE
-    #: Asked for, and neither granted nor overtaken: (partition epoch that it builds on, ISR).
+    #: Requested ISRs that are neither granted nor outdated: (partition epoch on which the request builds, ISR).
     pending: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     #: The life in which each follower was last seen.
     seen: dict[tuple[Key, int], int] = field(default_factory=dict)
-    #: What was granted to it: the partition as it is then, until its own image says so too.
+    #: The partition as granted to this broker, until its own image shows the same.
     granted: dict[Key, PartitionImage] = field(default_factory=dict)
     last_beat_ms: float = 0.0
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.group_members import Caller, SimMember
     from tests.simulation.group_sim_world import GroupWorld
 
-#: Refusals of a state machine: nothing was written, so no effect may ever be seen. (All others may have had one.)
+#: Error codes with which a state machine refuses a request: nothing was written, so no effect may ever be seen.
+#: (Requests with other errors may have had an effect.)
 DEFINITE = frozenset(
     ("UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "FENCED_INSTANCE_ID", "GROUP_ID_NOT_FOUND",
      "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
@@ -72,7 +73,7 @@ class GroupChecks:
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
         self.truths = [Truth(world.new_state_machine()) for _ in range(world.plan.shards)]
-        #: Of every member that there ever was: the largest epoch and revision that the log has given it.
+        #: For every member that ever existed: the largest epoch and revision that the log has given it.
         self._given: dict[tuple[str, str], tuple[int, int]] = {}
         self._attempts: dict[str, Attempt] = {}
         self._committed: set[str] = set()
@@ -87,9 +88,11 @@ class GroupChecks:
         self._holders: dict[tuple[str, Part], dict[SimMember, int]] = {}
         #: Partitions that a member was asked to revoke, and when: it may be removed if it does not.
         self._revoked_ms: dict[tuple[SimMember, Part], float] = {}
-        #: What a member had when its lease was over: given to others, perhaps, before it hears that it is to let go.
+        #: Partitions that a member owned when its lease ended: other members may get them before this member learns
+        #: that it must release them.
         self._doubtful: set[tuple[SimMember, Part]] = set()
-        #: Their coordinators saw their connections end before they did, and they have not been answered since.
+        #: Members whose coordinator saw the end of the connection before the member did, and that have had no response
+        #: since.
         self._misled: set[SimMember] = set()
         self._appends = 0
         self.acknowledgements = 0

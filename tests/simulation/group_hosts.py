@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from tests.simulation.group_sim_world import GroupWorld
 
 CLUSTER = "simulated-cluster-0001"
-#: Of a coordinator at the controllers, in ms.
+#: Intervals of a coordinator's session with the controllers, in ms.
 SESSION_MS, HEARTBEAT_MS, GRACE_MS = 900.0, 150.0, 200.0
 APPEND_TIMEOUT_S = 0.8
-#: How often a coordinator asks how old its metadata are.
+#: Interval at which a coordinator asks for the age of its metadata.
 READ_INDEX_MS = 120.0
 REPLAYS_MAX = 2
 
@@ -75,9 +75,9 @@ class CoordinatorHost:
         self.loop: SimLoop | None = None
         self.process: Coordinator | None = None
         self.is_paused = False
-        #: The leader of each shard's log, as this host knows it; None: none.
+        #: The leader of each shard's log, as this host knows it; None if there is no leader.
         self.leaders: dict[int, int | None] = {}
-        #: Steps of the metadata that were heard here.
+        #: Number of metadata steps that this host has received.
         self.known = 0
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class Coordinator:
         self._applied = 0
         self._in_force = False
         self._is_current = asyncio.Event()
-        #: The metadata that are applied show all that was committed then (time of the loop).
+        #: The applied metadata include all that was committed at this time (time of the loop).
         self._as_of_s: float | None = None
         self._last_contact_s = float("-inf")
         self._replays = asyncio.Semaphore(REPLAYS_MAX)

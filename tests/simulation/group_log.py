@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.group_sim_world import GroupWorld
 
 LOGS = "logs"
-#: Records that a read brings at once.
+#: Maximum number of records that one read returns.
 _READ_RECORDS = 40
 _STUCK_MS = 1_500.0
 
@@ -70,9 +70,9 @@ class LogPartition:
         self.committed = 0
         self.leader = 1
         self.has_leader = True
-        #: Replication stands still until then.
+        #: Replication makes no progress until this time.
         self.stuck_until_ms = 0.0
-        #: A deposed leader that has not heard of it swallows what it is sent.
+        #: Former leaders that do not know that they are deposed: appends to them get no effect and no answer.
         self.unaware: set[int] = set()
         self._waiting: list[Unanswered] = []
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.group_hosts import Coordinator
     from tests.simulation.group_sim_world import GroupWorld
 
-#: Of a client, in ms: an answer is waited for so long; a commit or a fetch is given up after so long.
+#: Timeouts of a client in ms: of one answer, and of a whole commit or fetch.
 REQUEST_TIMEOUT_MS, GIVE_UP_MS = 600.0, 700.0
 LEAVE_NUMBER = 1 << 62
 Answered = Callable[[Any], None]
@@ -123,7 +123,7 @@ class SimMember(Caller):
         self.is_paused = False
         self.is_slow_until_ms = 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
-        #: It starts again when it has ended, unless it has left the group permanently.
+        #: The process is started again when it has ended, unless the member has left the group permanently.
         self.is_needed = True
         self._queue: list[Callable[[], None]] = []  # what came while it was paused
 
@@ -144,7 +144,7 @@ class SimMember(Caller):
             "max.poll.interval.ms": world.plan.rebalance_timeout_ms,
             "group.remote.assignor": world.plan.assignors[self.group],
         }
-        # (Of the shell only what turns messages into words; the stream is ours.)
+        # (Only the SDK's encoding and decoding of messages is used; the stream is simulated.)
         self.membership = Membership(None, None, config, self.member_id, self._settle)  # type: ignore[arg-type]
         self.member = self.membership.member
         self._subscribe()
@@ -200,7 +200,7 @@ class SimMember(Caller):
         if not self.is_alive or not self.is_paused:
             return
         self.is_paused = False
-        # The caller may be faster than the timer that ticks: it looks at the clock itself (Inbox.is_shut).
+        # The caller may run before the timer that calls ``tick``, so it checks the clock itself (Inbox.is_shut).
         reads = not self.member.is_suspended and self._now() < self.member.reads_until()
         if reads:
             self._begins_again()
@@ -590,7 +590,7 @@ class Committer(Caller):
         super().__init__(world, f"committer {number}", f"plain{number}")
         self.number = number
         self.sent = 0
-        #: Another client, which stays with the coordinator that it knows for as long as that answers.
+        #: Another client, which keeps its coordinator as long as that coordinator answers.
         self._reader = Caller(world, f"reader {number}", self.group_id)
 
     def begin(self) -> None:

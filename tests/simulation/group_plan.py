@@ -1,8 +1,8 @@
 """A schedule of the groups' part as data, drawn from a seed before the simulation starts (its form is that of
 ``sim_plan``).
 
-A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. In each other period 5 to 40
-faults come, of kinds that each schedule draws for itself.
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The other periods have 5 to 40
+faults in all, of kinds that each schedule draws for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace_coordinator.runtime.shard import GATHERED_BYTES_MAX
 from headrace_core.testing.network import GOOD, Quality
 from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period, Schedule, draw_periods
 
-#: So many times as often come the faults that are hardest on a guard, in the schedules that have to miss it.
+#: Factor for the weight of the faults that are likely to expose a mutant, in the schedules of that mutant.
 HARDEST = 8.0
 #: kind -> how much it weighs.
 KINDS: dict[str, float] = {
@@ -82,7 +82,7 @@ class GroupPlan(Schedule):
     assignment_interval_ms: int
     rebalance_timeout_ms: int
     retention_ms: int
-    #: Decisions above are cut into pieces, and an append into batches, at so many bytes.
+    #: Decisions that are larger than this many bytes are split, and so are the batches of an append.
     atomic_bytes: int
     batch_bytes: int
     periods: tuple[Period, ...]
@@ -96,7 +96,7 @@ class GroupPlan(Schedule):
     grace_ms: int
     #: A member's session.
     session_ms: int
-    #: A shard refuses clients' requests when so many bytes wait for its append under way.
+    #: A shard refuses requests of clients when this many bytes wait for its append in flight.
     gathered_bytes: int
 
 

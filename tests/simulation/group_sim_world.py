@@ -50,9 +50,9 @@ from tests.simulation.nodes_world import NodesWorld
 from tests.simulation.sim_checks import Violation
 
 CONTROLLERS = "controllers"
-#: Within so much virtual time after everything was mended, all has to be well.
+#: The groups must be healthy within this virtual time after the repair.
 HEAL_MS = 12_000.0
-#: Of groups, in ms.
+#: Intervals of the groups, in ms.
 GROUP_HEARTBEAT_MS = 300
 
 
@@ -75,13 +75,14 @@ class GroupWorld(NodesWorld):
         self.coverage["part", "groups"] = 1
         self.numbers = iter(range(1, 1 << 60))
         self.connections: list[MemberConnection] = []
-        #: Members that ask only a broker without news: how many steps it knows, and until when.
+        #: Members that ask only a broker whose metadata are not updated: the number of steps that it knows, and until
+        #: when.
         self.behind: dict[str, tuple[int, float]] = {}
         self.lost_appends_until_ms = 0.0
         self.late_appends_until_ms = 0.0
-        #: No member commits by itself until then.
+        #: No member makes auto-commits until this time.
         self.no_commits_until_ms = 0.0
-        #: The controllers decide nothing by themselves until then.
+        #: The controllers make no decisions without a request until this time.
         self.no_quorum_until_ms = 0.0
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
         #: At the end commits stop.

@@ -43,7 +43,7 @@ from tests.worlds.cluster_world import CLUSTER, id16
 
 COPIES_MAX = 1
 RATE = 1_000_000
-#: At the end leaders still drop followers and are not heard, now and then, for so many rounds of two seconds ...
+#: In this many rounds of two seconds at the end, leaders still drop followers and miss messages sometimes ...
 FITFUL_ROUNDS = 60
 #: ... and then no more, for at most so many: two for each of the 34 partitions that there can be, and as many again for
 #: what is planned only when those have moved.
@@ -254,8 +254,8 @@ class LedgerHistories(Histories):
         living = [process for process in self.processes if process not in self.silent][-3:]
         for _ in range(FITFUL_ROUNDS):
             self._live_together(living)
-        # How long moves take so is chance, and with two copies at a time a long queue may still be waiting. From here
-        # on each takes two rounds, so what is not over then never will be.
+        # The duration of moves is random in these rounds, and with two copies at a time a long queue may still be
+        # waiting. From here on each move takes two rounds, so a move that is not completed by the end never will be.
         self.is_calm = True
         for _ in range(CALM_ROUNDS):
             if not self._problems_of_end(living):

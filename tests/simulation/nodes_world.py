@@ -29,7 +29,7 @@ class NodesWorld(ABC):
     """One schedule of nodes that run the product's code. ``name``: the name of the world's random numbers."""
 
     EVENTS_MAX: ClassVar[int]
-    #: How late metadata are at most while they are late.
+    #: Longest delay of metadata while they are late.
     METADATA_LATE_MS: ClassVar[float]
     hosts: Sequence[Any]
     #: Every committed step of the metadata.
@@ -45,7 +45,7 @@ class NodesWorld(ABC):
         self.cuts: set[tuple[Any, Any]] = set()
         self.loops: list[Any] = []
         self.late_metadata_until_ms = 0.0
-        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
+        #: For a mutant: an exception of the product ends only its node; the first exception is the failure of the run.
         self.goes_past_exceptions = False
         self.exception: BaseException | None = None
         #: The request whose decision is being accepted.

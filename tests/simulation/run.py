@@ -48,16 +48,16 @@ from tests.simulation.sim_histories import run_histories
 from tests.simulation.sim_plan import REQUIRED, Plan, make_plan
 from tests.simulation.sim_world import ControllersWorld, listen_to_the_log, take_what_was_logged
 
-#: A mutant that lives as long as this has survived.
+#: A mutant that no check has killed after this many schedules has survived.
 MUTANT_SCHEDULES_MAX = 2_000
-#: Bars of the requirement, for a run that is long enough to be measured by them.
+#: A run of at least this many schedules must meet the required counts.
 MEASURED_FROM = 1_000
 EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
-#: The same of groups, which are fewer.
+#: The same limits for schedules of groups, which are fewer.
 GROUPS_MEASURED_FROM, GROUP_COMMITS_MEDIAN_MIN = 200, 100
-#: Of so many mutants and more, this share has to be killed by checks of ours, not by the product's own assertions.
+#: In a run with at least this many mutants, checks must kill this share of them, not the product's own assertions.
 CHECKERS_MEASURED_FROM, CHECKERS_SHARE_MIN = 20, 0.8
-#: Of 10,000 schedules each required kind of fault strikes at least 500 times.
+#: In 10,000 schedules each required kind of fault must strike at least 500 times.
 FAULTS_SHARE_MIN = 0.05
 _CHUNK = 20
 _MUTANT_CHUNK = 20
@@ -87,14 +87,15 @@ class Outcome(NamedTuple):
 
 #: What checks raise.
 _OF_CHECKERS = (Violation, HistoryViolation, Broken)
-#: A broken promise, an assertion of the product, an error that would end a process; or a mistake of the simulator's.
+#: The exceptions that end a schedule: a broken promise, an assertion of the product, an error that would end a process,
+#: or a bug of the simulator.
 _FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 _ALL_PARTS = ("world", "brokers", "ledger")
-#: The part of a mutant that only the brokers' half can miss.
+#: The ``part`` of mutants that only the brokers' half can notice.
 REPLICAS = "replicas"
-#: The part of a mutant that only a schedule of groups can miss.
+#: The ``part`` of mutants that only schedules of groups can notice.
 GROUPS = "groups"
-#: Beside so many schedules of controllers and brokers comes one of groups.
+#: One schedule of groups runs for this many schedules of controllers and brokers.
 GROUPS_EVERY = 5
 AnyPlan = Plan | BrokerPlan | GroupPlan
 AnyWorld = ControllersWorld | BrokerWorld | GroupWorld
@@ -210,8 +211,8 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     return work, outcomes
 
 
-#: What a mutant may die of: a broken promise, an assertion of the product, an error that ends a process. Anything else
-#: says that the mutant itself is broken.
+#: A mutant may be killed by a broken promise, an assertion of the product, or an error that ends a process. Any other
+#: exception means that the mutant itself is broken.
 _NOT_BY = ("TypeError", "AttributeError", "NameError", "ImportError")
 
 
@@ -244,7 +245,7 @@ class Tally:
     """All results so far."""
 
     schedules: int = 0
-    #: Of them, those of the brokers' half.
+    #: Number of these schedules that belong to the brokers' half.
     brokers: int = 0
     #: Beside them.
     groups: int = 0

@@ -62,9 +62,9 @@ class ShadowLog:
     entries: list[Entry]
     #: Ends of the entries, for searching.
     ends: list[int]
-    #: Where the first of them begins.
+    #: The offset at which the first entry begins.
     base: int = 0
-    #: Checked against the history below this.
+    #: Entries below this offset have been compared with the history.
     checked: int = 0
 
     @classmethod
@@ -98,11 +98,11 @@ class SafetyChecks:
         self.history: list[Entry] = []
         self.writes = WriteHistory()
         self.reads = ReadHistory()
-        #: The state after each committed batch.
+        #: The reference image after each committed batch, by offset.
         self.reference: dict[int, MetadataImage] = {0: EMPTY_IMAGE}
         self.latest: MetadataImage = EMPTY_IMAGE
         self.latest_delta: MetadataDelta | None = None
-        #: Called with each new reference image and what changed: the cluster's invariants.
+        #: Called with each new reference image and its delta, to check the cluster's invariants.
         self.on_image: list[
             Callable[[MetadataImage, MetadataImage, MetadataDelta, Sequence[MetadataRecord]], None]
         ] = []
@@ -110,7 +110,7 @@ class SafetyChecks:
         self._ends: list[int] = []
         self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}
-        #: Replicas that ever had an entry on disk.
+        #: For each entry, the replicas that ever had it on disk.
         self._holders: dict[tuple[int, int], set[ReplicaKey]] = {}
 
     @property

@@ -55,20 +55,21 @@ class ControllerHost:
         self.disk_number = 0
         self.controller: QuorumController | None = None
         self.storage: ObservedStorage
-        #: The disk is damaged in a way that a start found: it has to be replaced.
+        #: A start has found the disk damaged, so the disk must be replaced.
         self.is_broken = False
         self.is_paused = False
         self.is_slow = False
-        #: The turn under way writes to a slow disk, also when that fault has ended meanwhile: it does not tick.
+        #: The current turn writes to a slow disk, even if that fault has ended meanwhile, so the controller does not
+        #: tick.
         self.turn_is_slow = False
-        #: Must stay down until then (a fault holds it).
+        #: The controller must stay down until this time, because of a fault.
         self.down_until_ms = 0.0
         self.published: list[tuple[MetadataImage, MetadataDelta]] = []
-        #: Counts its processes, and their ends.
+        #: Counts the starts and the ends of the controller's processes.
         self.life = 0
         self._stage = 0
         self._planned: Planned | None = None
-        #: The fault that has armed its disk, and what its crash loses.
+        #: The fault that will crash the disk during a write, and the data that the crash loses.
         self.torn_by: tuple[Fault, Loss] | None = None
         self._sets: list[VoterSet] = []
         self._snapshot_job: Any = None
@@ -427,11 +428,11 @@ class ControllerHost:
             if role is Role.LEADER:
                 checks.leads(self.key, term, lambda offset, term: raft.log.term_below(offset) == term)
             world.role_changed(self, before, seen)
-        # (What is beyond the durable end may still be another leader's on this disk, about to be cut.)
+        # (Entries beyond the durable end may still belong to another leader, and are about to be truncated.)
         shadow = self.record.shadow
         if raft.committed > shadow.checked:
             committed = min(raft.committed, raft.log.durable_offset)
-            # (Not when a snapshot was received, and is not in the old log's place on the disk yet.)
+            # (Skip the check if a snapshot was received that has not replaced the old log on the disk yet.)
             if committed > shadow.checked >= raft.log.start.offset and checks.committed_at(
                 self.key, shadow, committed, self.known_sets
             ):

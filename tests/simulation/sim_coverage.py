@@ -67,7 +67,7 @@ LISTED: tuple[tuple[str, str], ...] = (
 )
 
 
-#: Seen by five to ten of 1,000 schedules, so that one run in a hundred of that length would see none.
+#: Events that occur in five to ten of 1,000 schedules, so that one run in a hundred of that length would not have any.
 RARE = frozenset({("state", "damaged disk noticed while running"), ("state", "no room for a snapshot")})
 RARE_FROM = 3_000
 

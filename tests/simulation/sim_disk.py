@@ -33,11 +33,11 @@ class DiskRecord:
         self.start = 0
         self.start_term = 0
         self.hard_state: HardState | None = None
-        #: What a crash interrupted: it may have happened or not.
+        #: The write that a crash has interrupted: it may have happened or not.
         self.pending_entries: tuple[Entry, ...] = ()
         self.pending_cut: int | None = None
         self.pending_hard_state: HardState | None = None
-        #: A byte was flipped, a block torn by the simulation itself: what is missing then is no one's fault.
+        #: The simulation itself has flipped a byte or torn a block, so missing data are no fault of the product.
         self.is_damaged = False
 
     @property
@@ -164,7 +164,7 @@ class ObservedStorage(MetadataStorage):
         record.pending_entries, record.pending_cut, record.pending_hard_state = (), None, None
 
 
-#: What is on a controller's disk, and how often a fault chooses it.
+#: The files on a controller's disk, and how often a fault chooses each of them.
 _TARGETS = {".log": 6, ".checkpoint": 3, "quorum-state": 1, "leader-epoch-checkpoint": 1, "meta.properties": 1}
 
 

@@ -17,7 +17,7 @@ from tests.simulation.cluster_histories import PROFILES, Broken, Histories
 from tests.simulation.ledger_histories import LedgerHistories
 
 STEPS = 400
-#: The history with moves, coordinators and levels takes three times as long: every so many-th schedule has one.
+#: A history with moves, coordinators and feature levels takes three times as long, so only every n-th schedule has one.
 LEDGER_EVERY = 4
 
 

@@ -3,7 +3,7 @@
     |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
 
 A quarter of the periods are quiet: at their beginning all damage is repaired, and when there is a settled leader, no
-node may stand for election until the period ends. In each other period 5 to 40 faults come, of kinds and rates that
+node may stand for election until the period ends. The other periods have 5 to 40 faults in all, of kinds and rates that
 each schedule draws for itself (swarm testing; Groce and others, 2012). So some schedules have only losses, some only
 crashes, some only changes of the voters.
 
@@ -38,7 +38,7 @@ REQUIRED: dict[str, float] = {
     "membership": 2.5,
     "stale_replay": 1.5,
 }
-#: Kinds of our own: accidents, and stories that chance alone would seldom tell to their end.
+#: Additional kinds of faults: accidents, and stories that random faults would seldom reproduce completely.
 OTHERS: dict[str, float] = {
     "transfer": 1.5,
     "slow_disk": 0.6,
@@ -61,7 +61,7 @@ OTHERS: dict[str, float] = {
 }
 KINDS: dict[str, float] = {**REQUIRED, **OTHERS}
 
-#: Faults of one schedule.
+#: The smallest and the largest number of faults in a schedule.
 FAULTS_MIN, FAULTS_MAX = 5, 40
 
 
@@ -121,17 +121,18 @@ class Plan(Schedule):
     rest_ms: float
     periods: tuple[Period, ...]
     faults: tuple[Fault, ...]
-    #: The network when nothing is wrong with it.
+    #: The quality of the network without a fault.
     quality: Quality
     disk_ms: tuple[float, float]
-    #: From an event to the turn that it causes: what comes meanwhile is in the same turn.
+    #: Delay from an event to the turn that it causes: events that come meanwhile belong to the same turn.
     loop_ms: tuple[float, float]
     #: Bytes of log after which a snapshot is made.
     snapshot_bytes: int
     snapshot_chunk_bytes: int
     message_bytes_max: int
     in_flight_messages_max: int
-    #: How election time-outs are spread: 1.0 as shipped; 0.0: all equal, so that votes are split all the time.
+    #: How election timeouts are spread: 1.0 as by default; 0.0: all timeouts are equal, so that votes are split all the
+    #: time.
     spread: float
 
 

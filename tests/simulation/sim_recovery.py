@@ -16,9 +16,9 @@ from tests.simulation.sim_checks import Violation
 if TYPE_CHECKING:
     from tests.simulation.sim_world import ControllersWorld
 
-#: After the faults: so long may it take until everything is well.
+#: Longest recovery after the faults, until the cluster is healthy.
 RECOVERY_MS_MAX = 30_000.0
-#: As long without a change, and a quiet period counts as calm.
+#: A quiet period counts as calm after this time without a change.
 CALM_MS = 400.0
 _LOOK_MS = 100.0
 

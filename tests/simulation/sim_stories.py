@@ -379,7 +379,8 @@ def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[f
         if leader is None:
             return
         voters = [host for host in world.up() if host.node_id in leader.voters()]
-        # What a leader has not forced may be cut off by the next one; what it has sent to a follower mostly stays.
+        # The next leader may truncate entries that a leader has not forced; entries that it has sent to a follower
+        # mostly stay.
         followers = [host for host in voters if host is not leader]
         victim = rng.choice(followers if followers and attempt else [leader, *followers, *followers])
         watch = FlushWatch(victim.fs, f"{ROOT}/__cluster_metadata-0/", rng)

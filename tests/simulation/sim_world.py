@@ -44,9 +44,9 @@ from tests.simulation.sim_plan import Fault, Plan
 from tests.simulation.sim_stories import StoryTeller
 from tests.simulation.sim_story import Story
 
-#: Addresses: controllers have their node ids, brokers and clients come behind these.
+#: Network addresses: controllers use their node ids, brokers and clients use larger numbers.
 BROKER_ADDRESS, CLIENT_ADDRESS = 100, 200
-#: A schedule has about 6,000; one that has so many runs in circles.
+#: A schedule has about 6,000 events; with this many events it makes no progress.
 EVENTS_MAX = 150_000
 
 
@@ -120,9 +120,9 @@ class ControllersWorld:
         )
         self.is_quiet = False
         self.is_healing = False
-        #: Since when no node may stand for election.
+        #: The time since when no node may stand for election.
         self.calm_since_ms: float | None = None
-        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
+        #: For a mutant: an exception of the product ends only its node; the first exception is the failure of the run.
         self.goes_past_exceptions = False
         self.exception: BaseException | None = None
         #: A connection was broken in a calm time: its end may start pre-votes, but depose no leader.

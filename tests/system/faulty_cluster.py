@@ -33,9 +33,9 @@ from headrace_tools.local.state import Life, Node
 from tests.system import failing_fsync
 from tests.worlds import waiting
 
-#: By how much bounds on time are longer in CI, whose machine is slow, and shared.
+#: The factor by which time limits are longer in CI, whose machine is slow and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
-#: For conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
+#: Timeout for conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
 TIMEOUT_S = 120.0
 eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.05)
 
@@ -90,7 +90,7 @@ class FaultyCluster:
             brokers=brokers, controllers=controllers, coordinators=coordinators, config=dict(config or {})
         )
         self._preload = failing_fsync.compiled(directory / "preload")
-        #: Of each node's latest life.
+        #: The pid of each node's latest process.
         self._pids: dict[str, int] = {}
         self._local = _Directory(
             directory, self._pids, start_timeout_s=TIMEOUT_S, stop_timeout_s=60, command=self._command

@@ -26,17 +26,17 @@ from tests.system import small_disk
 from tests.system.faulty_cluster import TIMEOUT_S, FaultyCluster, check_silence, eventually
 from tests.system.workload import Load, verdict
 
-#: What a cluster acknowledges at least during a fault that it must tolerate.
+#: The number of records that must be acknowledged during a fault that the cluster must tolerate.
 DURING_FAULT = 100
 #: Bounds on the silence of a partition, in seconds (docs/faults.md).
 LEADER_KILL_S, CONTROLLER_KILL_S, FULL_DISK_S, BROKEN_LINK_S = 3.0, 5.0, 5.0, 7.0
-#: The cluster's session time-out (test_faults.CONFIG), and what an election takes.
+#: The session timeout of the cluster (test_faults.CONFIG), and the duration of an election.
 SESSION_S, ELECTION_S = 6.0, 3.0
 #: How much memory a leader may gain over a follower that does not keep up.
 LEADER_GROWTH_BYTES_MAX = 256 << 20
 MIB = 1 << 20
-#: A follower that is left behind lacks so much in the end, in records of so many bytes; the leader may gain no more
-#: than what it keeps for any follower and client.
+#: Bytes that a lagging follower lacks in the end, in records of this size. The leader's memory may grow only by what it
+#: keeps for any follower and client.
 LACKING_BYTES, LACKING_RECORD_BYTES, LACKING_GROWTH_BYTES_MAX = 96 * MIB, 16_000, 64 * MIB
 
 
@@ -54,7 +54,8 @@ class Run:
     lossy: list[tuple[float, float]] = field(default_factory=list)
     #: An unclean election was requested: records sent then may be lost although a consumer has read them.
     unclean: bool = False
-    #: How long a partition may be without an acknowledgement; None: the fault takes the majority of it, or all nodes.
+    #: How long a partition may be without an acknowledgement; None: the fault stops a majority of its replicas, or all
+    #: nodes.
     silence_s: float | None = None
     started: float = field(default_factory=time.monotonic)
 
@@ -324,7 +325,8 @@ def a_follower_with_a_slow_disk_is_left_behind_and_comes_back(run: Run) -> None:
         process = psutil.Process(run.cluster.pid(leader))
         before = process.memory_info().rss
         with run.cluster.slow_disk(follower, 200):
-            # Clients that wait for their acknowledgements cannot outrun it: it holds them up, and stays in sync.
+            # Clients that wait for their acknowledgements cannot be faster than the slow follower, which delays them
+            # and stays in sync.
             run.goes_on(f"while {follower} takes 200 ms for a sync", 5 * DURING_FAULT)
         with run.cluster.slow_disk(follower, 8_000):
             run.cluster.until_out_of_sync(run.topic, follower)
@@ -398,7 +400,7 @@ def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
             lambda n=leader, b=before: run.cluster.replica_bytes(n, run.topic, 0).startswith(b),
             f"{leader} does not hold again what it held",
         )
-    # No client gets an error: the other replicas have it.
+    # No client gets an error, because the other replicas have the record.
     assert not run.load.errors, run.load.errors
     assert not run.load.reading_errors, run.load.reading_errors
 
@@ -508,7 +510,8 @@ def _lossy_deaths(run: Run) -> None:
         before = time.monotonic()
         run.cluster.lose_power(leader)
         run.goes_on(f"with {leader} dead", 20)
-        # A second of what was sent before: what had not reached the followers, or the leader at all.
+        # Records of the second before the failure may be lost: they had not reached the followers, or not even the
+        # leader.
         run.lossy.append((before - 1.0, time.monotonic()))
         run.cluster.start(leader)
         run.heals()

@@ -22,7 +22,7 @@ from tests.worlds.waiting import WAIT_S, until
 
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
 KILLS = 20 if IS_FULL else 4
-#: What the issue allows at the 95th percentile, at shipped time-outs; or what a machine busy with tests may take.
+#: Limit for the 95th percentile of failovers with default timeouts, or for a machine that is busy with other tests.
 FAILOVER_P95_S = 3.0 if IS_FULL else 30.0
 
 

@@ -32,7 +32,8 @@ SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "60" if WHICH else "0"
 ROTATED = 2
 KEPT = Path(__file__).resolve().parents[2] / "build" / "kept"
 
-#: What every node of the shared cluster is given: shorter waits than the defaults, where a scenario waits for them.
+#: Configuration of every node of the shared cluster: shorter timeouts than the defaults, where a scenario waits for
+#: them.
 CONFIG = {
     "min.insync.replicas": "2",
     "default.replication.factor": "3",

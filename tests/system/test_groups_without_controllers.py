@@ -21,7 +21,7 @@ from tests.worlds.waiting import until
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
 FROZEN_S = 25.0 if IS_FULL else 9.0
 CONFIG = {} if IS_FULL else {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-#: The longest time without a record that a member may see; a machine busy with other tests may need more.
+#: The longest time without a record that a member may see; a busy machine may need more.
 GAP_S = 1.0 if IS_FULL else 3.0
 TOPIC, GROUP, PARTITIONS = "orders", "readers", 4
 TIMEOUT_S = 60.0

@@ -20,11 +20,11 @@ from headrace_core.testing.kafka_history import Anomaly, History, Mark, Seen
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from tests.system.faulty_cluster import TIMEOUT_S, FaultyCluster, eventually
 
-#: Per producer and partition: a stuck partition delays no other.
+#: Records in flight per producer and partition, so that a stuck partition does not delay others.
 IN_FLIGHT_MAX = 32
 #: How often a repeating consumer starts again from the beginning (seconds).
 AGAIN_S = 3.0
-#: What a failure lists.
+#: Maximum number of anomalies that a failure lists.
 LISTED_MAX = 12
 
 

@@ -63,7 +63,8 @@ class Node:
             "listeners": "client://127.0.0.1:0,internal://127.0.0.1:0",
             "log.dirs": str(self.data),
             "runtime.state.file": str(directory / "node.json"),
-            # Records of tests bear times of long ago; and what upkeep needs (a thread) is there from the first moment.
+            # The records of tests have old timestamps, so retention is off. The thread for upkeep must exist from the
+            # start.
             "log.retention.ms": "-1",
             "log.initial.task.delay.ms": "0",
             **keys,

@@ -29,7 +29,7 @@ DIRECTORY = "/data/ledger-0"
 PARTITION = TopicPartition("ledger", 0)
 ABORT, COMMIT = 0, 1
 HORIZON_BIT = 0x40
-#: When producers are forgotten, and how far back the time of a record may lie: an older batch may be that much younger.
+#: The expiration of producers, and by how much the timestamps of records may be out of order.
 EXPIRATION_MS, LATE_MS = 1_500, 50
 UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
 CODECS = tuple(Compression)
@@ -301,9 +301,10 @@ class CompactionWorld:
         self.epochs: dict[int, int] = {}
         self.history: dict[int, Rec] = {}
         self.next_producer = 1
-        #: Is the log one that a crash left? Then snapshots may be torn, for they are not forced at a roll.
+        #: Whether a crash has left this log. Then producer snapshots may be torn, because they are not forced when a
+        #: segment is rolled.
         self.has_crashed = False
-        #: Producers that were forgotten at some time.
+        #: Ids of producers that have expired at some time.
         self.forgotten: set[int] = set()
 
     def open_log(self, fs: CrashingFileSystem, recovery_point: int = 0) -> PartitionLog:
@@ -463,7 +464,7 @@ class CompactionWorld:
             self.log = self.open_log(self.fs)
             self.manager = CleanerManager(self.fs, ROOT)
             self.has_crashed = True
-            # A snapshot may tell of a producer that was forgotten, with what came before its last batch.
+            # A snapshot may have a producer that has expired, with the state before its last batch.
             self.forget_idle_producers(EXPIRATION_MS - LATE_MS)
 
     def clean_without_crashes(self) -> None:
@@ -528,7 +529,7 @@ class CompactionWorld:
         assert transactions_of(after).open_from == transactions_of(before).open_from, f"seed {self.seed}"
         active = [entry.producer_id for entry in self.table]
         rebuilt, known = last_of(producers_of(after), active), last_of(self.table, active)
-        # Of a producer that expired and came back, an older batch may still be in the log: recovery then knows more.
+        # The log may still have an older batch of a producer that expired and came back; recovery then knows more.
         earlier = last_of(producers_of(before), active)
         assert all(rebuilt[producer_id] in (known[producer_id], earlier[producer_id]) for producer_id in active), (
             f"seed {self.seed}: producer state lost, {rebuilt} of {known}"

@@ -21,10 +21,10 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 
-#: For what a slow machine with other tests on it may need.
+#: Timeout for a slow machine that runs other tests too.
 LONG_S = 90.0
 SHARDS = 4
-#: A coordinator that is silent for so long loses its shards.
+#: A coordinator that is silent for this time loses its shards.
 SESSION_MS = 3_000
 GRACE_MS = 500
 
@@ -181,7 +181,7 @@ class Member:
         self.topics = list(topics)
         self.epoch = self.revision = 0
         self.assignment: frozenset[tuple[str, int]] = frozenset()
-        #: Each assignment that it received, in order.
+        #: The assignments that the member received, in order.
         self.assignments: list[frozenset[tuple[str, int]]] = []
         self.ended: grpc.RpcError | None = None
         self._partitions: Any = groups_pb2.GroupPartitions()
@@ -192,7 +192,7 @@ class Member:
     def connect(self) -> None:
         """Open a new stream to the group's coordinator, on which the member continues."""
         self.ended = None
-        #: How often the present stream was answered, without an error.
+        #: The number of responses without an error on the current stream.
         self.answers = 0
         self._correlation = itertools.count(1)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -19,7 +19,8 @@ from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import FlushPolicy, TopicPartition
 
-#: One position in so many is damaged, other ones each day; with HEADRACE_FULL=1 all (`make verify`).
+#: Each run damages one position in this many, other positions each day; with HEADRACE_FULL=1 all positions (`make
+#: verify`).
 STEP = 1 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 3
 ROOT = "/data"
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
@@ -28,7 +29,7 @@ CONFIG = LogConfig(
     segment_bytes=360, index_interval_bytes=1, segment_index_bytes=1200, flush=FlushPolicy.OS, segment_ms=10**12
 )
 _CODECS = (Compression.NONE, Compression.GZIP, Compression.NONE, Compression.LZ4)
-#: Grows, repeats, falls back: what a time index has to cope with.
+#: Timestamps that grow, repeat and go back, which a time index must handle.
 _TIMES = (0, 5, 5, 9, 3, 20, 14, 22, 22, 30, 28, 41)
 
 
@@ -46,7 +47,7 @@ class Image:
     records: dict[int, tuple[int, bytes, int]]  # offset: timestamp, value, leader epoch
     log_start_offset: int
     log_end_offset: int
-    #: Where the batches begin that lie above the recovery point.
+    #: The base offsets of the batches above the recovery point.
     tail: tuple[int, ...]
 
     @property

@@ -38,7 +38,7 @@ from tests.worlds.broker_world import (
 from tests.worlds.broker_world import values_of as values_in
 from tests.worlds.waiting import until
 
-#: For what a slow machine with other tests on it may need.
+#: Timeout for a slow machine that runs other tests too.
 LONG_S = 90.0
 
 _names = itertools.count()
@@ -74,7 +74,7 @@ class Fleet:
         keys = {
             "controller.quorum.bootstrap.servers": self.controller.address("internal"),
             "node.id": str(broker_id),
-            # A broker that stands still is noticed soon; one that is only slow is not taken for dead.
+            # A broker that is suspended is noticed soon; a broker that is only slow does not count as dead.
             "broker.session.timeout.ms": "9000",
             "replica.lag.time.max.ms": "3000",
             **self._keys,

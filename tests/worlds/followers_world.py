@@ -23,7 +23,7 @@ from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker
 
 OTHER = 2
-#: Too much for a turn of the writer in the event loop: a thread does it, and its disk may stall.
+#: A record that is too large for a turn of the writer in the event loop: a thread writes it, and its disk may stall.
 LARGE = b"x" * 100_000
 ORDERS = TopicPartition("orders", 0)
 

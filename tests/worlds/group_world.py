@@ -60,7 +60,7 @@ class GroupShardWorld:
         **partitions: int,
     ) -> None:
         self.awaits_proof = awaits_proof
-        #: Can it be proven that the shard is this process's?
+        #: Whether the coordinator can prove that it owns the shard.
         self.is_proven = True
         self.proofs = 0
         self.settings = settings or GroupSettings(assignment_interval_ms=0, connection_grace_ms=500)

@@ -49,13 +49,13 @@ class StandinGroupsWorld:
         self.logs = {("orders", 0): (5, 100), ("orders", 1): (0, 50), ("clicks", 0): (0, 0)}
         self.asked: list[tuple[int, Any]] = []
         self.failures: dict[str, list[HeadraceError]] = {}
-        #: Calls that are carried out, and whose answers do not arrive: once each.
+        #: Names of calls that are carried out but whose answers are lost, once each.
         self.lost: set[str] = set()
         self.loading: list[int] = []
         self.has_shards = True
-        #: Whether the cluster has any coordinator; ``owner`` says who has what.
+        #: Whether the cluster has any coordinator; ``owner`` assigns groups to the two coordinators.
         self.have_coordinators = True
-        #: The owner of a group's shard; None: none. Tests may change it.
+        #: The coordinator of a group; None if it has none. Tests may replace this function.
         self.owner: Callable[[str], int | None] = lambda group: 0 if group.startswith("a") else 1
 
     def names(self, index: int) -> list[str]:

@@ -28,7 +28,7 @@ from headrace_controller.raft import (
     VoterSet,
 )
 
-#: What a RaftWorld is made of that does not say otherwise: the mutants replace it.
+#: The default class of the nodes of a RaftWorld; the mutants replace it.
 NODE_CLASS: type[RaftNode] = RaftNode
 
 
@@ -53,7 +53,7 @@ class Disk:
     start: SnapshotId
     hard_state: HardState = field(default_factory=HardState)
     entries_: list[Entry] = field(default_factory=list)
-    #: Bytes of snapshots, whole ones by their id; of the one being received, what has come so far.
+    #: The bytes of complete snapshots by id, and of the received part of an incomplete snapshot.
     snapshots: dict[SnapshotId, bytes] = field(default_factory=dict)
     received: bytes = b""
 

@@ -17,7 +17,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.models import OffsetAndMetadata
 from tests.worlds import waiting
 
-#: For what a slow machine with other tests on it may need.
+#: Timeout for a slow machine that runs other tests too.
 LONG_S = 90.0
 until = partial(waiting.until, within_s=LONG_S)
 
@@ -32,7 +32,7 @@ def new_name(what: str) -> str:
 def new_topic(bootstrap: str, partitions: int, *, copies: int | None = None, **config: str) -> str:
     name = new_name("topic")
     with Admin(bootstrap_servers=bootstrap) as admin:
-        # Some records bear times of long ago: retention would take them, when it comes by.
+        # Some records have old timestamps, so the retention check would delete them.
         keys = {"retention.ms": "-1", **config}
         admin.create_topics([NewTopic(name, partitions=partitions, replication_factor=copies, config=keys)])
     return name
@@ -99,13 +99,13 @@ class Reader:
         """``commit_every_s``: interval at which the member commits the handled records without waiting for the result;
         None: auto-commit."""
         self.group, self.topic = group, topic
-        #: In the order in which they were handled.
+        #: The records that were read, in the order of their handling.
         self.read: list[Read] = []
         self.changes: list[Change] = []
-        #: Of those with ``commit_every_s``; and what became of those that failed.
+        #: Acknowledged commits of readers with ``commit_every_s``, and the errors of failed commits.
         self.commits: list[Commit] = []
         self.failed_commits: list[BaseException] = []
-        #: What it is to read, as the callbacks say.
+        #: The partitions that the reader owns according to its callbacks.
         self.partitions: frozenset[int] = frozenset()
         self.error: BaseException | None = None
         self._handle, self._max_records = handle, max_records
@@ -217,7 +217,7 @@ class Readers:
     def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, **how: Any) -> None:
         self.bootstrap, self.group, self.topic, self.partitions, self._how = bootstrap, group, topic, partitions, how
         self.living: list[Reader] = []
-        #: All that ever were.
+        #: All readers of the group that ever existed.
         self.every: list[Reader] = []
 
     def __enter__(self) -> Self:

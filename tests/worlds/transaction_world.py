@@ -55,7 +55,7 @@ class Leader:
 
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, list[str]] = field(default_factory=dict)
-    #: Of each transaction that has data here: its outcomes.
+    #: The outcomes of each transaction that has data in this partition.
     outcomes: dict[str, set[bool]] = field(default_factory=dict)
 
     def write_marker(self, marker: WriteMarkers) -> bool:
@@ -78,9 +78,9 @@ class Instance:
     identity: ProducerIdentity
     transaction: str = ""
     transactions: int = 0
-    #: What it asked last and got no answer to: (request, transaction).
+    #: The last request without an answer: (request, transaction).
     unanswered: tuple[EndTransaction | CompleteTransaction, str] | None = None
-    #: Of the transaction that it has prepared, or taken over.
+    #: The identity of the transaction that the instance has prepared or taken over.
     token: ProducerIdentity | None = None
     is_over: bool = False
 
@@ -92,11 +92,12 @@ class TransactionWorld:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.leaders = {TopicPartition("t", number): Leader() for number in range(3)}
         self.instances: list[Instance] = []
-        #: The newest instance of each id.
+        #: The newest instance of each transactional id.
         self.newest: dict[str, Instance] = {}
-        #: An InitProducerId without an answer may have fenced these.
+        #: Instances that an InitProducerId without an answer may have fenced.
         self.perhaps_replaced: set[Instance] = set()
-        #: One with the answer that it has aborted their transaction has surely fenced these.
+        #: Instances that are certainly fenced, because an InitProducerId was answered after it had aborted their
+        #: transaction.
         self.replaced: set[Instance] = set()
         self.markers: list[tuple[WriteMarkers, set[TopicPartition]]] = []
         self.old_markers: list[WriteMarkers] = []

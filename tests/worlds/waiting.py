@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace_core.testing.verdicts import NotInTimeError
 
-#: The limit: what a slow machine that runs other tests needs for what takes milliseconds.
+#: Time limit: a slow machine that runs other tests may need this long for work of milliseconds.
 WAIT_S = 60.0
 
 

@@ -27,13 +27,13 @@ class Mutant:
     breaks: str
     owner: int
     patches: tuple[Patch, ...]
-    #: Which part of a schedule is run with it: the world of controllers, the histories of brokers (sim_histories), the
-    #: brokers' half, or a schedule of groups.
+    #: The part of a schedule in which the mutant runs: the world of controllers, the histories of brokers
+    #: (sim_histories), the brokers' half, or a schedule of groups.
     part: str = "world"
-    #: Of the histories: the kind of cluster that is hardest on it.
+    #: For the histories: the kind of cluster that is most likely to expose the mutant.
     profile: int | None = None
-    #: Of a schedule of groups: the kinds of faults that are hardest on it, which come more often in its schedules. Of
-    #: the brokers' half: how records go in all of them (``broker_plan.UPKEEP``).
+    #: For schedules of groups: the kinds of faults that are most likely to expose the mutant, which get more weight.
+    #: For the brokers' half: how records are deleted in all schedules of the mutant (``broker_plan.UPKEEP``).
     faults: tuple[str, ...] = ()
 
     @contextlib.contextmanager

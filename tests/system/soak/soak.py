@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OUT = ROOT / "build" / "soak"
 MIB = 1 << 20
 
-#: Nodes that are killed in turn, one a minute. The first of each role is never killed: its growth is judged.
+#: Nodes that are killed in turn, one a minute. The first node of each role is never killed: its growth is judged.
 VICTIMS = (
     ("broker", 2), ("controller", 2), ("coordinator", 2), ("broker", 3), ("controller", 3), ("coordinator", 2)
 )  # fmt: skip
@@ -54,7 +54,7 @@ CONFIG = {
 }
 #: All partitions' logs on three brokers, the segments that wait to be deleted, __consumer_offsets, the metadata log.
 DISK_MIB_MAX = 1_500
-#: For a client's end: what is in flight has an outcome, the logs are read.
+#: Timeout for the end of a client: records in flight get an outcome, and the logs are read.
 END_S = 600.0
 
 

@@ -31,12 +31,12 @@ TOPICS = {"soak-objects": 3, "soak-many": 4, "soak-arrow": 4, "soak-compacted": 
 COMPACTED = "soak-compacted"
 GROUP, GROUP_TOPICS = "soak-group", ("soak-objects", "soak-many")
 VALUE_BYTES, KEYS = 200, 200
-#: Records a second, and how many one call sends.
+#: Records per second of each topic, and records per call.
 RATES = {"soak-objects": 150, "soak-many": 600, "soak-arrow": 600, "soak-compacted": 60}
 LOTS = {"soak-many": 60, "soak-arrow": 150}
-#: Calls without an outcome, of one producer: while the cluster is broken, memory does not grow.
+#: Maximum number of calls without an outcome per producer, so that memory does not grow while the cluster is broken.
 IN_FLIGHT_MAX = 400
-#: For what a healthy cluster does in seconds; the machine may be slow, and shared.
+#: Timeout for operations that take a healthy cluster seconds; the machine may be slow and shared.
 TIMEOUT_S = 120.0
 PRODUCER = {
     "acks": "all",
@@ -54,7 +54,7 @@ class Client:
     rng: random.Random
     stopping: threading.Event = field(default_factory=threading.Event)
     errors: Counter[str] = field(default_factory=Counter)
-    #: An exception that is not ours: a defect of the client, or of the soak.
+    #: Unexpected exceptions: a bug of the client or of the soak.
     broken: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: Missing numbers kept in all. Beyond it they are counted as lost at once.
+#: Maximum number of missing numbers that are kept. Further missing numbers count as lost at once.
 MISSING_MAX = 100_000
 #: Anomalies that a report quotes; all are counted.
 QUOTED_MAX = 20

@@ -11,7 +11,7 @@ from typing import Any
 from tests.system.soak.soak_samples import EARLY, JUDGED, Sample, windows
 
 BEGIN, END = "<!-- soak: begin, written by --save -->", "<!-- soak: end -->"
-#: One point for so many minutes: the median of its samples.
+#: The picture has one point for this many minutes: the median of the samples.
 BIN_MINUTES = 0.5
 TITLES = {"rss_mib": "RSS, MiB", "descriptors": "descriptors", "threads": "threads"}
 COLORS = {"controller": "#1b6ca8", "broker": "#d1495b", "coordinator": "#2a9d8f", "client": "#8a6d3b"}

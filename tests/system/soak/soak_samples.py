@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: What is judged, and the figure that is only reported.
+#: The figures that are judged, and the figure that is only reported.
 JUDGED = ("rss_mib", "descriptors", "threads")
 REPORTED = ("pss_mib", "grpc_threads")
-#: Names of gRPC's own native threads begin so. Their number is no leak's sign (docs/soak.md), so they count apart.
+#: Prefixes of the names of gRPC's native threads. A growing number of these threads is no sign of a leak
+#: (docs/soak.md), so they are counted separately.
 GRPC_THREADS = ("event_engine", "grpc_", "lifeguard", "timer_manager", "resolver-", "default-exec")
-#: The late window's median may be so much above the early one's.
+#: The median of the late window may exceed that of the early window by this share.
 GROWTH_MAX = 0.05
-#: The early window, in minutes. The late one is the last hour, or what a shorter run has after minute 30.
+#: The early window, in minutes. The late window is the last hour, or in a shorter run the time after minute 30.
 EARLY = (10.0, 30.0)
 #: Shorter runs have no verdict on growth.
 MINUTES_MIN = 45.0
@@ -53,7 +54,7 @@ class Sample:
     rss_mib: float
     pss_mib: float
     descriptors: int
-    #: Without gRPC's native ones.
+    #: The number of threads without gRPC's native threads.
     threads: int
     grpc_threads: int
 
