@@ -76,8 +76,8 @@ class _Candidate(NamedTuple):
 
 def nearer_replica(leader: PartitionLeader, offset: int, rack: str, racks: Callable[[int], str | None]) -> int | None:
     """Broker id of an in-sync follower in the consumer's ``rack`` that has ``offset``. The result is None if the leader
-    is in that rack too, or if no follower qualifies (KIP-392, RackAwareReplicaSelector). ``racks`` returns the rack of
-    an active broker, and None for any other broker."""
+    is in the consumer's rack too, or if no follower qualifies (KIP-392, RackAwareReplicaSelector). ``racks`` returns
+    the rack of an active broker, and None for any other broker."""
     if not rack or racks(leader.leader_id) == rack:
         return None
     found = [

@@ -19,7 +19,7 @@ logger = logging.getLogger("headrace.controller")
 
 UPKEEP_MAX = 16  #: Maximum number of upkeep decisions in one turn of the controller.
 #: After TURN_RECORDS_MAX records the remaining work waits for the next turn. A thousand changed partitions take 7 ms;
-#: followers elect another leader if this leader is busy for a second.
+#: followers elect another leader if the leader is busy for a second.
 TURN_RECORDS_MAX = 5_000
 #: Requests that add metadata, which a full disk refuses. All other requests keep the cluster running or remove
 #: metadata, so a full disk does not refuse them.

@@ -321,7 +321,7 @@ class QuorumController:
         self._count_ticks()
         self._gone.discard(message.sender)
         self._raft.step(message)
-        # An idle leader gets this answer from every replica in each heartbeat round, which needs no turn of the
+        # An idle leader gets a HeartbeatResponse from every replica in each heartbeat round, which needs no turn of the
         # controller.
         if not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest):
             self._is_due, self._ticks_planned = True, 1

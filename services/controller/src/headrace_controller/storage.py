@@ -197,8 +197,8 @@ class MetadataStorage:
     @property
     def _pending(self) -> SnapshotId | None:
         """The newest snapshot, if it is already in use but has not replaced the log yet. The snapshot was received
-        whole and ends beyond the log, and the disk is too full to start the log again. Until it is replaced, the log
-        counts as empty; it is started again before the next write."""
+        whole and ends beyond the log, and the disk is too full to start the log again. Until the pending snapshot
+        replaces it, the log counts as empty; it is started again before the next write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
             return None
@@ -455,8 +455,9 @@ class MetadataStorage:
         durably. Raises DiskFullError; ``stored`` then shows the state that was reached."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
-            # The entries from this place on were never committed. Remove these entries first, so that no crash leaves a
-            # snapshot that contradicts the log. A snapshot that contradicts the log counts as damage.
+            # The entries from the snapshot's place on were never committed. Remove the uncommitted entries first, so
+            # that no crash leaves a snapshot that contradicts the log. A snapshot that contradicts the log counts as
+            # damage.
             self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()
@@ -543,7 +544,7 @@ class MetadataStorage:
         """Close the directory. ``clean`` marks on the disk that everything was flushed. If the disk has no room for the
         marker, the next start checks the end of the log again."""
         try:
-            # If a snapshot is about to replace the log, its remains must not be marked as cleanly closed.
+            # If a snapshot is about to replace the log, the log must not be marked as cleanly closed.
             self._directory.close(clean=clean and self._pending is None)
         except OSError as error:
             if error.errno not in _NO_SPACE:

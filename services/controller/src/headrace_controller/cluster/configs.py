@@ -66,7 +66,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
             records += made
             results.append(ConfigResult(item.resource))
     # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The same batch then
-    # empties the partition's ELR, because the leader from then on commits records that members of the ELR do not have.
+    # empties the partition's ELR, because the leader then commits records that members of the ELR do not have.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 

@@ -1,9 +1,10 @@
 """The log directory of each replica on its broker (KIP-858).
 
 A replica on a broker with one directory gets that directory when it is created. A broker with several directories
-chooses one by load and reports its choice. Until then the replica's directory is UNASSIGNED and counts as online. A
-later report has one of three meanings: a move between the broker's directories (KIP-113), a directory that failed
-before its report, or LOST. LOST means that no online directory has the replica, so an offline one may have it.
+chooses one by load and reports its choice. Until the broker reports its choice, the replica's directory is UNASSIGNED
+and counts as online. A later report has one of three meanings: a move between the broker's directories (KIP-113), a
+directory that failed before its report, or LOST. LOST means that no online directory has the replica, so an offline one
+may have it.
 """
 
 from __future__ import annotations

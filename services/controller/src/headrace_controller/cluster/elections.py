@@ -137,7 +137,8 @@ class Electorate:
         last known ones are its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
-        # (Read from ``wanted``, not from ``before``: ``wanted`` lacks a replica that returned with an empty disk.)
+        # (The replicas are read from ``wanted``, not from ``before``: ``wanted`` lacks a replica that returned with an
+        # empty disk.)
         known = wanted.last_known_elr or wanted.isr if before.leader == NO_LEADER else (before.leader,)
         return tuple(each for each in known if each in wanted.replicas)
 
@@ -343,6 +344,6 @@ def assigned(
         last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
     record = partition_change(electorate, topic, number, wanted, lost=(broker_id,))
-    # Write a record even without a change: it increments the partition epoch, so a pending AlterPartition with the old
-    # replica is refused.
+    # Write a record even if the partition does not change. The record increments the partition epoch, so a pending
+    # AlterPartition with the old replica is refused.
     return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

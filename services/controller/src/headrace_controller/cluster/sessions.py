@@ -45,8 +45,8 @@ class Session:
     connected: bool = True
     #: Number of the stream that carried the broker's latest heartbeat; None if this leader has had no heartbeat.
     stream: int | None = None
-    #: When the broker's stream broke (None if it did not break under this leader), and the grace period from then on,
-    #: in milliseconds.
+    #: When the broker's stream broke (None if it did not break under this leader), and the grace period that began
+    #: then, in milliseconds.
     broken_ms: float | None = None
     grace_ms: float = 0.0
     shutdown_offset: int | None = None
@@ -74,8 +74,8 @@ class BrokerSessions:
     def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
-        #: Brokers that cannot lead now, and the directories concerned. The mapping is replaced, never changed, so that
-        #: a view may keep it.
+        #: Brokers that cannot lead now, and the directories concerned. A new mapping replaces the old one, so that a
+        #: view may keep the old mapping.
         self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
         self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this epoch, its grace then)

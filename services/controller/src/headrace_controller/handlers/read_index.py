@@ -40,8 +40,8 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 READ_INDEX_EVERY_S = 0.8
 #: If the latest barrier began more than RECENT_MS ago, it does not answer a request; a new, deferred barrier does.
 RECENT_MS = 500
-#: If the latest barrier began more than OVERDUE_MS ago, later barriers have probably failed. The next barrier is then
-#: not deferred, so that the caller learns the error soon.
+#: If the latest barrier began more than OVERDUE_MS ago, later barriers have probably failed. A late barrier's successor
+#: is not deferred, so that the caller learns the error soon.
 OVERDUE_MS = 1_500
 #: Timeout of a ReadIndex barrier in seconds. A leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0

@@ -111,8 +111,8 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: All entries below this commit offset are committed. The commit offset is not stored: a leader sends it again,
-        #: or commits the entries again.
+        #: All entries below the offset ``committed`` are committed. The commit offset is not stored: a leader sends it
+        #: again, or commits the entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
         #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
         #: and votes.
@@ -256,7 +256,7 @@ class RaftNode:
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
             # A response to a pre-vote is never stale: its ``term`` is the voter's current term, which may be lower than
-            # ours. The term that a pre-vote was for is in ``asked_term``.
+            # this node's term. The term that a pre-vote was for is in ``asked_term``.
             self._answer_stale(sender, body)
             return
         if body.term > self.term:

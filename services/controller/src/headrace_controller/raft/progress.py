@@ -67,8 +67,8 @@ class Progress:
         #: also count old answers.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
-        #: The leader's log end when its tick was ``goal_at``. When the follower's ``match`` reaches this offset, the
-        #: follower had caught up at that tick.
+        #: The leader's log end at the tick ``goal_at``. When the follower's ``match`` reaches ``goal``, the follower
+        #: had caught up at the tick ``goal_at``.
         self.goal = next_offset
         self.goal_at = NEVER
         self.round = 0  #: The last heartbeat round that the follower answered.

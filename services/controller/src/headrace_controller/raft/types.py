@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Draw = Callable[[int], int]  #: Returns a random integer from 0 up to, and without, its argument.
+Draw = Callable[[int], int]  #: Returns a random integer from 0 (inclusive) to its argument (exclusive).
 NO_LEADER = -1  #: The leader id while no leader is known.
 #: The directory id of a sole voter whose directory is unknown: it was configured, not formatted, as the voter
 #: (KIP-853).
@@ -99,9 +99,9 @@ class VoterSet:
         return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
 
 
-#: Returns the bytes of an entry that Raft itself proposes. Arguments: kind, term, base offset, and the voters (of a
-#: VOTERS entry, the new ones). The leader calls this function once for each entry, and the logs of all voters keep
-#: these bytes.
+#: Returns the bytes of an entry that Raft itself proposes. The arguments are kind, term, base offset, and the voters
+#: (of a VOTERS entry, the new voters). The leader calls this function once for each entry, and the logs of all voters
+#: keep these bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
@@ -163,7 +163,8 @@ class VoteRequest:
     term: int
     end: Place
     is_pre_vote: bool = False
-    #: The leader requested this election (thesis, 3.10), so a voter may vote although the leader is alive.
+    #: The leader requested this election by a transfer (thesis, 3.10), so a voter may vote although the leader is
+    #: alive.
     is_transfer: bool = False
 
 

@@ -72,8 +72,8 @@ def _odd_seats(
         poor = min(names, key=lambda name: (seats[name], name))
         if seats[rich] - seats[poor] <= 1:
             return odd
-        # ``rich`` has an odd seat in more topics than ``poor``, so there is a topic in which only ``rich`` has one.
-        # Pass one such odd seat from ``rich`` to ``poor``.
+        # ``rich`` has an odd seat in more topics than ``poor``, so there is a topic in which only ``rich`` has an odd
+        # seat. Pass an odd seat of that topic from ``rich`` to ``poor``.
         topic_id = min(
             (topic_id for topic_id, sitting in odd.items() if rich in sitting and poor not in sitting),
             key=lambda each: (_moves(rich, poor, each, sizes[each] // len(names), held), each),

@@ -43,7 +43,7 @@ class OffsetBook:
             del self._by_group[group_id]
 
     # Offsets in a transaction count when the transaction commits (KIP-98). Until the transaction ends, a stable fetch
-    # must wait for them (KIP-447).
+    # must wait for its offsets (KIP-447).
 
     def hold(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
         """An open transaction of this producer has an offset for the partition."""

@@ -56,8 +56,8 @@ from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
 _RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
 
-#: Age in milliseconds after which an offset with another topic id must belong to an older topic of the name. Every live
-#: coordinator then knows the newer topic.
+#: Age in milliseconds after which an offset with another topic id must belong to an older topic of the name. At that
+#: age every live coordinator knows the newer topic.
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
@@ -191,8 +191,8 @@ class OffsetsLogic:
         if self._groups.exists(request.group_id):
             self._groups.check_fetch(request.group_id, request.member_id, epoch)
         elif epoch >= 0:
-            # Kafka would answer "no offset" to a member that the group does not know. With "no offset" the member would
-            # use auto.offset.reset, and skip or repeat all records.
+            # Kafka would answer "no offset" for a group that does not exist. With "no offset" the member would use
+            # auto.offset.reset, and skip or repeat all records.
             raise UnknownMemberIdError(
                 f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist: "
                 "join it again"

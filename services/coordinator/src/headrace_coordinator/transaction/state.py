@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: The largest producer epoch, because Kafka's epochs are int16. It is never assigned to a producer, but markers may
-#: contain it.
+#: The largest producer epoch, because Kafka's epochs are int16. The largest epoch is never assigned to a producer, but
+#: markers may contain it.
 EPOCH_MAX = 32_767
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

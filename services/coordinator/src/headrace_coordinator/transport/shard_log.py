@@ -1,8 +1,8 @@
 """The partition of one shard, at its current leader: append under the shard's epoch, and read all committed records.
 
-A failed append is repeated, perhaps at another leader, within offsets.commit.timeout.ms. ``expected_end`` makes the
-repetition harmless. If an earlier attempt took effect unnoticed, the log's end has changed; the append then fails with
-UnexpectedLogEndError, and the shard replays. So a new leader causes a pause, but no replay.
+A failed append is repeated, perhaps at another leader, within offsets.commit.timeout.ms. The check of ``expected_end``
+makes a repeated append harmless. If an earlier attempt took effect unnoticed, the log's end has changed; the append
+then fails with UnexpectedLogEndError, and the shard replays. So a new leader causes a pause, but no replay.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .brokers import Brokers, Leader
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: Error codes of appends that were certainly not made. After the error of a leader that just resigned, the retry
-#: detects an append that was made.
+#: Error codes of appends that certainly had no effect. A leader that has just resigned may have made the append despite
+#: its error code; the retry detects that.
 _TRY_AGAIN = frozenset(
     (
         "NOT_LEADER_OR_FOLLOWER",
