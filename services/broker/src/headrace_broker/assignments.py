@@ -1,9 +1,9 @@
 """Report to the controllers in which log directory each replica of this broker is (KIP-858).
 
-A report contains the replicas whose directory in the metadata differs from the storage's. The broker compares metadata
-and storage when a partition's metadata changes, when a replica moves to another directory, and when a directory fails.
-A comparison needs no memory of earlier reports, so a lost report is made again. A broker with one directory reports no
-replica, because the controllers know the directory from the registration.
+A report contains the replicas whose directory in the metadata differs from their directory in the storage. The broker
+compares metadata and storage when a partition's metadata changes, when a replica moves to another directory, and when a
+directory fails. A comparison needs no memory of earlier reports, so a lost report is made again. A broker with one
+directory reports no replica, because the controllers know the directory from the registration.
 
 A replica that starts again with an empty log is reported as ``fresh`` before its log is created (``report_fresh``,
 KIP-903). From this report on, the controllers do not elect the replica as a leader. ``roles`` creates the log when the

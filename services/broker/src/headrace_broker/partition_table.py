@@ -85,9 +85,9 @@ class PartitionTable:
         return None if found is None else (found.leader, found.leader_epoch)
 
     def for_clients(self, partition: TopicPartition, error: HeadraceError) -> HeadraceError:
-        """The error that a client receives in place of ``error``. A damaged log is reported as NotLeaderOrFollowerError
-        while other replicas have its records, because another replica takes over. The error is CorruptLogError if the
-        damaged log is the last copy."""
+        """The error that a client receives when the broker fails with ``error``. A damaged log is reported as
+        NotLeaderOrFollowerError while other replicas have its records, because another replica takes over. The error is
+        CorruptLogError if the damaged log is the last copy."""
         if not isinstance(error, CorruptLogError):
             return error
         found = self.state_of(partition)

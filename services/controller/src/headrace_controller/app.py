@@ -156,8 +156,8 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     """Refuse several configured voters on a directory without stored voters, which an old release formatted for a sole
-    voter. Three controllers with such directories would form three clusters; if one of them lost its log, it would form
-    a second cluster."""
+    voter. Three controllers with directories of that kind would form three clusters; if one of them lost its log, it
+    would form a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return

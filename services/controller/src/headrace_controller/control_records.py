@@ -1,7 +1,7 @@
 """Encode and decode Raft's own entries as Kafka's control records, so that Kafka's tools can read the log.
 
 A LEADER_CHANGE entry is a LeaderChangeMessage (KIP-595), a VOTERS entry a KRaftVotersRecord (KIP-853). The leader that
-proposes such an entry encodes it once, and the logs of all voters keep the same bytes.
+proposes a control record encodes it once, and the logs of all voters keep the same bytes.
 """
 
 from __future__ import annotations

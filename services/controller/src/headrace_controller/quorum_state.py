@@ -1,8 +1,8 @@
 """Term and vote on the disk, in the file ``quorum-state`` beside the metadata log: JSON with a checksum, replaced
 atomically.
 
-Version 1 of the file (Headrace's) names the directory that got the vote; version 0 dates from when every voter was the
-only one.
+Version 1 of the file (defined by Headrace) names the directory that got the vote; version 0 dates from when every voter
+was the only one.
 """
 
 from __future__ import annotations

@@ -163,8 +163,8 @@ class SnapshotStore:
 
     @property
     def names_first_voters(self) -> bool:
-        """Whether ``format`` wrote the first voters into a snapshot. (If this is true, only the file that ``format``
-        wrote has the first voters.)"""
+        """Whether ``format`` wrote the first voters into a snapshot. (If it did, no other file contains the first
+        voters.)"""
         return self.find(BEGINNING) is not None or any(each.place == BEGINNING for each in self.damaged)
 
     def find(self, place: Place) -> SnapshotId | None:

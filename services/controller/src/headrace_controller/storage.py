@@ -159,9 +159,9 @@ class MetadataStorage:
         node_id: int,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> MetadataStorage:
-        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError for an unformatted
-        directory or another node's, StorageError if another process uses it, CorruptLogError, UnsupportedVersionError,
-        and OSError."""
+        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
+        unformatted or belongs to another node, StorageError if another process uses it, CorruptLogError,
+        UnsupportedVersionError, and OSError."""
         _refuse_lost_log(fs, root.rstrip("/"))
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id

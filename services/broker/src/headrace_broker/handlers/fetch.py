@@ -427,7 +427,7 @@ class FetchStream(StreamHandler[Any]):
         return replicas.readable(partition) if self._rack else replicas.leader(partition)
 
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
-        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for such a follower, at
+        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for a nearer follower, at
         intervals, and only if the leader's own rack differs."""
         broker = self._broker
         if not (broker.reads_by_rack and isinstance(replica, LeaderReplica)):

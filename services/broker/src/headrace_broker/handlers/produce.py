@@ -8,8 +8,8 @@ ends, so a cancellation never leaves half a write.
 Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
 broker also stops reading a stream while its budget for all requests is exceeded, or while the client leaves its answers
 unread. A produce request is in progress until it is answered. A request that timed out counts until its records are no
-longer in memory. So the time that a request waits for the disk counts, and the time that it waits only for other
-brokers does not.
+longer in memory. So the time that a request waits for the disk counts; the time that it waits only for other brokers
+does not count.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class PartitionLeader:
     """The leader's state of one partition under one leader epoch. Not thread-safe; the caller passes all events and
     receives callbacks.
 
-    ``replicas`` and ``isr`` are broker ids, including the leader's; empty sequences mean that the leader is the only
+    ``replicas`` and ``isr`` are broker ids, including the leader's id; empty sequences mean that the leader is the only
     replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
     called when a follower fell behind, caught up or left. The receiver of the call then calls ``next_due_ms`` and
     ``isr_change``. An idle partition causes no call.

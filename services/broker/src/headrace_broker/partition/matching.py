@@ -32,7 +32,8 @@ from .messages import Divergence
 
 #: (the largest known epoch not above the requested one, one past its last offset); (-1, -1) when there is none, also
 #: for an epoch above the last one. For an epoch below the log's first epoch, Kafka's OffsetForLeaderEpoch returns the
-#: start of the first epoch (``PartitionLog.epoch_end_offset``). Headrace treats such an epoch as unknown.
+#: start of the first epoch (``PartitionLog.epoch_end_offset``). Headrace treats an epoch below the log's first epoch as
+#: unknown.
 EndOf = Callable[[int], tuple[int, int]]
 
 

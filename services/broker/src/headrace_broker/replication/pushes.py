@@ -39,8 +39,8 @@ class PendingPushes:
                 sent()
 
     def when_sent(self, sent: Callable[[], None]) -> None:
-        """Call ``sent`` when each stream that is about to push has passed its push to gRPC, immediately if there is no
-        such stream."""
+        """Call ``sent`` when every stream that is about to push has passed its push to gRPC, immediately if no stream
+        is about to push."""
         if self._awake:
             self._waiting.append((dict(self._awake), sent))
         else:

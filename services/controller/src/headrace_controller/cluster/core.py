@@ -78,8 +78,8 @@ from .sessions import BrokerSessions, CoordinatorSessions
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:
-    """Write this cluster's identity into an empty log; raises InconsistentClusterIdError if the log is another
-    cluster's."""
+    """Write this cluster's identity into an empty log; raises InconsistentClusterIdError if the log belongs to another
+    cluster."""
     image = view.image
     if image.cluster_id and image.cluster_id != request.cluster_id:
         raise InconsistentClusterIdError(
@@ -151,7 +151,8 @@ STEP_MS = 100  #: Milliseconds between two steps of a duty that examines all par
 
 
 class ClusterCore:
-    """The images, and the rules that decide requests on them. All times are monotonic milliseconds."""
+    """The committed and the speculative image, and the rules that decide requests. All times are monotonic
+    milliseconds."""
 
     def __init__(self, settings: ClusterSettings, *, new_id: Callable[[], bytes]) -> None:
         self.settings = settings

@@ -26,10 +26,10 @@ have more committed records, because all eligible replicas were lost. So a topic
 policy recovers. The last known leader must have been recorded when the partition lost its leader, and must not have
 returned with an empty disk.
 
-Any other unclean election needs an operator (ElectLeaders) or ``unclean.leader.election.enable``. The first of these
-settings that is present counts: the topic's, the candidate broker's, the one for all brokers, the controller's file.
-Both kinds of unclean elections set ``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member
-of the ISR.
+Any other unclean election needs an operator (ElectLeaders) or ``unclean.leader.election.enable``. The setting of the
+topic counts first, then the setting of the candidate broker, the one for all brokers, and the controller's file. Both
+kinds of unclean elections set ``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member of
+the ISR.
 
 At metadata.version 1 there is no ELR: the last members of an ISR stay in the ISR, as in Kafka before KIP-966.
 

@@ -118,8 +118,8 @@ def strangers_to(view: View, level: int) -> list[str]:
 
 
 def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
-    """Brokers (id, epoch) that do not support the level, are down and have no replicas. Such a broker may never return,
-    and level 1 has no record to unregister it, so it would block the new level forever."""
+    """Brokers (id, epoch) that do not support the level, are down and have no replicas. A broker that is down may never
+    return, and level 1 has no record to unregister it, so it would block the new level forever."""
     image = view.image
     awaited = {target for queued in image.ledger.queued.values() for target in queued.targets}
     return [

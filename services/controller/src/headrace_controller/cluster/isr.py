@@ -18,7 +18,7 @@ min.insync.replicas (even if the ISR is unchanged), it must know the new setting
 and the ISR in order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. So an earlier attempt at the same partition epoch could be granted
-later, when the member works again. A leader with such an earlier attempt marks its request as ``uncertain``; then the
+later, when the member works again. A leader with an earlier attempt marks its request as ``uncertain``; then the
 refusal also increments the partition epoch. The controller then refuses every attempt at the former epoch, and the
 leader learns from the metadata log that none was granted.
 

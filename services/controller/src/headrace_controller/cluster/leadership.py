@@ -1,7 +1,8 @@
 """Replicas that cannot lead now, as their brokers report them in every heartbeat, with the reason.
 
 A broker whose logs take no appends (because its disk is full, or no file descriptor is left) still serves reads and
-sends heartbeats. So the replicas of such a broker are neither fenced nor offline, but the last choice in an election:
+sends heartbeats. So the replicas of a broker that takes no appends are neither fenced nor offline, but the last choice
+in an election:
 
     the leader cannot lead, another in-sync replica can        that one is elected at once
     no in-sync replica can lead                                the leader stays: it is read, and refuses appends

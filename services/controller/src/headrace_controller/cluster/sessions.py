@@ -9,11 +9,11 @@ of leaders, because the streams broke when the old leader stopped. So a change o
 in monotonic milliseconds.
 
 The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
-connections, so its partitions need not wait for a whole session timeout. The election follows after 0.5 s instead of 9
-s. A broker that only lost its connection reconnects within milliseconds. If a connection breaks repeatedly, each break
-within a session timeout of the previous one doubles the grace period, up to the session timeout. So a broker with an
-unstable connection is not fenced and unfenced all the time. Breaks are counted for one broker epoch. A new registration
-shows that the process had ended, so the count starts again.
+connections, so its partitions need not wait for a whole session timeout. A new leader is elected after 0.5 s instead of
+9 s. A broker that only lost its connection reconnects within milliseconds. If a connection breaks repeatedly, each
+break within a session timeout of the previous one doubles the grace period, up to the session timeout. So a broker with
+an unstable connection is not fenced and unfenced all the time. Breaks are counted for one broker epoch. A new
+registration shows that the process had ended, so the count starts again.
 
 Streams have numbers, because a broker may open a new stream before the end of the old one is noticed. The end of a
 stream that is older than the broker's latest stream has no meaning. The end of a newer stream counts: that stream broke

@@ -184,8 +184,8 @@ class _Following(PushHandler[Response]):
         return None
 
     def _check(self) -> bool:
-        """Whether the follower's metadata history is a prefix of this controller's. Returns False while this controller
-        is behind the follower, so that it cannot compare the histories. DivergingMetadataError."""
+        """Whether the follower's metadata history is a prefix of this controller's history. Returns False while this
+        controller is behind the follower, so that it cannot compare the histories. DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
             index = self._barriers.confirmed_since(self._began_ms)

@@ -47,7 +47,7 @@ class LeaderLink:
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
         """Return the leader's answer to an Admin call. Raises NotControllerError (retriable) if no leader is known, or
         if the leader is unreachable or did not answer a read. Raises RequestTimedOutError if it is unknown whether a
-        change was made (core/membership/leader_calls.py). All other errors are the leader's own errors."""
+        change was made (core/membership/leader_calls.py). All other errors come from the leader's answer."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()

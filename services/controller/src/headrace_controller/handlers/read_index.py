@@ -204,7 +204,7 @@ class ReadIndexBarriers:
             await asyncio.sleep(left_s)
 
     def _until_due_s(self) -> float:
-        """Seconds until this controller's own barrier is due. A barrier for a request counts as its own."""
+        """Seconds until this controller's own barrier is due. A barrier that ran for a request also counts."""
         if self._newest is None:
             return 0.0
         return READ_INDEX_EVERY_S - (self._clock.monotonic_ms() - self._newest[0]) / 1_000

@@ -61,6 +61,6 @@ class ElectionTimer:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether the leader sent a message within the minimum election timeout (6.2). A replica that had such contact
-        refuses to vote for another candidate."""
+        """Whether the leader sent a message within the minimum election timeout (6.2). A replica with recent contact to
+        its leader refuses to vote for another candidate."""
         return not self._is_lost and self._elapsed < self._election_ticks

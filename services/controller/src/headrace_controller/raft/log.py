@@ -108,8 +108,8 @@ class RaftLog:
         return Place(offset, term)
 
     def has(self, place: Place) -> bool:
-        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. A log with such an entry
-        is equal, up to that place, to every other log with the entry."""
+        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. A log that has this entry
+        is equal, up to that place, to every other log that has the entry."""
         return self.term_below(place.offset) == place.term
 
     def is_up_to_date(self, end: Place) -> bool:

@@ -534,8 +534,8 @@ class RaftNode:
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
         """Send the current term to a leader of an earlier term. Without this answer, a replica that returns with a
-        higher term could not follow this leader. The replica could not win an election either, because its pre-votes
-        are refused. (etcd's raft does the same.)"""
+        higher term could not follow this leader. A replica with a higher term could not win an election either, because
+        its pre-votes are refused. (etcd's raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 

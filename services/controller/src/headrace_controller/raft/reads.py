@@ -9,7 +9,7 @@ or which is due anyway.
 Heartbeat rounds are numbered within a term. An answer to a heartbeat proves that the voter was alive, in the leader's
 term, when that round was sent or later. The time at which the *answer* arrives proves nothing, because the answer may
 be delayed or repeated. So the contact with a voter dates from the tick at which the leader sent the answered heartbeat
-(6.2). The lease of 6.4.1 does so for the same reason.
+(6.2). The lease of 6.4.1 dates a contact from the same tick.
 """
 
 from __future__ import annotations

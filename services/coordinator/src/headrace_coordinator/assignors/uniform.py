@@ -56,7 +56,7 @@ def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
 def _odd_seats(
     names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
 ) -> dict[bytes, set[str]]:
-    """For each topic, the members that get one partition more than the others. The numbers of such odd seats of any two
+    """For each topic, the members that get one partition more than the others. The numbers of odd seats of any two
     members differ by at most one."""
     seats: Counter[str] = Counter(dict.fromkeys(names, 0))
     odd: dict[bytes, set[str]] = {}

@@ -111,7 +111,7 @@ def check_leave(request: Leave, settings: GroupSettings) -> None:
 
 def known_member(group: Group | None, group_id: str, member_id: str, instance_id: str | None = None) -> Member:
     """The member with this id, and with this instance id if the request names one. Raises UnknownMemberIdError (also if
-    there is no such group) and FencedInstanceIdError."""
+    there is no group with this id) and FencedInstanceIdError."""
     if instance_id is not None:
         holder = group.statics.get(instance_id) if group is not None else None
         if holder is not None and holder != member_id:

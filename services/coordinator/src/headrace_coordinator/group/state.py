@@ -55,10 +55,10 @@ class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
     each static member. ``underway``: the members that have not reached their targets.
 
-    Some fields are not in the log. ``reasons`` are for the next target, and ``assigned_ms`` is the time of the last
-    one. ``released`` says since when each partition has had no reader, and ``unread_ms`` for how long that was.
-    ``vacated`` has the former owners of departed members' partitions, and ``departed`` the reasons of the departures;
-    ``story`` is the open story.
+    Some fields of a group are not in the log. ``reasons`` are for the next target, and ``assigned_ms`` is the time of
+    the last one. ``released`` says since when each partition has had no reader, and ``unread_ms`` for how long that
+    was. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the reasons of the
+    departures; ``story`` is the open story.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -109,7 +109,7 @@ class Group:
             self.underway.add(member.member_id)
 
     def rebalances(self) -> list[StoryValue]:
-        """The recorded rebalances, oldest first; the one in progress has only the fields known so far."""
+        """The recorded rebalances, oldest first; the rebalance in progress has only the fields known so far."""
         found = {story.number: story for story in self.stories.values()}
         if self.story is not None:
             found[self.story.number] = self.story

@@ -26,7 +26,7 @@ class Session:
     """Times are in milliseconds of the steady clock. ``connection``: the number of the member's latest stream.
     ``broken_ms``: when the member's latest stream broke. ``grace_ms``: how long the member may be without a stream.
     ``revoking_ms``: since when the member must release partitions. ``knows_ms``: since when the member knows that it
-    must release partitions. ``late_ms``: its first heartbeat after the rebalance timeout."""
+    must release partitions. ``late_ms``: the member's first heartbeat after the rebalance timeout."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -72,9 +72,9 @@ class Session:
 
         Guard: the timeout begins when the member reports that it knows of the revocation. The timeout begins at the
         latest after a session timeout, in which every answer contained the revocation. The timeout ends only for a
-        member that sends a heartbeat after it, because such a member can receive a push at once. A silent member
-        (disconnected, or reading without a coordinator) reads all its partitions until its session times out, which may
-        take longer than this timeout.
+        member that sends a heartbeat after the timeout, because such a member can receive a push at once. A silent
+        member (disconnected, or reading without a coordinator) reads all its partitions until its session times out,
+        which may take longer than this timeout.
 
         The first late heartbeat counts, not the last one. ``now_ms`` is the time of a proof of ownership. A member that
         sends heartbeats more often than proofs are made would always have sent one since.
@@ -93,9 +93,9 @@ class Ownership:
 
     Two coordinators cannot both write. But a deposed coordinator that does not know of its end can write until the next
     one has claimed the shard. The next claim may take long if there is no other coordinator. A member may find in the
-    metadata that its coordinator was deposed before its grace period was over. Such a member continues to read
-    (headrace.group.member), so a deposed coordinator must not reassign its partitions. The proof is about a time in the
-    past, so an append that arrives later does no harm.
+    metadata that its coordinator was deposed before its grace period was over. A member that notices this continues to
+    read (headrace.group.member), so a deposed coordinator must not reassign its partitions. The proof is about a time
+    in the past, so an append that arrives later does no harm.
     """
 
     def __init__(self) -> None:
@@ -141,9 +141,9 @@ Matter = tuple[str, str]  #: A group, and its member
 
 
 class Agenda:
-    """Checks that are due, each with its latest time. A matter (a member or a group to check) has one entry, its
-    earliest; a check that comes too early adds the matter again. So a heartbeat, which only delays a check, changes no
-    entry."""
+    """Checks that are due, each with its latest time. A matter (a member or a group to check) has one entry, with its
+    earliest time; a check that comes too early adds the matter again. So a heartbeat, which only delays a check,
+    changes no entry."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []

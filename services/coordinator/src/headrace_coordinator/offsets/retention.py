@@ -5,8 +5,8 @@ An offset with an old client's own expiry time expires at that time. An offset n
 members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
 The wall clock may jump. Ages are wall-clock differences between two processes: the coordinator that wrote the commit,
-and this one. So a jump of the clock forward makes all offsets look old. So a check that comes much too late, by this
-coordinator's own clock, removes no offset, and only counts as the last check. A clock that is wrong for less than
+and this coordinator. So a jump of the clock forward makes all offsets look old. So a check that comes much too late, by
+this coordinator's own clock, removes no offset, and only counts as the last check. A clock that is wrong for less than
 ``offsets.retention.check.interval.ms``, or a paused coordinator, therefore removes no offset.
 """
 

@@ -1,7 +1,7 @@
 """The history of a partition's high watermark, in bounded memory. Pure.
 
 The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, which
-turns a lag in records into a lag in seconds. Burrow's and Lightbend's lag exporters do the same::
+turns a lag in records into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in the same way::
 
     offset                       . (t3, 900)
       |                     .
@@ -51,8 +51,8 @@ class WatermarkHistory:
         """Add a leader's current high watermark.
 
         A high watermark below the previous one means an unclean election, or a new leader without acknowledgements so
-        far. The samples above it are dropped. After the clock was set back, the whole history is dropped, so that no
-        reported duration is longer than the real one.
+        far. The samples above the new high watermark are dropped. After the clock was set back, the whole history is
+        dropped, so that no reported duration is longer than the real one.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start

@@ -59,8 +59,8 @@ class ShardRunner:
         each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
         this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. If
         ``is_ours`` is None, the state machine never asks for a proof. ``is_believed`` returns whether the controllers
-        may still consider this coordinator alive. If the controllers do not, another coordinator may own the shard, so
-        every answer is fenced (Shard.ask). Members keep reading until the shard has a new owner."""
+        may still consider this coordinator alive. Once the controllers may have removed it, another coordinator may own
+        the shard, so every answer is fenced (Shard.ask). Members keep reading until the shard has a new owner."""
         self.shard = shard
         self._log = log
         self._clock = clock

@@ -17,8 +17,8 @@ decision is committed, because they may depend on these decisions.
 
 A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine may be
 ahead of the log. The shard then drops the state machine, and a new one replays the log under the same epoch. A late
-append of the earlier attempt does no harm. Each append names the log end that it was decided on (``expected_end``). The
-leader refuses the append when the log has grown, as it has after the next claim.
+append of the earlier state machine does no harm. Each append names the log end that it was decided on
+(``expected_end``). The leader refuses the append when the log has grown, as it has after the next claim.
 
 ``attempt`` is the number of the state machine. Reports about an earlier attempt are ignored.
 """
@@ -74,7 +74,7 @@ class Append(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """An action: read the committed records from the log's start up to ``end``, exclusive. Report them with
+    """An action: read the committed records from the log's start up to ``end``, exclusive. Report the records with
     ``replayed``, some at a time, and then ``replay_ended`` or ``replay_failed``."""
 
     attempt: int

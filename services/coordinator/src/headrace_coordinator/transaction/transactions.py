@@ -497,7 +497,7 @@ class TransactionsStateMachine:
 
 
 def _is_repeated(before: Transaction, request: EndTransaction | CompleteTransaction, version: int) -> bool:
-    """Whether the request repeats the one that decided the last transaction. Version 1 keeps the epoch when a
+    """Whether the request repeats the request that decided the last transaction. Version 1 keeps the epoch when a
     transaction ends."""
     if before.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False
