@@ -102,8 +102,8 @@ DRAIN_S = 10.0
 #: Requests create few reference cycles, so rare garbage collections of many objects cost less than frequent small ones.
 #: (Python's default runs a collection after 700 allocations.)
 GC_THRESHOLDS = (10_000, 20, 50)
-#: Seconds for running calls to end and for clients to read the reason. Then the broker closes the remaining streams,
-#: such as health watches.
+#: Seconds for running calls to end and for clients to read the reason. After these seconds the broker closes the
+#: remaining streams, such as health watches.
 STREAMS_GRACE_S = 2.0
 
 
@@ -212,7 +212,7 @@ class Broker:
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
         self.storage.short.subscribe(self._cannot_lead_changed)
         self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
-        # Includes failed partitions whose log directory the controllers did not know yet.
+        # The failed partitions include partitions whose log directory the controllers did not know yet.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
         self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 

@@ -147,8 +147,8 @@ class PartitionTable:
                 replica.log_advanced()
 
     def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        """These logs have new, unflushed records, which can already be pushed to followers. Calls ``sent`` when the
-        pushes are sent, immediately if there are no followers."""
+        """The logs in ``logs`` have new, unflushed records, which can already be pushed to followers. Calls ``sent``
+        when the pushes are sent, immediately if there are no followers."""
         has_followers = False
         for log in logs:
             replica = self.led.get(log.topic_partition)

@@ -1,9 +1,8 @@
 """The broker's identity and settings, and subscriptions to changes while it runs.
 
-``BrokerSettings`` has the current values. This broker's dynamic values have priority over the dynamic values of all
-brokers, these over the properties file, and the file over the defaults. ``LiveSettings.current`` has the values in
-effect. Code that cannot read a setting each time (a waiting thread, an object that was given a limit) subscribes to
-changes:
+``BrokerSettings`` has the current values. Dynamic values of this broker have the highest priority, then dynamic values
+of all brokers, then the properties file, then the defaults. ``LiveSettings.current`` has the values in effect. Code
+that cannot read a setting each time (a waiting thread, an object that was given a limit) subscribes to changes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 

@@ -200,10 +200,9 @@ class SnapshotStore:
             file.close()
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a chunk durably. Returns False, and removes the file, in two cases. In the first case the chunk does
-        not follow the bytes in the file. In the second case the chunk was the last one, and the snapshot is damaged or
-        another one than expected. Raises DiskFullError (the file is removed too), UnsupportedVersionError for a
-        snapshot of a newer Headrace, and OSError."""
+        """Write a chunk durably. Returns False, and removes the file, in two cases: the chunk does not follow the bytes
+        in the file, or the completed snapshot is damaged or another one than expected. Raises DiskFullError (the file
+        is removed too), UnsupportedVersionError for a snapshot of a newer Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()

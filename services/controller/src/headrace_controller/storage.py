@@ -309,7 +309,7 @@ class MetadataStorage:
         """Truncate the log, durably, to ``offset``, where an entry must begin. The log is never truncated below a
         snapshot, whose content was committed. Raises DiskFullError; ``stored`` then shows whether the log was
         truncated, and the call can be repeated. Raises CorruptLogError if no entry begins at ``offset``, or if the log
-        there is damaged; in this case the log was not truncated."""
+        there is damaged; then the log was not truncated."""
         self._settle()
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):

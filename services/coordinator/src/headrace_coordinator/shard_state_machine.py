@@ -4,8 +4,8 @@
                              2 and 3 are Kafka's own
     a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
-This module combines the two parts: removing a group removes its offsets, and removing a topic removes its offsets in
-all groups. Groups that only have offsets (of a consumer that assigns partitions to itself) have no group record, and
+This module combines groups and offsets: removing a group removes its offsets, and removing a topic removes its offsets
+in all groups. Groups that only have offsets (of a consumer that assigns partitions to itself) have no group record, and
 are listed as well.
 """
 

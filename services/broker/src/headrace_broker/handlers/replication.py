@@ -1,4 +1,4 @@
-"""The Replication service: it pushes the records of partitions led here to followers on other brokers.
+"""The Replication service: it pushes the records of partitions that this broker leads to followers on other brokers.
 
 A lane knows which records to push next (``partition/leader_lane.py``). This module gives each lane a stream, a clock,
 and threads for reads that wait for the disk. Each event of a lane (new records, an acknowledgement, room in the stream)

@@ -72,8 +72,8 @@ JOIN_MS = 5_000
 _UNSEEN = -1
 _NEVER = -(1 << 62)  #: The follower has not caught up in this epoch.
 
-#: Error codes which prove that the controller will never apply this attempt. These codes do not say whether an earlier
-#: attempt was applied.
+#: Error codes which prove that the controller will never apply this attempt. These error codes do not say whether an
+#: earlier attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
@@ -388,8 +388,8 @@ class InSyncSet:
         # Any other refusal means that the leader epoch or the partition epoch is outdated: newer metadata will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
-        """Apply the partition's state in the metadata log. Returns False if the metadata's state is older than the
-        state known here."""
+        """Apply the partition's state in the metadata log. Returns False if the state in the metadata is older than the
+        leader's state."""
         if partition_epoch < self.partition_epoch:
             return False
         self.replicas = tuple(replicas)

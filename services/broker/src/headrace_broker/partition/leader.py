@@ -106,7 +106,7 @@ class PartitionLeader:
 
     ``replicas`` and ``isr`` are broker ids, including the leader's id; empty sequences mean that the leader is the only
     replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
-    called when a follower fell behind, caught up or left. The receiver of the call then calls ``next_due_ms`` and
+    called when a follower fell behind, caught up or left. After ``on_isr_due``, call ``next_due_ms`` and
     ``isr_change``. An idle partition causes no call.
     """
 

@@ -158,7 +158,7 @@ class LaneHost(Protocol):
     """The functions of the broker that a lane calls; they must not block."""
 
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
-        """The partition, if it is led here. Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError,
+        """The partition, if this broker leads it. Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError,
         InconsistentTopicIdError."""
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:

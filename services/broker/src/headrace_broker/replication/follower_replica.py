@@ -10,8 +10,8 @@ pushes leaves the in-sync set after replica.lag.time.max.ms, and returns when it
 
 If the log takes no appends, the replica reports this to the leader at once (``cannot_append``). The leader then
 proposes the replica's removal from the in-sync set. While the directory is short of space, the replica still joins at
-intervals, to learn the leader's log start: retention then makes room here too. A join while the disk is short of space
-asks for one batch, and the replica does not accept the batch.
+intervals, to learn the leader's log start: retention then makes room in this directory too. A join while the disk is
+short of space asks for one batch, and the replica does not accept the batch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The streams of this broker as a follower. There is one live stream to each broker that leads a partition replicated
-here. A catch-up stream is added while any of these partitions is far behind.
+on this broker. A catch-up stream is added while any of these partitions is far behind.
 
 Each stream is a task that connects, and that runs as long as its lane has partitions. Within a stream, one task writes
 and one reads (rpc/duplex.py). The lane collects outgoing items while a message is being sent, so under load one message

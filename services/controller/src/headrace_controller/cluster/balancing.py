@@ -144,7 +144,7 @@ def balance(view: View, clock: PlanningClock) -> Decision:
 
 
 def _more_replicas(view: View, steady_ms: float, moves_max: int) -> Decision:
-    """Add replicas to internal topics that were created with fewer."""
+    """Add replicas to internal topics that were created with fewer replicas than configured."""
     if not is_enabled(view) or steady_ms < view.settings.auto_rebalance_delay_ms:
         return Decision()
     return Decision(

@@ -12,8 +12,8 @@ controller can decide a thousand requests while the disk writes the first one.
     replay(batch)                           another controller's decision, or one before a restart: committed at once
 
 Only records change an image, and records depend neither on a clock nor on randomness. So replaying the log on another
-controller gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``. These times
-only decide *whether* a record is written.
+controller gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``. The times of
+heartbeats only decide *whether* a record is written.
 """
 
 from __future__ import annotations

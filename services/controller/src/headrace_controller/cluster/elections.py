@@ -9,8 +9,7 @@
 A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory is online (KIP-858).
 A replica that does not work is in no ISR and leads no partition. A replica that works but cannot lead now
 (leadership.py) leads only while no other in-sync replica can lead. A replica whose directory failed before the broker
-reported it is assigned to the failed directory. Without this rule the replica would be elected leader and could not
-serve.
+reported it is assigned to the failed directory. A leader in a failed directory could not serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
 the high watermark does not advance. So a replica that leaves a too small ISR still has every committed record. The
@@ -203,8 +202,8 @@ def partition_change(
     """The record that applies the rules to a partition of ``topic``; None if the partition does not change.
 
     ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
-    Leader and epochs are set here. ``lost``: brokers whose replicas may have lost acknowledged records. The
-    electorate's image has the brokers' own state.
+    Leader and epochs are set by this function, not in ``wanted``. ``lost``: brokers whose replicas may have lost
+    acknowledged records. The electorate's image has the brokers' own state.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted

@@ -1,9 +1,9 @@
 """Changes of feature levels (KIP-584, KIP-778); headrace_core.metadata.features defines each level.
 
-A level can be raised if every registered broker and controller supports the new level. Fenced brokers count too,
-because they may return; brokers that are down and have no replicas are unregistered instead. A level can be lowered
-only if no part of the image needs the higher level (Kafka's safe downgrade). An unsafe downgrade is refused, as in
-Kafka. A node that does not support the current level cannot register.
+A level can be raised if every registered broker and controller supports the new level. A fenced broker must also
+support the new level, because it may return; a broker that is down and has no replicas is unregistered instead. A level
+can be lowered only if no part of the image needs the higher level (Kafka's safe downgrade). An unsafe downgrade is
+refused, as in Kafka. A node that does not support the current level cannot register.
 
 Level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher level is refused with
 an error that names the cure. A field that an old node would ignore is not written.

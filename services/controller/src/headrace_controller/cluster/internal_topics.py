@@ -122,7 +122,7 @@ def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> l
 
 class _Placing:
     """Chooses additional replicas for partitions of one topic. The new replica is placed in a rack without a replica of
-    the partition. In that rack, the broker with the fewest replicas of the topic is chosen, then the broker with the
+    the partition. In a rack, the broker with the fewest replicas of the topic is chosen, then the broker with the
     fewest replicas in all."""
 
     def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:

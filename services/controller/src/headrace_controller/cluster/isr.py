@@ -198,8 +198,8 @@ class Altering:
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
     """The partition's state after ``record`` is applied. The leader and its epoch stay, unless the leader cannot lead
-    now and another member can (leadership.py). This result is then the first message that tells the old leader the new
-    one."""
+    now and another member can (leadership.py). The answer to AlterPartition is then the first message that tells the
+    old leader the new one."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

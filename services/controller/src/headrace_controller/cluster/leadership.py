@@ -10,7 +10,7 @@ in an election:
     the preferred replica can lead again                       it leads again by the next preferred election
     a new partition                                            such replicas begin out of sync, and follow later
 
-These reports do not remove a replica from the in-sync set: the leader removes a replica that cannot append, with
+The reports do not remove a replica from the in-sync set: the leader removes a replica that cannot append, with
 AlterPartition.
 
 Like sessions, the reports are not in the metadata log. The reports belong to one broker epoch, and the next active

@@ -1,7 +1,7 @@
 """Placement of new replicas: evenly over brokers, and over as many racks as possible.
 
 The preferred leader of each partition is placed on the broker that leads the fewest partitions (of this topic first,
-then of all). Each further replica is placed in a rack without a replica of this partition. In that rack, the replica is
+then of all). Each further replica is placed in a rack without a replica of this partition. In a rack, the replica is
 placed on the broker with the fewest replicas (of this topic, then of all). The counts start from the image's ``loads``,
 so many topics with one partition balance as well as one large topic. At the end, moving followers evens out the
 remaining imbalance. The placement uses no randomness. Ties are broken by the brokers' order, rotated for each leader,

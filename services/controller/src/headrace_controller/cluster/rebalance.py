@@ -219,9 +219,9 @@ class _Planner:
         return len(self._racks(after)) >= len(self._racks(now))
 
     def lead(self) -> None:
-        """Even out the preferred leaders, first over all partitions, then within each topic. The two steps are
-        repeated, because the second step may make further changes of the first step possible. The second step never
-        undoes changes of the first step, so the repetition ends."""
+        """Even out the preferred leaders, first over all partitions, then within each topic. The evening out over all
+        partitions and within topics is repeated, because the second step may make further changes of the first step
+        possible. The second step never undoes changes of the first step, so the repetition ends."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}

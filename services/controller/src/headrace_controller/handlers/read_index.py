@@ -15,9 +15,9 @@ metadata gets the first of these answers that is available:
 3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
 
 Measured on the follower's clock the answer is older by the duration of the call, so no copy looks younger than it is.
-Waiting for the next barrier instead would cost nearly two heartbeat rounds here and two at the leader. One barrier for
-each question would keep an idle leader with five followers busier than its own heartbeats do. Deferred barriers and
-other barriers do not wait for each other.
+Waiting for the next barrier instead would cost nearly two heartbeat rounds on the controller and two on the leader. One
+barrier for each question would keep an idle leader with five followers busier than its own heartbeats do. Deferred
+barriers and other barriers do not wait for each other.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class ReadIndexBarriers:
         return await asyncio.shield(shared)
 
     async def recent(self) -> ReadIndex:
-        """Return the latest barrier with its age, the one in flight, or a new one (see the module's docstring). Raises
-        the errors of ``read``."""
+        """Return the latest barrier with its age, the barrier in flight, or a new barrier (see the module's docstring).
+        Raises the errors of ``read``."""
         if self._newest is None or self._quorum.leader_id < 0:
             return await self.read()
         asked_ms = self._clock.monotonic_ms()

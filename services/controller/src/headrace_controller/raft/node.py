@@ -302,9 +302,10 @@ class RaftNode:
         moment.
 
         If ``key`` is the leader, its last message no longer counts as recent contact. This replica then starts a
-        pre-vote within 1 to 3 ticks, unless the leader sends a message before: when a leader stops, all its connections
-        break. While a majority is in contact with the leader, a majority refuses the pre-vote, and no election follows.
-        If this replica leads, its messages in flight to ``key`` count as lost (ReportUnreachable in etcd's raft).
+        pre-vote within 1 to 3 ticks, unless the leader sends a message before. (When a leader stops, all its
+        connections break.) While a majority is in contact with the leader, a majority refuses the pre-vote, and no
+        election follows. If this replica leads, its messages in flight to ``key`` count as lost (ReportUnreachable in
+        etcd's raft).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
@@ -533,9 +534,9 @@ class RaftNode:
         assert self.committed <= self.log.end_offset, f"committed {self.committed} of {self.log.end_offset}"
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
-        """Send the current term to a leader of an earlier term. Without this answer, a replica that returns with a
-        higher term could not follow this leader. A replica with a higher term could not win an election either, because
-        its pre-votes are refused. (etcd's raft does the same.)"""
+        """Send the current term to a leader of an earlier term. Without the answer to a stale leader, a replica that
+        returns with a higher term could not follow this leader. A replica with a higher term could not win an election
+        either, because its pre-votes are refused. (etcd's raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 

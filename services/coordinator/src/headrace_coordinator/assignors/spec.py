@@ -27,7 +27,7 @@ class MemberSpec(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic. ``racks``: for each partition, the racks of its replicas. Partitions beyond the end of the list have
+    """A topic. ``racks``: for each partition, the racks of its replicas. Partitions beyond the end of ``racks`` have
     unknown racks."""
 
     partitions: int

@@ -443,7 +443,7 @@ class Groups:
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
-        # A lower member epoch may still fetch, unless the member lost partitions, which check_commit decides (see
+        # A member may also fetch with a lower epoch, unless it lost partitions since, which check_commit decides (see
         # check_epoch).
         if not member.current.first_epoch <= member_epoch <= member.current.epoch:
             checks.check_commit(self._state.groups[group_id], member, member_epoch, None)

@@ -119,8 +119,8 @@ class Rebalancing:
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
-        # First the members that read no partition release their partitions. Then the member that sent the request takes
-        # free partitions, then the other members.
+        # First the members that read no partition release their partitions. The member that sent the request takes free
+        # partitions next, then the other members take theirs.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:

@@ -56,7 +56,7 @@ class Group:
     each static member. ``underway``: the members that have not reached their targets.
 
     Some fields of a group are not in the log. ``reasons`` are for the next target, and ``assigned_ms`` is the time of
-    the last one. ``released`` says since when each partition has had no reader, and ``unread_ms`` for how long that
+    the last target. ``released`` says since when each partition has had no reader, and ``unread_ms`` for how long that
     was. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the reasons of the
     departures; ``story`` is the open story.
     """

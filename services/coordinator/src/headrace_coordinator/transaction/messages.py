@@ -82,7 +82,7 @@ class AbortTransaction(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """These partitions have the marker that ``WriteMarkers`` named, or no longer exist."""
+    """The partitions have the marker that ``WriteMarkers`` named, or no longer exist."""
 
     transactional_id: str
     identity: ProducerIdentity
