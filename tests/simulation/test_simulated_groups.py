@@ -1,6 +1,6 @@
 """A few schedules of groups in every test run; ``make sim`` runs thousands.
 
-A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half groups"`` repeats it, with its story.
+A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half groups"`` repeats it, with its transcript.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SendBatch:
     def sequence(self) -> int: ...
     attempts: int
     in_flight: bool
-    #: The outcome of an attempt is unknown.
+    #: Whether the outcome of an attempt is unknown, so that the batch may be in the log.
     maybe_written: bool
     @property
     def done(self) -> bool: ...
@@ -59,14 +59,14 @@ class SendBatch:
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
-        """Set the outcome and wake the waiting threads; returns the waiters to call. Only the first call has an
-        effect."""
+        """Set the outcome of the batch and wake the waiting threads; return the waiters that the caller must notify.
+        Only the first call has an effect."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block until the outcome is known; False on timeout. Raises IllegalStateError in a callback."""
+        """Block until the outcome is known; return False after the timeout. Raises IllegalStateError in a callback."""
 
     def add_waiter(self, waiter: Any) -> bool:
-        """Have ``finish`` return ``waiter``; False when the outcome is already known."""
+        """Let ``finish`` return ``waiter``; return False, without effect, if the outcome is already known."""
 
 class PartitionQueue:
     """Batches waiting to be sent to one partition. Only the sender uses fields other than ``open`` and ``sealed``."""
@@ -79,9 +79,9 @@ class PartitionQueue:
     open: SendBatch | None
     @property
     def sealed(self) -> list[SendBatch]: ...
-    #: The sender knows that the queue is not empty.
+    #: Whether the sender knows that the queue is not empty.
     listed: bool
-    #: Bytes waiting or in flight: the sticky choice compares them.
+    #: Bytes that wait or are in flight: the choice of the sticky partition compares the queues by them.
     bytes: int
     @property
     def sequence(self) -> int: ...
@@ -90,7 +90,7 @@ class PartitionQueue:
     def requeue(self, batches: list[SendBatch]) -> None: ...
 
 class TopicQueues:
-    """The queues of a topic. ``available``: partitions with a leader, from which the sticky one is chosen."""
+    """The partition queues of a topic. The sticky partition is one of ``available``, the partitions with a leader."""
 
     def __init__(self, accumulator: Accumulator, name: str, partitions: int, max_batch_bytes: int) -> None: ...
     @property
@@ -104,19 +104,19 @@ class TopicQueues:
     sticky_bytes: int
 
     def grow(self, partitions: int) -> None:
-        """Add queues after the topic has got more partitions."""
+        """Add partition queues, because the topic has got more partitions."""
 
     def shrink(self, partitions: int) -> None:
-        """Drop queues after the topic was created again with fewer partitions. Dropped queues keep their records and
-        get no more."""
+        """Drop partition queues, because the topic was created again with fewer partitions. A dropped queue keeps its
+        records and gets no new ones."""
 
     def choose_sticky(self) -> None:
-        """Choose another partition for records without a key: of two picked at random, the one with fewer bytes
-        (KIP-794)."""
+        """Choose another sticky partition, for records without a key: of two random partitions, the one whose queue has
+        fewer bytes (KIP-794)."""
 
 @final
 class Accumulator:
-    """Gathers records into batches. Calls ``wake`` when the sender sleeps and has work."""
+    """Gathers a producer's records into batches. Calls ``wake`` when the sender sleeps and has work."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Accumulator:
     state: int
     buffered_bytes: int
     awake: bool
-    #: A batch is full: an asyncio caller lets its loop run.
+    #: Whether a batch has become full: an asyncio caller then lets its event loop run.
     breathe: bool
     yield_us: int
 
@@ -160,36 +160,36 @@ class Accumulator:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> _Future | None:
-        """A future for the record; None when the caller must wait first (topic unknown or buffer full).
+        """Append one record and return its future; None if the caller must wait first (topic unknown or buffer full).
 
-        Raises RecordTooLargeError, InvalidTypeError, InvalidTimestampError, InvalidArgumentError; NoSuchPartition when
-        the known metadata lacks the partition: the caller finds out whether it is new.
+        Raises RecordTooLargeError, InvalidTypeError, InvalidTimestampError, InvalidArgumentError. Raises
+        NoSuchPartition if the known metadata lack the partition: the caller then checks whether the partition is new.
         """
 
     def prepare_many(self, topic: str, values: Iterable[Any], partition: int | None) -> list[Any]:
-        """A new list for append_many, each record serialized and checked: its size, and that its partition exists. The
-        topic must be known. Errors are those of append; the message names the record."""
+        """Serialize and check records (their sizes, and that their partitions exist), and return them as a new list for
+        append_many. The topic must be known. The errors are those of ``append``; the message names the record."""
 
     def append_many(
         self, topic: str, values: list[Any], start: int, partition: int | None, timestamp_ms: int, runs: list[list[Any]]
     ) -> int:
-        """Append ``values[start:]`` until the end or until the buffer is full; returns the index where it stopped.
+        """Append ``values[start:]`` to the end, or until the buffer is full; return the index of the next record.
 
-        ``values`` comes from prepare_many: each is a value, (key, value), (key, value, headers), or one of these and a
-        partition. ``runs`` collects [batch, first index, count] of neighbouring records.
+        ``values`` comes from prepare_many: each item is a value, (key, value) or (key, value, headers), possibly with a
+        partition. ``runs`` collects [batch, first index, count] for runs of records in the same batch.
         """
 
     def append_encoded(self, topic: str, partition: int, data: bytes, count: int) -> SendBatch | None:
-        """Queue a whole encoded batch; None when the caller must wait first."""
+        """Queue an encoded batch and return it; None if the caller must wait first (topic unknown or buffer full)."""
 
     def take_ready(self) -> list[PartitionQueue]:
-        """The queues that were empty and are not any more. After this call, the next such queue wakes the sender."""
+        """The queues that are no longer empty. After this call, the next queue that gets a record wakes the sender."""
 
     def take(self, queue: PartitionQueue, *, partial: bool) -> SendBatch | None:
-        """Remove the queue's oldest batch: a full one, or with ``partial`` also the open one."""
+        """Remove and return the queue's oldest full batch; with ``partial`` the open batch if no batch is full."""
 
     def leave_if_empty(self, queue: PartitionQueue) -> bool:
-        """Whether the queue is empty; if so, its next record announces it again."""
+        """Return whether the queue is empty; if it is, its next record announces the queue to the sender again."""
 
     def snapshot_unfinished(self) -> list[SendBatch]:
         """All batches without an outcome."""

@@ -27,7 +27,7 @@ class ConsumerCore:
         self.config = config
         self.engine = Engine(config, self)
         self.reading = Reading(config, self.engine)
-        #: None until the first use of ``group.id``.
+        #: The consumer's group; None until the first use of ``group.id``.
         self.group: GroupConsumer | None = None
         self.isolation = ISOLATION[config["isolation.level"]]
 

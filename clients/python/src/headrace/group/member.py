@@ -258,7 +258,8 @@ class Member:
 
     def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
         """Take the metadata of the group's shard: its epoch, and whether it lacks a coordinator. The metadata are
-        complete as of ``as_of`` (None: unknown). A known epoch stays valid even when a later answer is older."""
+        complete as of ``as_of`` (None: unknown). The epoch counts even if the metadata are old, because a shard's epoch
+        never decreases."""
         if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
             return
         self.tick(now)
@@ -334,8 +335,8 @@ class Member:
     # -- results of events -------------------------------------------------------------------------------------------
 
     def begin(self, ticket: int, now: float) -> Parts:
-        """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of that
-        assignment which are still assigned; from now on the member owns them. Returns nothing if the lease has ended:
+        """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of this
+        assignment that are still assigned; from now on the member owns them. Returns nothing if the lease has ended:
         other members may own the partitions, and the coordinator's next response says which partitions are assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING

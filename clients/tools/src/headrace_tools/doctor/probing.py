@@ -41,7 +41,7 @@ def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, lat
 
 
 def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
-    """Try all addresses at once; the results are in their order, after at most about 3 * ``timeout_s``."""
+    """Try all addresses at once, for at most about 3 * ``timeout_s``; the results have the order of ``addresses``."""
 
     def late(address: str) -> Tried:
         return Tried(address=address, trouble=Trouble.NAME, detail=f"no answer from DNS within {3 * timeout_s:g} s")

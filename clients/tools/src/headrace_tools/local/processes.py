@@ -155,7 +155,7 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
             start_new_session=True,
             cwd=directory,
         )
-    # From now on the identity stands for the process; Popen's destructor would only warn that the process still runs.
+    # From now on the ProcessId identifies the process; Popen's destructor would only warn that the process still runs.
     process.returncode = 0
     found = identify(process.pid) or ProcessId(process.pid, "ended before we looked")
     _children.add(found)

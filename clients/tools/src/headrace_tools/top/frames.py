@@ -126,7 +126,7 @@ def _apart(before_s: float, now_s: float) -> float:
 
 def _rates(before: Sample, now: Sample) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
     """The records per second and the bytes per second of each partition, unless its topic was created again between the
-    samples. Bytes compare two sizes of the log of the current leader; the rates use the times at which the leaders
+    samples. The byte rate compares two sizes of the current leader's log; both rates use the times at which the leaders
     answered. A partition has no rate if its log end has gone back (unclean election), or its log has become smaller
     (retention)."""
     led_by = {
