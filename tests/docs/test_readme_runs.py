@@ -16,7 +16,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
     text = README.read_text()
-    section = text[text.index("## The first minute") : text.index("## Is it for you?")]
+    section = text[text.index("## Start a cluster") : text.index("## Is it for you?")]
     blocks = [
         (kind, body)
         for kind, body in re.findall(r"```(sh|python)\n(.*?)```", section, re.DOTALL)

@@ -186,7 +186,7 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time. It "
+        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time. A follower "
         "leaves earlier when its connection to the leader breaks, or when its log cannot append.",
         kind=Kind.LONG,
         low=1,

@@ -341,7 +341,8 @@ CONSUMER = ConfigDef(
         honoured(
             "auto.commit.interval.ms",
             5_000,
-            "How often the consumer commits automatically. It also commits when partitions are revoked, and at close.",
+            "How often the consumer commits automatically. The consumer also commits when partitions are revoked, and "
+            "at close.",
             low=0,
         ),
         honoured(

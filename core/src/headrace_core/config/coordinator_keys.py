@@ -200,8 +200,8 @@ GROUPS = (
     honoured(
         "group.consumer.connection.grace.ms",
         1_500,
-        "The coordinator removes a member whose stream breaks and that does not reconnect within this time. So "
-        "other members get its partitions before its session timeout. A static member keeps its session.",
+        "The coordinator removes a member whose stream breaks and that does not reconnect within this time. So other "
+        "members get the partitions before the session timeout. A static member keeps its session.",
         low=0,
         source=HEADRACE,
     ),

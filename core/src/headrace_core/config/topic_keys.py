@@ -121,7 +121,7 @@ _KEYS = (
         "log.flush",
         FlushPolicy.COMMIT.value,
         "When the broker flushes records: commit (before it acknowledges them), interval (every flush.ms), or os "
-        "(when the operating system does, as in Kafka). Without flush.ms, interval means every second.",
+        "(when the operating system does, as in Kafka). Without flush.ms, the policy interval flushes every second.",
         kind=Kind.STRING,
         server_key="log.flush",
         choices=tuple(policy.value for policy in FlushPolicy),
@@ -249,8 +249,8 @@ _KEYS = (
     honoured(
         "unclean.leader.election.enable",
         False,
-        "Whether a replica that is not in sync may become leader when no in-sync replica is left. Such an "
-        "election loses records.",
+        "Whether a replica that is not in sync may become leader when no in-sync replica is left. Unclean elections "
+        "lose records.",
         server_key="unclean.leader.election.enable",
         source="KIP-106",
     ),
