@@ -48,7 +48,7 @@ class Diagram:
 def parsed(source: str) -> Diagram:
     kind, *lines = [line.strip() for line in source.strip().splitlines()]
     if kind not in ("sequenceDiagram", "flowchart LR"):
-        raise ValueError(f"a diagram that cannot be drawn: {kind!r}")
+        raise ValueError(f"cannot draw a Mermaid diagram of this kind: {kind!r}")
     diagram = Diagram()
     names: dict[str, int] = {}
     group: tuple[str, int] | None = None
@@ -66,7 +66,7 @@ def parsed(source: str) -> Diagram:
         elif line == "end" and group is not None:
             diagram.groups.append((*group, len(names) - 1))
         else:
-            raise ValueError(f"a line of a diagram that cannot be drawn: {line!r}")
+            raise ValueError(f"cannot draw this line of a Mermaid diagram: {line!r}")
     return diagram
 
 

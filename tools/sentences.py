@@ -195,7 +195,7 @@ def drawn(sentences: list[Sentence], count: int, seed: int) -> list[Sentence]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("paths", nargs="*", help="files and folders (default: the product, its tools and its pages)")
-    parser.add_argument("--draw", type=int, metavar="COUNT", help="draw so many sentences")
+    parser.add_argument("--draw", type=int, metavar="COUNT", help="draw this many sentences")
     parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same sentences (a date: 20261122)")
     parser.add_argument("--over", type=int, metavar="WORDS", default=0, help="only sentences with more words than this")
     given = parser.parse_args(arguments)

@@ -186,7 +186,7 @@ def texts(paths: Iterable[str] = ROOMS) -> list[Text]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("paths", nargs="*", metavar="PATH", help="files and directories; default: the whole product")
-    parser.add_argument("--draw", type=int, metavar="INTEGER", help="draw so many texts at random")
+    parser.add_argument("--draw", type=int, metavar="INTEGER", help="draw this many texts at random")
     parser.add_argument("--seed", default="", metavar="DATE", help="seed of the draw")
     parser.add_argument("--check", action="store_true", help="refuse texts with private words")
     arguments = parser.parse_args()

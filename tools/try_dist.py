@@ -164,7 +164,7 @@ def attempt(constraints: Path | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--without-constraints", action="store_true", help="do not try constraints.txt")
+    parser.add_argument("--without-constraints", action="store_true", help="skip the trial with constraints.txt")
     arguments = parser.parse_args()
     if not any(DIST.glob("headrace-*.whl")):
         print("try_dist: no wheels in dist/; run make dist first", file=sys.stderr)

@@ -128,7 +128,9 @@ def run(shard: Shard, state: str) -> bool:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="shard", help=", ".join(shard.name for shard in SHARDS))
-    parser.add_argument("--again", action="store_true", help="also what has passed before on this very tree")
+    parser.add_argument(
+        "--again", action="store_true", help="also repeat shards that have passed for the current files"
+    )
     given = parser.parse_args(arguments)
     again, names = given.again, given.names
     unknown = set(names) - {shard.name for shard in SHARDS}

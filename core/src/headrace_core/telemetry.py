@@ -52,7 +52,7 @@ class Emitter:
             try:
                 subscriber(event)
             except Exception:
-                logger.exception("a subscriber failed on %r", event)
+                logger.exception("a telemetry subscriber failed on event %r", event)
 
 
 def log_events(logger: logging.Logger) -> Subscriber:

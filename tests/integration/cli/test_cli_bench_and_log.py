@@ -68,7 +68,7 @@ def test_bench_keeps_to_a_rate_and_counts_unanswered_records_by_the_log(cli: Cli
 def test_bench_refuses_what_cannot_be_measured(cli: Cli) -> None:
     cli("topics", "create", "bench-empty", "-p", "1")
     assert "is empty" in cli("bench", "consume", "--topic", "bench-empty", "--no-warm", code=1).err
-    assert "record by record" in cli("bench", "latency", "--topic", "bench-empty", "--api", "many", code=1).err
+    assert "single records" in cli("bench", "latency", "--topic", "bench-empty", "--api", "many", code=1).err
     cli("produce", "-t", "bench-empty", stdin=b"x\n")
     short = cli("bench", "consume", "--topic", "bench-empty", "--records", "9", "--no-warm", code=1)
     assert "holds only 1" in short.err

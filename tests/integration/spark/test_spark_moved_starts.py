@@ -63,7 +63,7 @@ def test_a_start_that_moves_between_planning_and_reading(
             offsets_of(reader, tasks)
     else:
         assert offsets_of(reader, tasks) == list(range(15, 20))
-        assert "15 offsets are skipped, going on at 15" in caplog.text
+        assert "15 offsets are skipped, continuing at offset 15" in caplog.text
 
 
 @pytest.mark.parametrize("fail", [True, False])

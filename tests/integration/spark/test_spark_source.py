@@ -104,7 +104,7 @@ def test_a_batch_reads_between_times(source: Any, make_topic: Any, send: Any) ->
     by_partition = json.dumps({topic: {"0": 8_000, "1": 9_000}})
     rows = positions(source("read", subscribe=topic, startingOffsetsByTimestamp=by_partition).load())
     assert rows == [(0, 8), (0, 9), (1, 9)]
-    with pytest.raises(Exception, match="no record is that late"):
+    with pytest.raises(Exception, match="no record is as late as these times"):
         source("read", subscribe=topic, startingTimestamp="99000").load().count()
     late = source("read", subscribe=topic, startingTimestamp="99000", startingOffsetsByTimestampStrategy="latest")
     assert late.load().count() == 0
@@ -129,7 +129,7 @@ def test_an_empty_topic_and_a_pattern_without_a_match_give_no_rows(source: Any, 
     ("options", "message"),
     [
         ({"subscribe": "a", "assign": "{}"}, "exactly one of the options"),
-        ({"subscribe": "a", "kafka.group.id": " "}, "names no group"),
+        ({"subscribe": "a", "kafka.group.id": " "}, "must name a group"),
         ({"subscribe": "no-such-topic", "fetchOffset.numRetries": "1"}, "no topic named no-such-topic"),
         ({"subscribe": "a", "startingOffsets": "latest"}, "a batch query cannot start at the end"),
         ({"subscribe": "a", "headrace.fetch.min.bites": "1"}, "did you mean 'fetch.min.bytes'"),

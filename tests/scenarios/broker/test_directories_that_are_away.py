@@ -56,7 +56,7 @@ def _damaged(fs: CrashingFileSystem) -> None:
     ("break_it", "why"),
     [
         (_unformatted, "not formatted"),
-        (_damaged, "format it again"),
+        (_damaged, "format the directory again"),
         (lambda fs: fs.break_disk("/two", errno.EROFS), "Read-only file system"),
         (lambda fs: fs.break_disk("/two", errno.EIO, reads=True), "Input/output error"),
         (lambda fs: fs.fail("listdir", errno.EIO, path_contains="/two", times=1000), "Input/output error"),

@@ -55,7 +55,7 @@ def test_appends_are_refused_before_the_reserve_is_touched_and_taken_when_there_
                 assert refused.error.code == DISK_FULL
                 assert errors.DiskFullError.retriable
                 assert "/one" in refused.error.message
-                assert "1000 of them are reserved" in refused.error.message
+                assert "1000 bytes are reserved" in refused.error.message
             assert not [entry for entry in fs.trace if entry.operation == "write" and entry.path.endswith(".log")]
             assert full == ["/one"]
             assert len(broker.values("orders")) == written

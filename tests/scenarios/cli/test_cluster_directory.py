@@ -102,7 +102,7 @@ def test_a_stopped_cluster_comes_back_with_its_topology_ports_and_directories(cl
 def test_another_topology_or_port_for_an_existing_cluster_is_refused(cluster: ClusterDirectory) -> None:
     cluster.up(Topology(brokers=2))
     for wanted in (Topology(brokers=1), Topology(port=1234)):
-        with pytest.raises(InvalidArgumentError, match=r"keeps"):
+        with pytest.raises(InvalidArgumentError, match=r"nodes can only be added|keeps it"):
             cluster.up(wanted)
 
 
@@ -196,7 +196,7 @@ def test_a_cluster_without_a_coordinator_keeps_having_none_until_it_is_asked_for
     cluster.delete()
     started = cluster.up(Topology())
     assert [node.name for node in started.nodes] == ["controller-1", "broker-1", "coordinator-1"]
-    with pytest.raises(InvalidArgumentError, match=r"--coordinators 0: .* has 1, and keeps its topology"):
+    with pytest.raises(InvalidArgumentError, match=r"--coordinators 0: .* has 1, and nodes can only be added"):
         cluster.up(Topology(coordinators=0))
     cluster.kill("coordinator", 1)
     assert _pids(cluster)["coordinator-1"] is None
@@ -207,7 +207,7 @@ def test_a_cluster_without_a_coordinator_keeps_having_none_until_it_is_asked_for
 
 def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) -> None:
     cluster.up(Topology(controllers=3))
-    with pytest.raises(InvalidArgumentError, match=r"has 3, and keeps its topology"):
+    with pytest.raises(InvalidArgumentError, match=r"has 3, and nodes can only be added"):
         cluster.up(Topology(controllers=1))
 
 
@@ -221,7 +221,7 @@ def test_a_controller_without_a_majority_need_only_come_up(
     behaviours["controller-1"] = "silent"  # as a controller is that waits for the others
     assert cluster.restart("controller", 1).alive()
     cluster.start_timeout_s = 0.5
-    with pytest.raises(ClusterStartError, match=r"controller 1 .* did not serve within"):
+    with pytest.raises(ClusterStartError, match=r"controller 1 .* was not ready within"):
         cluster.restart("controller", 2)  # with it there is a majority, so both must serve
 
 
@@ -270,7 +270,7 @@ def test_a_node_that_ignores_sigterm_is_killed_in_the_end(tmp_path: Path, behavi
     assert not process.alive()
 
 
-@pytest.mark.parametrize(("behaviour", "says"), [("die", "ended before it served"), ("silent", "did not serve within")])
+@pytest.mark.parametrize(("behaviour", "says"), [("die", "ended before it served"), ("silent", "was not ready within")])
 def test_a_failed_first_start_quotes_the_log_ends_everything_and_leaves_no_data(
     tmp_path: Path, behaviours: dict[str, str], behaviour: str, says: str
 ) -> None:

@@ -447,7 +447,7 @@ def test_flush_that_times_out_says_how_many_are_left(fake: Any) -> None:
     fake.hold_answers(True)
     with producer(fake) as out:
         future = out.send("t", b"v")
-        with pytest.raises(DeliveryTimeoutError, match="1 record without an outcome"):
+        with pytest.raises(DeliveryTimeoutError, match="1 record not acknowledged"):
             out.flush(0.05)
         with pytest.raises(TimeoutError):
             future.result(0.01)

@@ -125,7 +125,7 @@ def test_a_key_that_nobody_knows_in_a_file_is_named_with_its_line(
 ) -> None:
     (profiles / "stage.properties").write_text("# ours\nbootstrap.servers=a:1\nclient.rak=b\n")
     assert run(["--profile", "stage", "topics", "list"]) == 1
-    assert "stage.properties, line 3: no client has a key 'client.rak'; did you mean 'client.rack'?" in (
+    assert "stage.properties, line 3: no client has a configuration key 'client.rak'; did you mean 'client.rack'?" in (
         capsys.readouterr().err
     )
 

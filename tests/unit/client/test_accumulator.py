@@ -286,7 +286,7 @@ def test_outcome_is_set_once() -> None:
     h = Harness()
     future = h.send("t", b"v")
     assert not future.done()
-    with pytest.raises(TimeoutError, match="still being sent"):
+    with pytest.raises(TimeoutError, match="the producer still sends the record"):
         future.result(0.01)
     batch = h.take()
     error = NetworkError("gone")

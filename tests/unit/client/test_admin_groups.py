@@ -156,7 +156,7 @@ def test_offsets_of_partitions_that_are_not_there_and_of_groups_that_work_are_re
     with pytest.raises(UnknownTopicOrPartitionError, match="oders"):
         admin.alter_group_offsets("apple", {TopicPartition("oders", 0): 1})
     assert not world.asked_of("CommitOffsets")
-    with pytest.raises(UnknownMemberIdError, match="stop its consumers first"):
+    with pytest.raises(UnknownMemberIdError, match="stop the group's consumers first"):
         admin.alter_group_offsets("berry", {O0: 1})
 
 

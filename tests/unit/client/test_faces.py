@@ -30,7 +30,7 @@ def made(name: str, **settings: Any) -> Any:
 def test_client_is_neither_pickled_nor_copied(name: str) -> None:
     client = made(name)
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match=f"a {name} cannot be pickled or copied: .* create it in the worker"):
+        with pytest.raises(TypeError, match=f"a {name} cannot be pickled or copied: .* create a new one"):
             copied(client)
 
 

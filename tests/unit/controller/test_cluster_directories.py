@@ -132,7 +132,7 @@ def test_a_request_that_contradicts_itself_or_is_too_large_changes_nothing() -> 
                 placements=(Placement(topic.topic_id, 0, ONE), Placement(topic.topic_id, 0, TWO)),
             )
         )
-    with pytest.raises(PolicyViolationError, match="split it"):
+    with pytest.raises(PolicyViolationError, match="split the request"):
         world.assign(broker, topic, ONE, 0, 1, 2, 3)
     assert world.partition("t").directories == (UNASSIGNED_DIRECTORY,)
 

@@ -222,9 +222,9 @@ def test_partitions_are_added_behind_the_others() -> None:
     ("more", "error", "message"),
     [
         ({"total": 2}, InvalidPartitionsError, "already has 2 partitions"),
-        ({"total": 1}, InvalidPartitionsError, "1 are fewer"),
-        ({"total": 0}, InvalidPartitionsError, "0 are fewer"),
-        ({"total": -1}, InvalidPartitionsError, "-1 are fewer"),
+        ({"total": 1}, InvalidPartitionsError, "more than the requested 1;"),
+        ({"total": 0}, InvalidPartitionsError, "more than the requested 0;"),
+        ({"total": -1}, InvalidPartitionsError, "more than the requested -1;"),
         ({"total": 20_000}, PolicyViolationError, "split it"),
         ({"topic": "nope", "total": 3}, UnknownTopicOrPartitionError, "'nope' does not exist"),
         ({"total": 3, "assignments": {0: (1,)}}, InvalidReplicaAssignmentError, "0, must name 2"),

@@ -454,7 +454,7 @@ def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
     for number in range(7):
         world.propose(1, b"%d" % number)
     world.settle()
-    with pytest.raises(Exception, match="retry when it has caught up"):
+    with pytest.raises(Exception, match="retry when this controller has caught up"):
         world[1].add_voter(key(4))
     world.is_cut = lambda sender, to: False
     world.tick(1)

@@ -124,7 +124,7 @@ def test_a_transaction_from_its_first_partition_to_its_last_marker() -> None:
     assert markers == WriteMarkers("t", owner, True, 2, frozenset({ONE, TWO}))
     shard.ask(MarkersWritten("t", owner, frozenset({ONE})))
     assert shard.state() is S.PREPARE_COMMIT
-    with pytest.raises(ConcurrentTransactionsError, match="waits for its markers"):
+    with pytest.raises(ConcurrentTransactionsError, match="is still writing its markers"):
         shard.add(owner, ONE)
     shard.ask(MarkersWritten("t", owner, frozenset({ONE})))
     shard.ask(MarkersWritten("t", owner, frozenset({TWO})))
@@ -144,7 +144,7 @@ def test_a_repeated_end_has_the_answer_of_the_first_until_the_next_transaction()
     assert shard.end(producer) == owner
     shard.mark()
     assert shard.end(producer) == owner
-    with pytest.raises(InvalidTxnStateError, match="committed already"):
+    with pytest.raises(InvalidTxnStateError, match="is already committed"):
         shard.end(producer, commit=False)
     shard.add(owner, ONE)
     with pytest.raises(ProducerFencedError, match="epoch 0 of 't' is fenced"):  # KAFKA-17754
@@ -246,7 +246,7 @@ def test_a_transaction_times_out_and_its_producer_aborts_it_too() -> None:
     assert shard.state() is S.PREPARE_ABORT
     with pytest.raises(ProducerFencedError):
         shard.add(producer, TWO)
-    with pytest.raises(TransactionAbortableError, match="abort it in this producer too"):
+    with pytest.raises(TransactionAbortableError, match="abort the transaction in this producer too"):
         shard.end(producer)
     shard.mark()
     with pytest.raises(TransactionAbortableError):
@@ -352,7 +352,7 @@ class TestVersion1:
         producer = shard.init()
         shard.add(producer, ONE, version=1)
         shard.ask(AddPartitions("t", producer, frozenset({ONE}), 1, verify_only=True))
-        with pytest.raises(TransactionAbortableError, match="orders-2: not in the open transaction"):
+        with pytest.raises(TransactionAbortableError, match=r"orders-2: .* not part of the open transaction"):
             shard.ask(AddPartitions("t", producer, frozenset({TWO}), 1, verify_only=True))
         assert len(shard.log) == 2
 
@@ -388,7 +388,7 @@ class TestPrepared:
         shard.moved()
         shard.tick(86_400_000)
         assert shard.state() is S.ONGOING
-        with pytest.raises(InvalidTxnStateError, match="is prepared: complete it"):
+        with pytest.raises(InvalidTxnStateError, match="is prepared: complete the transaction"):
             shard.add(token, TWO)
         assert shard.end(token) == (1_000, 1)
 
@@ -408,7 +408,7 @@ class TestPrepared:
         shard = Shard()
         producer = shard.init()
         shard.add(producer, ONE)
-        with pytest.raises(InvalidTxnStateError, match="prepare it first"):
+        with pytest.raises(InvalidTxnStateError, match="prepare the transaction first"):
             shard.ask(CompleteTransaction("t", producer, commit=True))
 
     def test_an_empty_one_is_prepared_and_completed(self) -> None:
@@ -518,7 +518,7 @@ def test_bad_ids_and_too_many_partitions_are_refused_and_change_nothing() -> Non
     shard = Shard()
     with pytest.raises(InvalidRequestError, match=r"set transactional\.id"):
         shard.init("")
-    with pytest.raises(InvalidRequestError, match="at most 32767 fit"):
+    with pytest.raises(InvalidRequestError, match="at most 32767 are allowed"):
         shard.init("x" * 32_768)
     producer = shard.init()
     many = frozenset(TopicPartition("orders", number) for number in range(150_000))

@@ -56,7 +56,7 @@ def run(work: Callable[[list[Controller], Driver, LeaderLink], Any]) -> None:
 def test_a_change_whose_answer_was_lost_has_an_unknown_outcome_and_is_not_to_be_repeated() -> None:
     async def work(found: list[Controller], driver: Driver, link: LeaderLink) -> None:
         found[0].mood = "breaks"
-        with pytest.raises(RequestTimedOutError, match="whether the request was carried out is unknown"):
+        with pytest.raises(RequestTimedOutError, match="whether the controller carried out the request is unknown"):
             await link.call("CreateTopics", create("t"), 20)
         assert found[0].created == ["t"]
 

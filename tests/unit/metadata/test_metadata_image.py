@@ -266,7 +266,7 @@ def test_replicas_that_stay_keep_their_directories() -> None:
 
 
 def test_directories_that_do_not_fit_the_replicas_are_damage() -> None:
-    with pytest.raises(CorruptLogError, match="2 replicas are in 1 directories"):
+    with pytest.raises(CorruptLogError, match="2 replicas are listed with 1 directories"):
         image_of(TopicRecord("t", A), PartitionRecord(A, 0, (1, 2), (1, 2), 1, 0, 0, (b"x" * 16,)))
 
 

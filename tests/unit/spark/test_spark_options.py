@@ -29,11 +29,11 @@ def test_defaults_are_the_kafka_sources() -> None:
     [
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "exactly one"),
         ({"subscribe": "a", "subscribePattern": "a.*"}, "subscribe and subscribePattern"),
-        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": " , "}, "must name at least one topic"),
         ({"subscribePattern": "  "}, "pattern is empty"),
         ({"subscribePattern": "("}, "not a regular expression"),
         ({"assign": "a"}, "assign"),
-        ({"assign": "{}"}, "names no partition"),
+        ({"assign": "{}"}, "must name at least one partition"),
         ({"assign": '{"a":{"0":1}}'}, "expected for instance"),
     ],
 )

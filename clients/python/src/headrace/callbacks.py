@@ -68,7 +68,9 @@ def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> N
         raise InvalidArgumentError(f"{name}={callback!r:.80}: must be callable, or None")
     is_async = inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__)
     if is_async and not may_be_async:
-        raise InvalidArgumentError(f"{name}={name_of(callback)}: must be a plain function; nothing awaits a coroutine")
+        raise InvalidArgumentError(
+            f"{name}={name_of(callback)}: must be a plain function, because the client does not await this callback"
+        )
 
 
 def name_of(callback: Any) -> str:
@@ -87,7 +89,7 @@ def run_callback(callback: Callable[..., object], *arguments: Any) -> None:
     try:
         callback(*arguments)
     except BaseException as error:
-        logger.exception("the callback %s raised an error; the client continues", name_of(callback))
+        logger.exception("the callback %s raised an exception; the client continues", name_of(callback))
         if not is_io and not isinstance(error, Exception):
             raise
     finally:

@@ -29,8 +29,8 @@ class Face:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied: its connections belong to this process; "
-            "create it in the worker"
+            f"a {type(self).__name__} cannot be pickled or copied: its connections belong to this process; create a "
+            "new one in the worker process"
         )
 
 

@@ -113,7 +113,10 @@ def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None
         return
     if any(PRODUCER.key(name).name == "enable.idempotence" for name in given):
         raise InvalidConfigError(
-            f"enable.idempotence=true conflicts with {' and '.join(conflicts)}: change that, or leave it out"
+            f"enable.idempotence=true conflicts with {' and '.join(conflicts)}: change the other setting, or leave "
+            "enable.idempotence out"
         )
     values["enable.idempotence"] = False
-    logger.info("enable.idempotence is off, since a retry cannot be made safe with %s", " and ".join(conflicts))
+    logger.info(
+        "enable.idempotence is off, because idempotent retries are not possible with %s", " and ".join(conflicts)
+    )

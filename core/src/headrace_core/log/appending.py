@@ -242,7 +242,9 @@ def prepare(
         offset = last_offset + 1
         position = end
     if position != len(view) or not metas:
-        raise CorruptMessageError(f"{len(view)} bytes of records, but their batches add up to {position}")
+        raise CorruptMessageError(
+            f"{len(view)} bytes of records were sent, but the batches in these records end at byte {position}"
+        )
     if size > config.segment_bytes:
         raise RecordListTooLargeError(
             f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}: "

@@ -155,11 +155,15 @@ def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
     if found is None or found.rows is None:
         return None
     if not found.has_checksum:
-        logger.info("%s has no checksum (Kafka or an older Headrace wrote it): taken as it is", path)
+        logger.info(
+            "%s has no checksum (Kafka or an older Headrace wrote the file), so its content is not verified", path
+        )
     try:
         return parse_offsets(found.rows)
     except ValueError as error:
-        logger.error("%s is damaged: %s; what it said is made up for from what is safe", path, error)
+        logger.error(
+            "checkpoint %s is damaged and ignored: %s; safe offsets are used in place of its offsets", path, error
+        )
         return None
 
 
@@ -176,7 +180,9 @@ def parse_offsets(rows: Sequence[Sequence[str]]) -> dict[TopicPartition, int]:
             topic, partition, offset = row
             offsets[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError as error:
-            raise ValueError(f"entry {number} is {' '.join(row)!r}, not a topic, a partition and an offset") from error
+            raise ValueError(
+                f"entry {number} is {' '.join(row)!r}: must be a topic, a partition and an offset"
+            ) from error
     return offsets
 
 
@@ -212,9 +218,9 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
     problem = _wrong_checksum(data, _META_SEAL)
     if problem is not None:
         raise InvalidConfigError(
-            f"{path} is damaged: {problem}. Correct its values (the files of the other log directories "
-            "have the same cluster.id and node.id), and remove its last line: that is the checksum, and a file without "
-            "one is accepted"
+            f"{path} is damaged: {problem}. Correct its values (the files of the other log directories have the "
+            "same cluster.id and node.id), and remove its last line, the checksum: a file without a checksum is "
+            "accepted"
         )
     values = _properties(data, "=")
     try:
@@ -227,7 +233,7 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
         )
     except (KeyError, ValueError) as error:
         raise InvalidConfigError(
-            f"{path} is not a formatted directory's: {error!r}; format it again (`headrace format`)"
+            f"{path} is not a valid meta.properties: {error!r}; format the directory again (`headrace format`)"
         ) from error
 
 
@@ -329,7 +335,7 @@ def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
     stop, problem = _decode_stop(data)
     if problem is None:
         return stop
-    logger.error("%s is damaged: %s; the stop before this start counts as unclean", path, problem)
+    logger.error("%s is damaged: %s; the previous shutdown counts as unclean", path, problem)
     return None
 
 

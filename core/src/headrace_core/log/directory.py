@@ -334,8 +334,8 @@ class LogDirectory:
             log.topic_id = topic_id
         elif log.topic_id != topic_id:
             raise InconsistentTopicIdError(
-                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: it is of an older topic "
-                "with the same name"
+                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: the log is from an older "
+                "topic with the same name"
             )
         return log
 

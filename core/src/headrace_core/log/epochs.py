@@ -68,7 +68,7 @@ class LeaderEpochs:
         try:
             entries = parse_epochs(found.rows)
         except ValueError as error:
-            logger.error("%s is damaged: %s; it is rebuilt from the batches", self._path, error)
+            logger.error("epoch checkpoint %s is damaged: %s; it is rebuilt from the log's batches", self._path, error)
             return False
         self.is_checksummed = found.has_checksum
         self.entries = self._stored = entries
@@ -106,7 +106,10 @@ class LeaderEpochs:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            logger.warning("cannot write %s, the disk is full; trying again with the next epoch", self._path)
+            logger.warning(
+                "cannot write epoch checkpoint %s, the disk is full; trying again when the next leader epoch begins",
+                self._path,
+            )
             self.entries = entries
 
     def made_anew(self) -> None:
@@ -124,7 +127,7 @@ class LeaderEpochs:
         except (OSError, ServerBusyError) as error:
             if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 raise
-            logger.warning("%s could not be written (%s): it is before the next batch", self._path, error)
+            logger.warning("cannot write %s (%s); trying again before the next batch", self._path, error)
             self.entries, self._is_behind = entries, True
 
     def catch_up(self) -> None:
@@ -174,9 +177,11 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
         try:
             epoch, start_offset = map(int, row)
         except ValueError as error:
-            raise ValueError(f"entry {number} is {' '.join(row)!r}, not an epoch and its start offset") from error
+            raise ValueError(f"entry {number} is {' '.join(row)!r}: must be an epoch and its start offset") from error
         if entries and (epoch <= entries[-1].epoch or start_offset < entries[-1].start_offset):
-            raise ValueError(f"entry {number}, epoch {epoch} from {start_offset}, cannot follow {entries[-1]}")
+            raise ValueError(
+                f"entry {number}, epoch {epoch} from offset {start_offset}, cannot follow entry {entries[-1]}"
+            )
         entries.append(EpochStart(epoch, start_offset))
     return tuple(entries)
 

@@ -65,8 +65,8 @@ def check_stamps(headers: Iterable[BatchHeader], fence: Fence, partition: TopicP
     for header in headers:
         if epoch_of(header) != fence.epoch:
             raise InvalidRequestError(
-                f"{partition}: a batch of {header.record_count} records appended under shard epoch {fence.epoch} must "
-                f"have producer id -1 and that epoch as its base sequence, not {header.producer_id} and "
+                f"{partition}: a batch of {header.record_count} records appended under shard epoch {fence.epoch} "
+                f"must have producer id -1 and the shard epoch as its base sequence, not {header.producer_id} and "
                 f"{header.base_sequence}"
             )
 

@@ -380,6 +380,6 @@ def _check_ascending(values: array[int], what: str, path: str) -> None:
     for number in range(1, len(values)):
         if values[number] <= values[number - 1]:
             raise CorruptLogError(
-                f"{path}: entry {number} has {what} {values[number]}, not above {values[number - 1]} "
-                "in the entry before it"
+                f"{path}: entry {number} has {what} {values[number]}, which must be above {values[number - 1]}, the "
+                "value of the entry before"
             )

@@ -148,7 +148,9 @@ def _on_target(root: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise DiskFullError(f"{root}: no space left for the copy ({error.strerror}); the log stays") from error
+            raise DiskFullError(
+                f"{root}: no space left for the copy ({error.strerror}); the log stays in its directory"
+            ) from error
         raise TargetFailedError(f"log directory {root} failed while a log was moved to it: {error}") from error
 
 
@@ -266,7 +268,9 @@ class LogCopy:
             chunk = segment.log.pread(min(CHUNK_BYTES, end - copy.size), copy.size)
             if not chunk:
                 self._check_not_cut()
-                raise OSError(errno.EIO, f"{segment.path} ends at {copy.size}, {end} bytes were written", segment.path)
+                raise OSError(
+                    errno.EIO, f"{segment.path} has {copy.size} bytes, but {end} bytes were written", segment.path
+                )
             if (full := self._room(len(chunk))) is not None:
                 raise full
             with _on_target(self._target_root):
@@ -369,9 +373,9 @@ class LogCopy:
 
     def _in_doubt(self, error: Exception) -> MoveInDoubtError:
         return MoveInDoubtError(
-            f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, which "
-            f"failed at that moment ({error}): restart the broker with both directories to find out which of the "
-            "two has the log"
+            f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, and the "
+            f"target directory failed during the last step ({error}): restart the broker with both directories to "
+            "find out which of the two has the log"
         )
 
 

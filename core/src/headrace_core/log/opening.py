@@ -353,7 +353,9 @@ def _scan_unflushed(
 def _headers(opening: _Opening, segment: LogSegment) -> Scan:
     found = scan(segment.log, segment.base_offset, end=segment.size, check_crc=False)
     if found.problem is not None:
-        raise opening.corrupt(segment, f"position {found.end}: {found.problem}; below the recovery point")
+        raise opening.corrupt(
+            segment, f"position {found.end}: {found.problem}; this position is below the recovery point"
+        )
     return found
 
 

@@ -335,7 +335,8 @@ class PartitionLog(LogReader):
         latest = self.epochs.latest_epoch
         if epoch < latest:
             raise InvalidArgumentError(
-                f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
+                f"{self.topic_partition}: cannot append with leader epoch {epoch}: the log has records of the later "
+                f"epoch {latest}"
             )
 
     def _add_replicated(
@@ -345,7 +346,8 @@ class PartitionLog(LogReader):
         is_empty = end == self.log_end_offset and len(self._segments) == 1 and self.active.size == 0
         if append.follows is not None and append.follows != end:
             raise UnexpectedOffsetError(
-                f"{self.topic_partition}: batches that continue at offset {append.follows}, but the log ends at {end}"
+                f"{self.topic_partition}: cannot append batches that begin at offset {append.follows}: the log ends "
+                f"at {end}"
             )
         headers, latest_epoch = append.headers, self.epochs.latest_epoch
         if headers is None:
@@ -391,8 +393,8 @@ class PartitionLog(LogReader):
             outcomes += self._write(group)
             if end != self.log_end_offset:
                 raise UnexpectedOffsetError(
-                    f"{self.topic_partition}: batches from offset {part.metas[0].base_offset} on, but those before "
-                    f"them could not be written: the log ends at {self.log_end_offset}"
+                    f"{self.topic_partition}: cannot append batches from offset {part.metas[0].base_offset} on: the "
+                    f"batches before them could not be written, and the log ends at {self.log_end_offset}"
                 )
             self.roll()
         if not self.active.size and not group.metas and not self.active.fits(part.next_offset - 1):
@@ -439,8 +441,8 @@ class PartitionLog(LogReader):
                     table.appended(header, base_offset=meta.base_offset, max_timestamp_ms=meta.max_timestamp_ms)
             if duplicates and len(duplicates) < len(prepared.metas):
                 raise OutOfOrderSequenceNumberError(
-                    f"{self.topic_partition}: of {len(prepared.metas)} batches in one request, {len(duplicates)} are "
-                    "in the log already and the others are not: send again together what was sent together"
+                    f"{self.topic_partition}: {len(duplicates)} of the request's {len(prepared.metas)} batches are "
+                    "already in the log, the others are not: a retry must send the same batches in one request"
                 )
         except HeadraceError:
             self._take_back(group, at_first)
@@ -916,4 +918,4 @@ def _half_done() -> Iterator[None]:
         try:
             yield
         except ServerBusyError as error:
-            raise OSError(errno.EIO, f"a cut of the log failed halfway: {error.message}") from error
+            raise OSError(errno.EIO, f"truncating the log failed halfway: {error.message}") from error

@@ -368,11 +368,13 @@ class ProducerTable:
             raise CorruptLogError(f"{path}: version {version}; only {SNAPSHOT_VERSION} is understood")
         found = crc32c(view[_HEAD.size :])
         if found != crc:
-            raise CorruptLogError(f"{path}: CRC-32C is {found:#010x}, the file says {crc:#010x}")
+            raise CorruptLogError(f"{path}: CRC-32C is {found:#010x}, but the checksum in the file is {crc:#010x}")
         (count,) = _COUNT.unpack_from(view, _HEAD.size)
         body = view[_HEAD.size + _COUNT.size :]
         if len(body) != count * _ENTRY.size:
-            raise CorruptLogError(f"{path}: {count} entries have {count * _ENTRY.size} bytes, {len(body)} are there")
+            raise CorruptLogError(
+                f"{path}: {count} entries need {count * _ENTRY.size} bytes, but the file has {len(body)}"
+            )
         return cls(
             [
                 _read_entry(values, bytes(body[number * _ENTRY.size : (number + 1) * _ENTRY.size]))

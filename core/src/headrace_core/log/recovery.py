@@ -126,18 +126,25 @@ def scan(
             gap = header.base_offset - found.next_offset
             if gap < 0 or (gap and contiguous) or header.last_offset > base_offset + RELATIVE_OFFSET_MAX:
                 raise CorruptMessageError(
-                    f"offsets {header.base_offset} to {header.last_offset} cannot follow offset {found.next_offset - 1}"
+                    f"a batch with offsets {header.base_offset} to {header.last_offset} cannot follow offset "
+                    f"{found.next_offset - 1}"
                 )
             if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
-                raise CorruptMessageError(f"offset {header.last_offset} is too far from {base_offset}, the first one")
+                raise CorruptMessageError(
+                    f"offset {header.last_offset} is too far from {base_offset}, the first offset of the segment"
+                )
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
             if header.leader_epoch < latest_epoch:  # none (-1) either: a log that had a leader keeps an epoch
-                raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow epoch {latest_epoch}")
+                raise CorruptMessageError(
+                    f"a batch of leader epoch {header.leader_epoch} cannot follow a batch of epoch {latest_epoch}"
+                )
             if epochs:  # none at all: batches below a start where the log was cut may still be there
                 _, _, least, most = epoch_range(epochs, header.last_offset)
                 if not least <= header.leader_epoch <= most:
                     known = f"{most}" if least == most else f"{least} to {most}"
-                    raise CorruptMessageError(f"leader epoch {header.leader_epoch}; the epoch checkpoint says {known}")
+                    raise CorruptMessageError(
+                        f"the batch has leader epoch {header.leader_epoch}, but the epoch checkpoint says {known}"
+                    )
             if check_crc:
                 if at + header.size > len(window):
                     tell_accepted()

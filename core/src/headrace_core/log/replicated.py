@@ -62,7 +62,7 @@ def check_order(
 ) -> None:
     """The part of ``check_replicated`` that depends on the log. Raises UnexpectedOffsetError, UnexpectedEpochError."""
     if not headers:
-        raise UnexpectedOffsetError(f"no batch, expected one at offset {log_end_offset}")
+        raise UnexpectedOffsetError(f"no batches, expected a batch at offset {log_end_offset}")
     expected = log_end_offset
     for header in headers:
         offsets = f"a batch with offsets {header.base_offset} to {header.last_offset}"
@@ -71,7 +71,9 @@ def check_order(
             if not reaches_in:
                 raise UnexpectedOffsetError(f"{offsets} cannot follow offset {expected - 1}")
         if header.leader_epoch < latest_epoch:
-            raise UnexpectedEpochError(f"{offsets} has leader epoch {header.leader_epoch}, after one of {latest_epoch}")
+            raise UnexpectedEpochError(
+                f"{offsets} has leader epoch {header.leader_epoch}, but follows a batch of epoch {latest_epoch}"
+            )
         if header.leader_epoch > leader_epoch:
             raise UnexpectedEpochError(
                 f"{offsets} has leader epoch {header.leader_epoch}, but the sender has epoch {leader_epoch}"
@@ -84,7 +86,9 @@ def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_byt
     where this broker's segments are smaller than a message of the leader. Raises CorruptMessageError when the headers
     do not belong to the data."""
     if sum(header.size for header in headers) != len(data):
-        raise CorruptMessageError(f"{len(data)} bytes of records, but their batches add up to another number")
+        raise CorruptMessageError(
+            f"{len(data)} bytes of records, but the sizes of the batches in them add up to another number"
+        )
     view = memoryview(data)
     start = position = first = 0
     for number, header in enumerate(headers):

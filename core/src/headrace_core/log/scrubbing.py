@@ -85,7 +85,7 @@ def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, ne
             data = segment.log.pread(wanted, position)
             end = wanted
         if len(data) != wanted:
-            raise CorruptMessageError(f"the file has only {position + len(data)} bytes of {size}")
+            raise CorruptMessageError(f"the file has only {position + len(data)} of its {size} bytes")
         verdict = check_slice(memoryview(data)[:end], next_offset, _OFFSET_MAX, log.known_epochs())
         first = read_header(data)
         if verdict < 0 and first.base_offset < next_offset:

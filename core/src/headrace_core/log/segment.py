@@ -476,7 +476,7 @@ class LogSegment:
         offset."""
         place = self.find_or_end(offset)
         if place is None:
-            raise CorruptLogError(f"{self.path}: no batch holds offset {offset}, or one above it")
+            raise CorruptLogError(f"{self.path}: the segment has no batch with offset {offset} or a higher one")
         return place
 
     def find_or_end(self, offset: int) -> Place | None:
@@ -518,8 +518,8 @@ class LogSegment:
         behind = first_gone.header.next_offset if first_gone is not None else end
         if behind > follows:
             raise CorruptLogError(
-                f"{self.path}: cannot truncate at offset {offset}: the batch there ends at {behind}, and the next "
-                f"begins at {follows}"
+                f"{self.path}: cannot truncate at offset {offset}: the batch with this offset ends at {behind}, but "
+                f"the next batch begins at {follows}"
             )
         return Cut(first_gone, end)
 
@@ -559,8 +559,8 @@ class LogSegment:
             if header.last_offset < entry.offset:
                 if header.max_timestamp_ms >= entry.timestamp_ms and header.record_count:
                     raise IndexMismatchError(
-                        f"{path}: no timestamp before offset {entry.offset} should reach {entry.timestamp_ms}, but the "
-                        f"batch at position {position} has {header.max_timestamp_ms}"
+                        f"{path}: records before offset {entry.offset} must have timestamps below "
+                        f"{entry.timestamp_ms}, but the batch at position {position} has {header.max_timestamp_ms}"
                     )
             elif header.base_offset <= entry.offset and header.max_timestamp_ms == entry.timestamp_ms:
                 return position
@@ -690,7 +690,9 @@ class BatchWalk:
             ) from error
         if self._indexed_offset >= 0:
             if header.last_offset > self._indexed_offset:
-                raise self._mismatch(f"the batch there has offsets {header.base_offset} to {header.last_offset}")
+                raise self._mismatch(
+                    f"the batch at this position has offsets {header.base_offset} to {header.last_offset}"
+                )
             # A batch may end below the indexed offset: Kafka up to 3.9 writes one entry for several batches that it
             # appends together (on followers, and in compaction). Such an entry has the position of the first batch and
             # the last offset of the last batch.

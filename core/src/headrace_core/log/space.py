@@ -147,7 +147,7 @@ class SpaceGauge:
     def full_error(self) -> DiskFullError:
         """Return the error for refused appends and creations of logs."""
         return DiskFullError(
-            f"log directory {self._root} is full: {self.free_bytes} bytes are free, {self.reserve_bytes} of them "
+            f"log directory {self._root} is full: {self.free_bytes} bytes are free, and {self.reserve_bytes} bytes "
             "are reserved (log.dir.reserve.bytes). The broker refuses writes until there is space; reads and "
             "deletes continue: free some space, lower the topics' retention, or move partitions to another "
             "directory"

@@ -98,9 +98,9 @@ def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
     problem = found.problem or ("it has no batch" if not found.batches else None)
     if problem is not None:
         raise CorruptLogError(
-            f"{path}, position {found.end}: {problem}. A compaction was replacing older segments by it; no file was "
-            f"changed: restore it, or delete {directory}: all its records on this broker are lost then "
-            "(docs/operations/damage.md)"
+            f"{path}, position {found.end}: {problem}. Compaction was about to replace older segments by this "
+            f"segment. No file was changed: restore the segment, or delete {directory}: all its records on this "
+            "broker are lost then (docs/operations/damage.md)"
         )
     return found.next_offset
 

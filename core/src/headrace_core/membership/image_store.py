@@ -47,12 +47,13 @@ class ImageStore:
                 image, _ = decode_snapshot(data)
             except (HeadraceError, OSError) as error:
                 logger.warning(
-                    "ignoring the saved metadata %s, reading it from the controllers instead: %s", path, error
+                    "ignoring the saved metadata %s; reading the metadata from the controllers instead: %s", path, error
                 )
                 continue
             if (image.next_offset, max(image.epoch, 0)) != place or image.cluster_id != self._cluster_id:
                 logger.warning(
-                    "ignoring the saved metadata %s: it is of offset %d, epoch %d and cluster %s, which does not match",
+                    "ignoring the saved metadata %s: its content is of offset %d, epoch %d and cluster %s, which "
+                    "does not match its name or this node's cluster",
                     path,
                     image.next_offset,
                     image.epoch,

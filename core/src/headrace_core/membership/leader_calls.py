@@ -30,8 +30,8 @@ def is_repeatable(method: str, request: Any) -> bool:
 def outcome_unknown(method: str, failure: NetworkError) -> RequestTimedOutError:
     """Return the error for a call of ``method`` that was sent and ended with ``failure``."""
     return RequestTimedOutError(
-        f"{method}: the controller did not answer ({failure}); whether the request was carried out is unknown: "
-        "check before you retry"
+        f"{method}: the controller did not answer ({failure}); whether the controller carried out the request is "
+        "unknown: check before you retry"
     )
 
 

@@ -189,8 +189,8 @@ class MetadataFollower:
                     await waiter
             except TimeoutError:
                 raise RequestTimedOutError(
-                    f"this node has applied the metadata log up to {self.image.next_offset}, not yet up to "
-                    f"{offset}; retry"
+                    f"this node has applied the metadata log up to {self.image.next_offset}, but not up to {offset} "
+                    "yet; retry"
                 ) from None
             finally:
                 if entry in self._waiters:
@@ -315,7 +315,7 @@ class MetadataFollower:
             return
         last_ms = max(self._connected_ms, self._moved_ms, self._freshness.as_of_ms or 0.0)
         if self._clock.monotonic_ms() - last_ms > _UNCONFIRMED_S * 1_000:
-            raise NetworkError(f"it has no contact with the leading controller for {_UNCONFIRMED_S:.0f} s")
+            raise NetworkError(f"this controller has had no contact with the leader for {_UNCONFIRMED_S:.0f} s")
 
     async def _keep_confirming(self, stub: Any) -> None:
         while True:
@@ -385,7 +385,7 @@ class MetadataFollower:
         if new.next_offset <= old.next_offset or new.cluster_id != self._cluster_id:
             raise CorruptLogError(
                 f"{address} sent a snapshot of cluster {new.cluster_id} up to {new.next_offset}, but this node has "
-                f"applied {old.next_offset} of cluster {self._cluster_id}"
+                f"applied the metadata of cluster {self._cluster_id} up to {old.next_offset}"
             )
         self._bytes_since_save += len(data)
         self._tell_loaded(address, new, len(data), began_ms)
@@ -473,8 +473,8 @@ class _SnapshotParts:
             self._offset, self._data = part.offset, bytearray()
         if part.offset != self._offset or part.position != len(self._data):
             raise NetworkError(
-                f"byte {part.position} of the snapshot of {part.offset} came, byte {len(self._data)} of that of "
-                f"{self._offset} was expected"
+                f"received byte {part.position} of the snapshot of offset {part.offset}, expected byte "
+                f"{len(self._data)} of the snapshot of offset {self._offset}"
             )
         self._data += part.data
         if not part.is_last:

@@ -47,7 +47,8 @@ def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
         raise CorruptLogError("a metadata record is empty; the metadata log is damaged")
     if value[0] != FRAMING_VERSION:
         raise UnsupportedVersionError(
-            f"metadata record framing {value[0]} is newer than this version's {FRAMING_VERSION}: upgrade this node"
+            f"metadata record has framing version {value[0]}, this node supports at most {FRAMING_VERSION}: upgrade "
+            "this node"
         )
     try:
         return _decoder.decode(memoryview(value)[1:])

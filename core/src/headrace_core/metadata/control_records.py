@@ -177,7 +177,7 @@ def parse_snapshot_header(value: bytes) -> SnapshotHeader:
         timestamp_ms = reader.integer(8)
         tagged = reader.tagged()
         if len(tagged.get(_PLACE_TAG, b"")) != _PLACE.size:
-            raise ValueError("it does not say which offset it belongs to")
+            raise ValueError("the record does not name the offset of its snapshot")
         return SnapshotHeader(_PLACE.unpack(tagged[_PLACE_TAG])[0], timestamp_ms)
 
     return _parsed("SnapshotHeaderRecord", value, parse)
@@ -264,7 +264,7 @@ class _Reader:
     def raw(self, size: int) -> bytes:
         found = self._data[self._at : self._at + size]
         if len(found) < size:
-            raise ValueError(f"it ends at byte {len(self._data)}, in the middle of a field")
+            raise ValueError(f"the record ends at byte {len(self._data)}, in the middle of a field")
         self._at += size
         return found
 
@@ -279,18 +279,18 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
-        raise ValueError("a length of more than five bytes")
+        raise ValueError("the record has a length field of more than five bytes")
 
     def text(self) -> str:
         length = self.uvarint()
         if not length:
-            raise ValueError("a text is missing")
+            raise ValueError("a string of the record is null")
         return self.raw(length - 1).decode()
 
     def array(self, read: Callable[[], T]) -> list[T]:
         length = self.uvarint()
         if not 0 < length <= _ITEMS_MAX:
-            raise ValueError(f"an array of {length - 1} items")
+            raise ValueError(f"the record claims an array of {length - 1} items")
         return [read() for _ in range(length - 1)]
 
     def tagged(self) -> dict[int, bytes]:

@@ -358,7 +358,7 @@ class ImageBuilder:
         if broker is None:
             raise _impossible(record, f"broker {record.broker_id} is not registered")
         if broker.broker_epoch != record.broker_epoch:
-            raise _impossible(record, f"broker {record.broker_id} has epoch {broker.broker_epoch}")
+            raise _impossible(record, f"broker {record.broker_id} has the other epoch {broker.broker_epoch}")
         self._own_brokers()[record.broker_id] = msgspec.structs.replace(
             broker,
             fenced=broker.fenced if record.fenced is None else record.fenced,
@@ -389,7 +389,7 @@ class ImageBuilder:
 
     def _ledger_record(self, record: MetadataRecord) -> None:
         if not self._own_ledger().replay(record):
-            raise _impossible(record, "it contradicts an earlier record")
+            raise _impossible(record, "the record contradicts an earlier record")
 
     def _topic(self, record: TopicRecord) -> None:
         if record.name in self._topic_ids:
@@ -405,7 +405,10 @@ class ImageBuilder:
         partitions = self._open(record.topic_id, record)
         number = record.partition
         if number > len(partitions) or number < 0:
-            raise _impossible(record, f"the topic has {len(partitions)} partitions, so the next one is not {number}")
+            raise _impossible(
+                record,
+                f"the topic has {len(partitions)} partitions, so the number of the next partition cannot be {number}",
+            )
         new = PartitionImage(
             replicas=record.replicas,
             isr=record.isr,
@@ -472,7 +475,7 @@ class ImageBuilder:
         directories."""
         directories = directories or (UNASSIGNED_DIRECTORY,) * len(replicas)
         if len(directories) != len(replicas):
-            raise _impossible(record, f"{len(replicas)} replicas are in {len(directories)} directories")
+            raise _impossible(record, f"{len(replicas)} replicas are listed with {len(directories)} directories")
         return self._same.setdefault(directories, directories)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
@@ -544,4 +547,4 @@ _REPLAY: dict[type, Callable[[ImageBuilder, Any], None]] = {
 
 
 def _impossible(record: MetadataRecord, why: str) -> CorruptLogError:
-    return CorruptLogError(f"metadata record {record!r} cannot follow: {why}; the metadata log is damaged")
+    return CorruptLogError(f"metadata record {record!r} cannot be applied: {why}; the metadata log is damaged")

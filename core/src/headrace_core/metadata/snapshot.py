@@ -216,14 +216,19 @@ def _checked(data: bytes | memoryview) -> CheckedSnapshot:
         position, offset = position + batch.size, batch.next_offset
     types = [record.type for record in decode_control_batch(data, position)]
     if types != [ControlType.SNAPSHOT_FOOTER] or position + batch.size != len(data):
-        raise CorruptLogError(f"the snapshot is damaged at position {position}: its footer and its end should be there")
+        raise CorruptLogError(
+            f"the snapshot is damaged at position {position}: expected the footer and the end of the file"
+        )
     return CheckedSnapshot(header.next_offset, first.leader_epoch, header.timestamp_ms, voters, tuple(batches))
 
 
 def _opening_records(records: Sequence[ControlRecord]) -> tuple[SnapshotHeader, tuple[SnapshotVoter, ...]]:
     types = [record.type for record in records]
     if types != [ControlType.SNAPSHOT_HEADER, ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS]:
-        raise CorruptLogError(f"the snapshot begins with {', '.join(each.name for each in types) or 'nothing'}")
+        raise CorruptLogError(
+            "the snapshot must begin with a header, a version and the voters, not with "
+            f"{', '.join(each.name for each in types) or 'nothing'}"
+        )
     parse_kraft_version(records[1].value)
     return parse_snapshot_header(records[0].value), parse_kraft_voters(records[2].value)
 

@@ -68,7 +68,7 @@ def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[Li
         found.append(ListenerAddress(name, match["host"], check_port(key, item, match["port"])))
     ports = [listener.address for listener in found if listener.port]
     if len(set(ports)) != len(ports):
-        raise InvalidConfigError(f"{key}={','.join(map(str, found))}: each listener needs an address of its own")
+        raise InvalidConfigError(f"{key}={','.join(map(str, found))}: two listeners have the same address")
     return tuple(found)
 
 

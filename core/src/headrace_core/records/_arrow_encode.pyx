@@ -374,7 +374,7 @@ cdef class Encoder:
     cdef int _refuse(self, int outcome, Py_ssize_t row) except -1:
         if outcome == TOO_LARGE:
             raise RecordTooLargeError(
-                f"row {row} takes more than {self._max_batch_bytes} bytes as a batch of its own, the limit for one"
+                f"row {row} alone needs more than {self._max_batch_bytes} bytes, the limit of a batch"
             )
         if outcome == NAMELESS_HEADER:
             raise InvalidArgumentError(f"row {row}: a header has no name (null)")

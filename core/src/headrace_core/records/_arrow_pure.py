@@ -48,7 +48,7 @@ class Encoder:
             raise InvalidTimestampError(f"row {row}: {error.message}") from None
         if self._builder.size > self._max_batch_bytes:
             raise RecordTooLargeError(
-                f"row {row} takes more than {self._max_batch_bytes} bytes as a batch of its own, the limit for one"
+                f"row {row} alone needs more than {self._max_batch_bytes} bytes, the limit of a batch"
             )
 
     def finish(self) -> list[tuple[bytes, int]]:
@@ -102,7 +102,8 @@ class Decoder:
                     break
                 if size > max_bytes:
                     raise InvalidRecordError(
-                        f"the batch with base offset {header.base_offset}: at most {max_bytes} fit"
+                        f"the batch with base offset {header.base_offset}: decompressed it has more than "
+                        f"{max_bytes} bytes, the limit"
                     )
                 self._bytes += size
                 self._records += [record for record in records if start_offset <= record.offset < end_offset]

@@ -277,7 +277,7 @@ def validate_batches(
                     fault = _walk_all(&walk, &demands, &latest)
             if fault == TIMESTAMP_RANGE:
                 raise InvalidTimestampError(
-                    f"record {walk.index} of a batch has a timestamp outside of what the topic accepts: "
+                    f"record {walk.index} of a batch has a timestamp outside of the topic's limits: "
                     f"{timestamp_ms_min} to {timestamp_ms_max}"
                 )
             if fault:
@@ -293,5 +293,5 @@ def validate_batches(
             PyBuffer_Release(&body_view)
         PyBuffer_Release(&view)
     if not headers:
-        raise InvalidRecordError("not a record batch: it has no bytes")
+        raise InvalidRecordError("not a record batch: the data is empty")
     return headers

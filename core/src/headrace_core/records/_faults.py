@@ -12,17 +12,17 @@ _COUNT = 11
 FAULTS = {
     1: "a varint runs past the end of its record",
     2: "a varint is too long for its type",
-    3: "its length is impossible: too small for a record, or more than its batch has left",
-    4: "a key, value or header claims more bytes than its record has left, or a negative number",
-    5: "its number of headers is impossible or above the limit",
-    6: "a header's name is null",
-    7: "its fields end before the record does",
-    8: "its offset delta is not above the one before, or not within the batch",
-    9: "its timestamp delta overflows",
-    _BYTES_AFTER_LAST: "bytes follow its last record",
-    _COUNT: "its record count is impossible for its size, or above the limit",
-    12: "it has no key, which a compacted topic needs",
-    13: "its timestamp is outside of what the topic accepts",
+    3: "the record's length is impossible: too small for a record, or more than the batch has left",
+    4: "a key, value or header claims more bytes than its record has left, or a negative number of bytes",
+    5: "the record's number of headers is impossible or above the limit",
+    6: "the name of a record header is null",
+    7: "the fields of the record end before its length",
+    8: "the record's offset delta is not above the delta before, or not within the batch",
+    9: "the record's timestamp delta overflows",
+    _BYTES_AFTER_LAST: "bytes follow the last record",
+    _COUNT: "the record count is impossible for the batch's size, or above the limit",
+    12: "the record has no key, which a compacted topic needs",
+    13: "the record's timestamp is outside of the topic's limits",
 }
 
 

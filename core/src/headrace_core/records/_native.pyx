@@ -70,7 +70,7 @@ cdef list _normal_headers(object headers):
     cdef list normal = []
     for name, content in headers:
         if not isinstance(name, str):
-            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+            raise TypeError(f"the name of a record header must be str, not {type(name).__name__}")
         if content is not None and not PyBytes_CheckExact(content):
             content = bytes(memoryview(content))
         normal.append((str(name), content))
@@ -193,7 +193,7 @@ cdef class BatchBuilder:
             raise _bad_timestamp(timestamp_ms)
         if self.count and sub_overflows(timestamp_ms, self._base_timestamp, &delta):
             raise InvalidTimestampError(
-                f"timestamp {timestamp_ms} is too far from {self._base_timestamp}, the first of its batch"
+                f"timestamp {timestamp_ms} is too far from {self._base_timestamp}, the first timestamp of its batch"
             )
         zigzag_delta = zigzag(delta)
         body = (
@@ -289,7 +289,7 @@ cdef class BatchBuilder:
                 parts = <tuple>record
                 fields = len(parts)
                 if not 2 <= fields <= 3:
-                    raise TypeError(f"record {index} is a tuple of {fields}, not (key, value[, headers])")
+                    raise TypeError(f"record {index} is a tuple of {fields} items, not (key, value[, headers])")
                 added = self._append(when, parts[0], parts[1], parts[2] if fields == 3 else None)
             else:
                 added = self._append(when, None, record, None)

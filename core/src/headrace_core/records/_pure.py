@@ -93,7 +93,9 @@ class BatchBuilder:
         check_timestamp(timestamp_ms)
         base = self._base_timestamp_ms if self.count else timestamp_ms
         if timestamp_ms - base > INT64_MAX:
-            raise InvalidTimestampError(f"timestamp {timestamp_ms} is too far from {base}, the first of its batch")
+            raise InvalidTimestampError(
+                f"timestamp {timestamp_ms} is too far from {base}, the first timestamp of its batch"
+            )
         record = encode_record(timestamp_ms - base, self.count, key, value, headers)
         if self.count and self.size + len(record) > self.max_bytes:
             return -1
@@ -115,7 +117,7 @@ class BatchBuilder:
             record = records[index]
             if isinstance(record, tuple):
                 if not 2 <= len(record) <= 3:
-                    raise TypeError(f"record {index} is a tuple of {len(record)}, not (key, value[, headers])")
+                    raise TypeError(f"record {index} is a tuple of {len(record)} items, not (key, value[, headers])")
                 added = self.append(timestamp_ms, *record)
             else:
                 added = self.append(timestamp_ms, None, record)
@@ -351,17 +353,17 @@ def validate_batches(
         latest_ms = INT64_MIN
         for index, record in enumerate(read_records(body, header, limits)):
             if record.offset_delta != index:
-                raise bad_record(header, index, f"its offset delta is {record.offset_delta}, not {index}")
+                raise bad_record(header, index, f"the record's offset delta is {record.offset_delta}, not {index}")
             if require_keys and record.key is None:
-                raise bad_record(header, index, "it has no key, which a compacted topic needs")
+                raise bad_record(header, index, "the record has no key, which a compacted topic needs")
             timestamp_ms = header.base_timestamp_ms + record.timestamp_delta
             if timestamp_ms != NO_TIMESTAMP and not timestamp_ms_min <= timestamp_ms <= timestamp_ms_max:
                 raise InvalidTimestampError(
-                    f"record {index} of a batch has timestamp {timestamp_ms}, outside of what the topic accepts: "
+                    f"record {index} of a batch has timestamp {timestamp_ms}, outside of the topic's limits: "
                     f"{timestamp_ms_min} to {timestamp_ms_max}"
                 )
             latest_ms = max(latest_ms, timestamp_ms)
         headers.append(header._replace(max_timestamp_ms=latest_ms))
     if not headers:
-        raise InvalidRecordError("not a record batch: it has no bytes")
+        raise InvalidRecordError("not a record batch: the data is empty")
     return headers

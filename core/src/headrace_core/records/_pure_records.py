@@ -169,7 +169,7 @@ def encode_record(
     append_varint(body, len(pairs))
     for name, content in pairs:
         if not isinstance(name, str):
-            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+            raise TypeError(f"the name of a record header must be str, not {type(name).__name__}")
         _append_nullable(body, name.encode())
         _append_nullable(body, content)
     out = bytearray()
@@ -192,14 +192,14 @@ def _read_nullable(data: Buffer, position: int, end: int, what: str) -> tuple[by
     if length == -1:
         return None, position
     if not 0 <= length <= end - position:
-        raise InvalidRecordError(f"a {what} claims {length} bytes, its record has {end - position} left")
+        raise InvalidRecordError(f"a {what} claims {length} bytes, but its record has only {end - position} left")
     return bytes(data[position : position + length]), position + length
 
 
 def _read_record(data: Buffer, position: int, end: int, limits: DecodeLimits) -> tuple[_RawRecord, int]:
     length, position = read_varint(data, position, end)
     if not RECORD_BYTES_MIN - 1 <= length <= end - position:
-        raise InvalidRecordError(f"the record claims {length} bytes, its batch has {end - position} left")
+        raise InvalidRecordError(f"the record claims {length} bytes, but its batch has only {end - position} left")
     end = position + length
     timestamp_delta, position = read_varint(data, position + 1, end, 64)
     offset_delta, position = read_varint(data, position, end)
@@ -212,11 +212,11 @@ def _read_record(data: Buffer, position: int, end: int, limits: DecodeLimits) ->
     for _ in range(count):
         name, position = _read_nullable(data, position, end, "header name")
         if name is None:
-            raise InvalidRecordError("a header's name is null")
+            raise InvalidRecordError("the name of a record header is null")
         content, position = _read_nullable(data, position, end, "header value")
         headers.append((name.decode(errors="replace"), content))  # type: ignore[union-attr]
     if position != end:
-        raise InvalidRecordError(f"the record claims {length} bytes, its fields end {end - position} before that")
+        raise InvalidRecordError(f"the record claims {length} bytes, but its fields end {end - position} bytes earlier")
     return _RawRecord(timestamp_delta, offset_delta, key, value, headers), end
 
 
@@ -224,7 +224,9 @@ def read_records(body: Buffer, header: BatchHeader, limits: DecodeLimits) -> Ite
     """Check and yield the records of a batch; the last record must end where ``body`` ends."""
     if header.record_count > min(limits.max_records, len(body) // RECORD_BYTES_MIN):
         raise bad_record(
-            header, None, f"{header.record_count} records cannot be in {len(body)} bytes (or pass the limit)"
+            header,
+            None,
+            f"{header.record_count} records do not fit into {len(body)} bytes, or exceed the limit of a batch",
         )
     position, last_delta = 0, -1
     for index in range(header.record_count):
@@ -233,15 +235,19 @@ def read_records(body: Buffer, header: BatchHeader, limits: DecodeLimits) -> Ite
         except InvalidRecordError as error:
             raise bad_record(header, index, error.message) from None
         if not last_delta < record.offset_delta <= header.last_offset_delta:
-            raise bad_record(header, index, f"its offset delta is {record.offset_delta} after {last_delta}")
+            raise bad_record(
+                header,
+                index,
+                f"the record's offset delta is {record.offset_delta}, after {last_delta} in the record before",
+            )
         last_delta = record.offset_delta
         if not INT64_MIN <= header.base_timestamp_ms + record.timestamp_delta <= INT64_MAX:
-            raise bad_record(header, index, f"its timestamp delta {record.timestamp_delta} overflows")
+            raise bad_record(header, index, f"the record's timestamp delta {record.timestamp_delta} overflows")
         if index == header.record_count - 1 and position != len(body):
             break
         yield record
     if position != len(body):
-        raise bad_record(header, None, f"{len(body) - position} bytes follow its last record")
+        raise bad_record(header, None, f"{len(body) - position} bytes follow the last record")
 
 
 def bad_record(header: BatchHeader, index: int | None, why: str) -> InvalidRecordError:

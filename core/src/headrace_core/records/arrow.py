@@ -151,7 +151,9 @@ def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     if kind in (pa.binary_view(), pa.string_view()):
         return _cast(name, column, pa.large_binary() if kind == pa.binary_view() else pa.large_string(), "binary")
-    raise InvalidArgumentError(f"column {name!r} has type {kind}, not binary or string: cast it, or encode it yourself")
+    raise InvalidArgumentError(
+        f"column {name!r} has type {kind}, not binary or string: cast the column, or encode it yourself"
+    )
 
 
 def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -188,11 +190,13 @@ def _row_numbers(rows: Any, row_count: int) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidArgumentError(f"rows must be row numbers: {error}") from None
     if chosen.null_count:
-        raise InvalidArgumentError("rows must be row numbers: there are nulls among them")
+        raise InvalidArgumentError("rows must be row numbers without nulls")
     if len(chosen):
         ends = pc.min_max(chosen).as_py()
         if ends["min"] < 0 or ends["max"] >= row_count:
-            raise InvalidArgumentError(f"rows reach from {ends['min']} to {ends['max']}, the table has {row_count}")
+            raise InvalidArgumentError(
+                f"the row numbers reach from {ends['min']} to {ends['max']}, but the table has {row_count} rows"
+            )
     return chosen
 
 
@@ -318,7 +322,7 @@ def decode_arrow(
     )
     if len(batches) > 1:
         raise InvalidArgumentError(
-            f"the records of {topic}-{partition} exceed {BYTES_MAX} bytes, the most for one RecordBatch: "
+            f"the records of {topic}-{partition} exceed {BYTES_MAX} bytes, the limit of an Arrow RecordBatch: "
             "decode fewer slices, or call decode_arrow_split"
         )
     return batches[0]

@@ -218,19 +218,20 @@ def check_producer_fields(
     where = f"the batch with base offset {header.base_offset}"
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(
-            f"{where}: {header.record_count} records, but a last offset delta of {header.last_offset_delta}"
+            f"{where}: {header.record_count} records do not match the batch's last offset delta, "
+            f"{header.last_offset_delta}"
         )
     if header.timestamp_type is not TimestampType.CREATE_TIME:
         raise InvalidTimestampError(f"{where}: only a broker may set the timestamp type LogAppendTime")
     if header.is_control and not allow_control:
         raise InvalidRecordError(f"{where}: clients are not allowed to write control batches")
     if header.is_transactional and not allow_transactional:
-        raise UnsupportedVersionError(f"{where}: it is part of a transaction; transactions are not built yet")
+        raise UnsupportedVersionError(f"{where}: the batch is part of a transaction; transactions are not built yet")
     if header.producer_id >= 0:
         if not allow_producer_id:
             raise UnsupportedVersionError(
-                f"{where}: it has producer id {header.producer_id}, but the server does not "
-                "support idempotence: set enable.idempotence=false"
+                f"{where}: the batch has producer id {header.producer_id}, but the server does not support "
+                "idempotence: set enable.idempotence=false"
             )
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise InvalidRecordError(

@@ -166,7 +166,7 @@ def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
     if view[:8] != _XERIAL_MAGIC:
         return _snappy_block(view, max_bytes, max_bytes)
     if len(view) < len(_XERIAL_HEADER):
-        raise _damaged("snappy", "its header is cut short")
+        raise _damaged("snappy", "the block's header is cut short")
     # Ignore version and compatibility: some clients wrote these two fields little-endian.
     out = bytearray()
     position = len(_XERIAL_HEADER)
@@ -179,7 +179,9 @@ def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
             continue
         position += 4
         if not 0 <= length <= len(view) - position:
-            raise _damaged("snappy", f"the block at byte {position} claims {length} bytes of {len(view) - position}")
+            raise _damaged(
+                "snappy", f"the block at byte {position} claims {length} bytes, but only {len(view) - position} follow"
+            )
         out += _snappy_block(view[position : position + length], max_bytes - len(out), max_bytes)
         position += length
     return out
@@ -190,7 +192,7 @@ def _snappy_block(block: memoryview, room_bytes: int, max_bytes: int) -> Buffer:
     try:
         size = raw.decompress_raw_len(block)
         if size > _SNAPPY_GROWTH_MAX * len(block) + 64:
-            raise _damaged("snappy", f"{len(block)} bytes cannot hold the {size} they claim")
+            raise _damaged("snappy", f"{len(block)} compressed bytes cannot expand to the {size} bytes that they claim")
         if size > room_bytes:
             raise _too_large("snappy", max_bytes)
         return bytes(raw.decompress_raw(block))

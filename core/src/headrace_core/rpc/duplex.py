@@ -206,4 +206,4 @@ def _now(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as end:
         return end.value
     coroutine.close()
-    raise AssertionError("gRPC has called back before the call had a status")
+    raise AssertionError("gRPC reported the end of the call without a status")

@@ -54,7 +54,7 @@ class Outage:
         if self._since_s is None:
             return
         if self._logged_s is not None:
-            self._logger.info("%s: reached again after %.0f s", self._what, self._clock() - self._since_s)
+            self._logger.info("%s: the connection is back after %.0f s", self._what, self._clock() - self._since_s)
         self._since_s = self._logged_s = None
 
 

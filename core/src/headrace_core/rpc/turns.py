@@ -71,7 +71,10 @@ class _Desk:
         the task is cancelled, RuntimeError if this task already has a turn and would wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
-            raise RuntimeError("long work began within other long work of its task; await it by `turns.outside(...)`")
+            raise RuntimeError(
+                "a task that has a turn asked for a second turn, and would wait for itself; await the inner work "
+                "with `turns.outside(...)`"
+            )
         turn = asyncio.get_running_loop().create_future()
         self._order.add(items, arrival, turn)
         if keeps_place or not self._is_taken:

@@ -55,7 +55,7 @@ class NodeClock:
     def drift(self, rate: float) -> None:
         """Let the clock run at ``rate`` from now on."""
         if rate <= 0:
-            raise ValueError(f"a clock goes forwards, not at {rate} times the time's pace")
+            raise ValueError(f"the rate of a clock must be above 0, not {rate}")
         self._base_ms, self._since_ms, self._rate = self.monotonic_ms(), self._scheduler.now_ms, rate
 
     def jump(self, ms: float) -> None:

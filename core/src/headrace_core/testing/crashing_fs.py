@@ -315,7 +315,7 @@ class CrashingFileSystem:
             directory, name = self._parent(old)
             target, new_name = self._parent(new)
             if directory is not target:
-                raise OSError(errno.EXDEV, "renames happen within one directory here", old)
+                raise OSError(errno.EXDEV, "this test file system renames only within one directory", old)
             entry = directory.live.get(name)
             if entry is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
@@ -349,7 +349,7 @@ class CrashingFileSystem:
 
         def effect() -> Lock:
             if path in self._locks:
-                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another owner", path)
+                raise BlockingIOError(errno.EWOULDBLOCK, "the file is locked by another owner", path)
             self._locks.add(path)
             return _MemoryLock(self, path, self._generation)
 

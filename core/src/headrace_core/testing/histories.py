@@ -116,5 +116,7 @@ class ReadHistory:
         """Record that a read was served from a state that has applied the log up to ``saw``; ``must_see`` is the result
         of ``begin``."""
         if saw < must_see:
-            raise HistoryViolation(f"{who} served a read from {saw}, and {must_see} was known when it was asked for")
+            raise HistoryViolation(
+                f"{who} served a read from offset {saw}, but offset {must_see} was known when the read began"
+            )
         self.acknowledged(saw)

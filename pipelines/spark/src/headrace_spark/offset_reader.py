@@ -101,7 +101,9 @@ class OffsetReader:
             }
             if not behind or attempt == self.options.offset_attempts:
                 break
-            logger.warning("the log ends before offsets that were read already, reading its end again: %s", behind)
+            logger.warning(
+                "the log ends before offsets that the query has already read; reading the log's end again: %s", behind
+            )
             self._sleep(self.options.offset_retry_interval_ms / 1_000)
         return ends
 
@@ -135,8 +137,8 @@ class OffsetReader:
             if starting and unmatched and not self.options.latest_when_no_match:
                 listed = ", ".join(f"{p} at {times[p]}" for p in sorted(unmatched))
                 raise NoOffsetForPartitionError(
-                    f"startingTimestamp: no record is that late: {listed} (milliseconds). To start such partitions at "
-                    "their end, set startingOffsetsByTimestampStrategy to latest"
+                    f"startingTimestamp: no record is as late as these times: {listed} (milliseconds). To start "
+                    "such partitions at their end, set startingOffsetsByTimestampStrategy to latest"
                 )
             found |= dict.fromkeys(unmatched, LATEST)
         special = {p: offset for p, offset in found.items() if offset in (LATEST, EARLIEST)}
@@ -164,4 +166,4 @@ class OffsetReader:
                     raise
                 logger.warning("cannot read offsets, %d attempts left: %s", left, error)
                 self._sleep(self.options.offset_retry_interval_ms / 1_000)
-        raise AssertionError("unreachable: at least one attempt")
+        raise AssertionError("unreachable: the loop makes at least one attempt")

@@ -149,7 +149,7 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
     if given[0] == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
         if not topics:
-            raise InvalidConfigError(f"subscribe={value!r}: names no topic")
+            raise InvalidConfigError(f"subscribe={value!r}: must name at least one topic")
         return tuple(map(check_topic_name, topics)), None, ()
     if given[0] == "subscribePattern":
         pattern = value.strip()
@@ -162,7 +162,7 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
         return (), pattern, ()
     partitions = tuple(parse_partitions("assign", value))
     if not partitions:
-        raise InvalidConfigError(f"assign={value!r}: names no partition")
+        raise InvalidConfigError(f"assign={value!r}: must name at least one partition")
     return (), None, partitions
 
 
@@ -175,7 +175,7 @@ def _group(
         if value is None:
             continue
         if not value.strip():
-            raise InvalidConfigError(f"{name}={value!r}: names no group")
+            raise InvalidConfigError(f"{name}={value!r}: must name a group")
         if streaming is False:
             notes.append(f"{name} is ignored in batch queries: they have no progress to commit")
     if group_id is not None and prefix is not None:

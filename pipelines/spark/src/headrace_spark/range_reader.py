@@ -79,7 +79,11 @@ def read_range(
             end = min(end, max(latest, position))
             missing -= end - position
             logger.warning(
-                "%s: %d offsets are skipped, going on at %d. %s", message, missing, position, FAIL_ON_DATA_LOSS_FALSE
+                "%s: %d offsets are skipped, continuing at offset %d. %s",
+                message,
+                missing,
+                position,
+                FAIL_ON_DATA_LOSS_FALSE,
             )
 
 

@@ -61,7 +61,7 @@ def check_schema(asked: StructType, include_headers: bool) -> StructType:
                 f"not {field.dataType.simpleString()}; cast it in the query"
             )
     if not asked.fields:
-        raise InvalidConfigError("schema: names no column")
+        raise InvalidConfigError("schema: must name at least one column")
     return asked
 
 

@@ -130,138 +130,147 @@ class AdminServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopics(self, request, context):
-        """Creates or refuses each topic separately. A node that has applied metadata_offset knows the partitions' leaders.
+        """Creates or refuses each topic separately. A node that has applied the metadata log up to metadata_offset knows the
+        leaders of the new partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopics(self, request, context):
-        """Clients lose the topics at once; brokers remove the files soon after.
+        """Deletes topics. Clients can no longer use a deleted topic; brokers delete its files soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreatePartitions(self, request, context):
-        """The count can only grow: a smaller one is INVALID_PARTITIONS.
+        """Adds partitions to topics. The number of partitions can only grow: INVALID_PARTITIONS refuses a smaller number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeConfigs(self, request, context):
-        """Every key of each resource with its value and the value's source.
+        """Returns every configuration key of each resource, with its value and the source of the value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterConfigs(self, request, context):
-        """Sets and resets single keys; other keys keep their values. All keys of a resource are changed, or none is.
+        """Sets and resets single configuration keys; other keys keep their values. All requested keys of a resource are
+        changed, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """The log directories of the receiving broker and their replicas (KIP-113, KIP-827). Only brokers serve it.
+        """Returns the log directories of the receiving broker and their replicas (KIP-113, KIP-827). Only brokers serve this
+        call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterReplicaLogDirs(self, request, context):
-        """Moves replicas of the receiving broker to its other directories (KIP-113). The response comes when the moves have
-        begun; DescribeLogDirs shows the new copy as is_future until it replaces the old one. Only brokers serve it.
+        """Moves replicas of the receiving broker to its other directories (KIP-113). The broker responds when the moves have
+        begun; DescribeLogDirs shows the new copy as is_future until the copy replaces the current replica. Only brokers
+        serve this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """Elects leaders (KIP-460): each partition's preferred replica if it is in sync; or, for a partition without leader,
-        any live replica, which loses records that it lacks. Each partition succeeds or fails separately.
+        """Elects leaders (KIP-460). A preferred election elects the first replica of a partition if this replica is in sync.
+        An unclean election elects any live replica of a partition without leader; records that the replica lacks are lost.
+        Each partition succeeds or fails separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeQuorum(self, request, context):
-        """Voters and observers of the controller quorum, as its leader sees them (KIP-595, KIP-836). The leader answers.
+        """Returns the voters and observers of the controller quorum, as the quorum's leader sees them (KIP-595, KIP-836).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddRaftVoter(self, request, context):
-        """Makes an observer controller a voter (KIP-853). The response comes when it has caught up and the change is
-        committed. REQUEST_TIMED_OUT: it did not catch up in time, or the change may still be committed. DUPLICATE_VOTER:
-        it is a voter already, perhaps with another directory.
+        """Makes an observer controller a voter (KIP-853). The leader responds when the controller has caught up and the
+        change is committed. REQUEST_TIMED_OUT: the controller did not catch up in time, or the change may still be
+        committed. DUPLICATE_VOTER: the controller is already a voter, perhaps with another directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveRaftVoter(self, request, context):
-        """Removes a voter (KIP-853); the response comes when that is committed. VOTER_NOT_FOUND; INVALID_REQUEST: it is the
-        last voter. A leader that removes itself answers, and a new leader is elected.
+        """Removes a voter (KIP-853); the leader responds when the removal is committed. Errors: VOTER_NOT_FOUND, and
+        INVALID_REQUEST for the last voter. A leader that removes itself still responds; then the voters elect a new
+        leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeadership(self, request, context):
-        """Makes another voter the leader (Raft thesis, 3.10); the response comes when it leads. Kafka has no such call.
-        VOTER_NOT_FOUND; REQUEST_TIMED_OUT: it did not take over in time, and the old leader continues.
+        """Makes another voter the leader (Raft thesis, 3.10). The old leader responds when the new one leads. Kafka has no
+        such call. Errors: VOTER_NOT_FOUND, and REQUEST_TIMED_OUT when the voter did not take over in time and the old
+        leader continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartitionReassignments(self, request, context):
-        """Reassigns partitions to other replicas, or cancels that (KIP-455). The response comes when it is decided. Then
-        added replicas are copied, a few partitions per broker at a time, and replicas are removed when all added ones are
-        in sync. Each partition is accepted or refused separately: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
-        INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
+        """Moves partitions to other replicas, or cancels such a reassignment (KIP-455). The response comes when the
+        controller has recorded the reassignment. Then brokers copy the added replicas, a few partitions per broker at a
+        time; old replicas are removed when all added replicas are in sync. Each partition is accepted or refused
+        separately. Errors: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
+        UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitionReassignments(self, request, context):
-        """Running and queued reassignments (KIP-455).
+        """Returns the running and queued reassignments of partitions (KIP-455).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainBroker(self, request, context):
-        """Drains a broker: it gets no new replicas, and its replicas move to other brokers, until it can be stopped and
-        unregistered. Or ends the drain. Kafka has no such call. BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: no other broker
-        can take its replicas.
+        """Drains a broker, or ends the drain. A draining broker gets no new replicas, and its replicas move to other brokers,
+        until the broker can be stopped and unregistered. Kafka has no such call. Errors: BROKER_ID_NOT_REGISTERED, and
+        INVALID_REQUEST when no other broker can take the replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterBroker(self, request, context):
-        """Removes the registration of a broker that is down and has no replicas (KIP-746). BROKER_ID_NOT_REGISTERED;
-        INVALID_REQUEST: it has replicas, or is alive.
+        """Removes the registration of a broker that is down and has no replicas (KIP-746). Errors: BROKER_ID_NOT_REGISTERED,
+        and INVALID_REQUEST when the broker is alive or has replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeFeatures(self, request, context):
-        """The cluster's feature levels, and those that its controllers support (KIP-584).
+        """Returns the feature levels of the cluster, and the levels that its controllers support (KIP-584).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateFeatures(self, request, context):
-        """Raises or lowers feature levels (KIP-584), each separately: INVALID_UPDATE_VERSION names the obstacle.
+        """Raises or lowers feature levels (KIP-584). Each feature succeeds or fails separately; the error
+        INVALID_UPDATE_VERSION names the obstacle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

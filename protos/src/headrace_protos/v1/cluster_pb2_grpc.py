@@ -100,22 +100,24 @@ class ClusterServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request, context):
-        """A broker's first call after each start. Its id belongs to its directory id: the same directories get the same id
-        again, new ones get a new id. The broker stays fenced until it heartbeats with the metadata applied.
+        """A broker's first call after each start. The broker id belongs to the directory ids: the same directories get the
+        same broker id again, new directories get a new broker id. The broker stays fenced until a heartbeat says that it
+        has applied the metadata log up to its registration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BrokerHeartbeat(self, request_iterator, context):
-        """One stream for the broker's lifetime. Each request has a response; silence for broker.session.timeout.ms fences.
+        """The heartbeats of a broker: one stream for its lifetime. Each request has a response. The controller fences a
+        broker that sends nothing for broker.session.timeout.ms.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AssignReplicasToDirs(self, request, context):
-        """The directories of the calling broker's replicas, by directory id (KIP-858). Idempotent, so a call may be repeated.
+        """Reports in which directories the calling broker's replicas are, by directory id (KIP-858). The call is idempotent.
         STALE_BROKER_EPOCH refuses the whole call, other errors refuse one partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -123,79 +125,84 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartition(self, request, context):
-        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, requested members must have a
-        record before it is committed, but do not count as in sync otherwise. NOT_CONTROLLER and STALE_BROKER_EPOCH refuse
-        the whole call, other errors one partition. A call may be repeated: a request that is already fulfilled returns the
-        current state.
+        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, the leader counts a requested
+        member only for commits: a record is committed when this member has it too. NOT_CONTROLLER and STALE_BROKER_EPOCH
+        refuse the whole call, other errors refuse one partition. The call may be repeated: a request that is already
+        fulfilled returns the partition's current state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FollowMetadata(self, request, context):
-        """The metadata log from an offset on: everything committed, then further records as they are committed. Any
-        controller serves it. Below the log's start, the newest snapshot comes first. A message follows at least every
-        second. DIVERGING_METADATA: the follower has another history.
+        """Streams the metadata log from an offset on: first all committed records, then further records as they are
+        committed. Any controller serves this call. If the offset is below the log's start, the newest snapshot comes
+        first. The controller sends a message at least every second. DIVERGING_METADATA: the follower's log differs from
+        the controllers' log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadIndex(self, request, context):
-        """A ReadIndex barrier (Raft thesis, 6.4): everything committed before the call lies below the response's offset. The
-        leader answers when a majority has confirmed, after the call arrived, that it still leads; a follower asks the
-        leader. A node that has applied the metadata log up to that offset has a state at least as new as its call.
-        NOT_CONTROLLER: no leader is known.
+        """A ReadIndex barrier (Raft thesis, 6.4): every record committed before the call has an offset below the response's
+        offset. The leader responds when, after the call arrived, a majority has confirmed its leadership; a follower
+        forwards the call to the leader. A node that has applied the metadata log up to the response's offset has a state
+        at least as new as the time of its call. NOT_CONTROLLER: no leader is known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VouchMetadata(self, request, context):
-        """The former name of ReadIndex, served for one more release. Nodes of this release still call it, because controllers
-        of the release before serve no other name.
+        """The former name of ReadIndex, served for one more release. Nodes of this release still call VouchMetadata, because
+        controllers of the previous release serve only this name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AllocateProducerIds(self, request, context):
-        """A block of producer ids, each given out only once (KIP-730). STALE_BROKER_EPOCH.
+        """Assigns a block of producer ids to a broker; the controllers assign each id only once (KIP-730). Error:
+        STALE_BROKER_EPOCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateInternalTopic(self, request, context):
-        """Creates an internal topic (__consumer_offsets, __transaction_state) with the controllers' settings; that it exists
-        already is no error. A broker calls it when a client looks for a coordinator: Admin.CreateTopics, which clients
-        reach, refuses these names. INVALID_TOPIC_EXCEPTION: the name is no internal topic's. Else as CreateTopics.
+        """Creates an internal topic (__consumer_offsets or __transaction_state) with the controllers' settings. An existing
+        topic is no error. A broker makes this call when a client looks for a coordinator; Admin.CreateTopics, which
+        clients can call, refuses these names. INVALID_TOPIC_EXCEPTION: the name is not the name of an internal topic.
+        Other errors are those of CreateTopics.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterController(self, request, context):
-        """A controller reports the feature levels that it supports (KIP-919). UNSUPPORTED_VERSION: not the cluster's level.
+        """A controller reports the feature levels that it supports (KIP-919). UNSUPPORTED_VERSION: the controller does not
+        support the cluster's level.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterCoordinator(self, request, context):
-        """A coordinator's first call. It has no directories, so no state outlives its process: its id is only a name, the
-        smallest free one unless the operator sets it. INCONSISTENT_CLUSTER_ID, INVALID_REQUEST;
-        DUPLICATE_BROKER_REGISTRATION: a live coordinator has the wanted id; ask again when its session has ended.
+        """A coordinator's first call. A coordinator keeps no state on disk, so its id is only a name: the smallest free id,
+        unless the operator sets one. Errors: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST, and DUPLICATE_BROKER_REGISTRATION
+        when a live coordinator has the wanted id (retry when the session of that coordinator has ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CoordinatorHeartbeat(self, request_iterator, context):
-        """One stream for the coordinator's lifetime. Each request has a response. Silence for broker.session.timeout.ms, or a
-        broken stream for broker.session.disconnect.grace.ms, moves its shards to other coordinators. STALE_BROKER_EPOCH
-        and BROKER_ID_NOT_REGISTERED end the stream: it owns nothing and must register again. The metadata log, which it
-        follows, says which shards it owns, with their epochs.
+        """The heartbeats of a coordinator: one stream for its lifetime. Each request has a response. The controllers move a
+        coordinator's shards to other coordinators when it sends nothing for broker.session.timeout.ms, or when its stream
+        is broken for broker.session.disconnect.grace.ms. The errors STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED end
+        the stream: the coordinator owns no shards and must register again. A coordinator learns from the metadata log
+        which shards it owns, with their epochs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FetchStub:
-    """Returns record batches of partitions that this broker leads (or, by rack, replicates).
+    """Returns record batches of partitions that this broker leads, or follows as a replica in the client's rack.
     """
 
     def __init__(self, channel):
@@ -43,13 +43,14 @@ class FetchStub:
 
 
 class FetchServicer:
-    """Returns record batches of partitions that this broker leads (or, by rack, replicates).
+    """Returns record batches of partitions that this broker leads, or follows as a replica in the client's rack.
     """
 
     def Fetch(self, request_iterator, context):
-        """The stream is the fetch session. A named partition stays in the session, and its position advances with the data
-        sent: a request names only changes. An empty request means "continue". Several requests may be in flight; each gets
-        exactly one response, in order. The simplest client names its partition once, then sends empty requests.
+        """The stream is the fetch session. A partition that a request names stays in the session, and its position advances
+        with the data sent, so later requests name only changes. An empty request means "continue". Several requests may be
+        in flight; each gets exactly one response, in order. The simplest client names its partition in the first request,
+        then sends empty requests.
 
         A long poll is answered when `min_bytes` are available or `max_wait_ms` is over. Another request ends a waiting
         long poll: the older one is answered with the available data, so a seek or a new partition takes effect
@@ -76,7 +77,7 @@ def add_FetchServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Fetch:
-    """Returns record batches of partitions that this broker leads (or, by rack, replicates).
+    """Returns record batches of partitions that this broker leads, or follows as a replica in the client's rack.
     """
 
     @staticmethod

@@ -90,24 +90,24 @@ class GroupsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Membership(self, request_iterator, context):
-        """Membership of one member in one group (KIP-848, on a stream): the first request joins, further ones are heartbeats,
-        and new assignments are pushed at once. When the stream breaks, the coordinator waits for
-        group.consumer.connection.grace.ms; then it removes a dynamic member, while a static one has the rest of its
-        session. A second stream of a member replaces the first, which ends.
+        """Membership of one member in one group (KIP-848, on a stream). The first request joins the group, further requests
+        are heartbeats, and the coordinator pushes new assignments at once. When the stream breaks, the coordinator waits
+        for group.consumer.connection.grace.ms; then it removes a dynamic member; it keeps a static member until the
+        session timeout. A second stream of a member replaces the first stream, which ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Commits offsets; the response comes when they are on all in-sync replicas of the shard.
+        """Commits offsets; the response comes when all in-sync replicas of the shard have the offsets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchOffsets(self, request, context):
-        """Committed offsets.
+        """Returns committed offsets of groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,21 +121,21 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """The groups of this coordinator; the cluster's groups are those of all coordinators.
+        """Lists the groups of this coordinator; ask all coordinators for all groups of the cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroups(self, request, context):
-        """Members, assignments, epochs.
+        """Describes groups with their members, assignments and epochs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMembers(self, request, context):
-        """Removes members from a group, as if they had left; running ones join again.
+        """Removes members from a group, as if the members had left; a running member joins again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,14 +149,14 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainGroup(self, request, context):
-        """The last rebalances of a group: time, cause, moved partitions.
+        """Returns the last rebalances of a group, with time, cause and moved partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLag(self, request, context):
-        """The lag of groups in records and in time, and a health verdict.
+        """Returns the lag of groups in records and in time, and the health status of each group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class NodeServicer:
     """Missing associated documentation comment in .proto file."""
 
     def DescribeNode(self, request, context):
-        """The node's identity, version, clock and use of descriptors.
+        """Returns the node's identity, version, clock and use of file descriptors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,21 +55,21 @@ class OffsetsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ListOffsets(self, request, context):
-        """The offset at a time, or at a special time.
+        """Returns the first offset at or after a time, or the start or end of a log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OffsetForLeaderEpoch(self, request, context):
-        """The end of a leader epoch (KIP-101, KIP-320).
+        """Returns the end offset of a leader epoch (KIP-101, KIP-320).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Moves the log start: readers lose the records at once, and the disk space is freed soon after.
+        """Deletes the records below an offset: they are unreadable at once, and the broker frees the disk space soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

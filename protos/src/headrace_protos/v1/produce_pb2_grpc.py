@@ -52,19 +52,19 @@ class ProduceServicer:
     """
 
     def Produce(self, request_iterator, context):
-        """A client keeps one stream per broker. Requests are handled in order. Responses come when the acks condition is met:
-        for one partition in order, across partitions in any order, so match them by correlation id. Requests with acks
-        NONE have no response.
+        """A client keeps one stream per broker. Requests are handled in order. The broker responds when the acks condition is
+        met. Responses for the same partition come in order, responses for different partitions in any order: match
+        responses and requests by correlation id. Requests with acks NONE have no response.
 
-        When a stream breaks, the outcome of requests without a response is unknown: they may be in the log.
+        When a stream breaks, the outcome of requests without a response is unknown: their records may be in the log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InitProducerId(self, request, context):
-        """A new producer id with epoch 0 (KIP-98); or, for an idempotent producer that names its id and epoch, the same id
-        with the next epoch, or a new id (KIP-360). Any broker answers.
+        """Assigns a new producer id with epoch 0 (KIP-98). A producer that sends its current id and epoch gets the same id
+        with the next epoch, or a new id (KIP-360). Any broker serves this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,10 +45,11 @@ class RaftServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Exchange(self, request_iterator, context):
-        """One stream between two replicas, used in both directions. Each side's first envelope is only its hello, which
-        identifies the sender of all following ones. Both sides may open a stream: a message may come on either, once, late
-        or never, which Raft tolerates. INCONSISTENT_CLUSTER_ID: a node of another cluster. INVALID_VOTER_KEY: another
-        replica than expected: its disk was replaced, another node has its address, or two nodes have one id.
+        """One stream between two controllers, used in both directions. The first envelope of each side has only a hello,
+        which identifies the sender of all following envelopes. Both controllers may open a stream. A message may come on
+        any stream, late, or never; Raft tolerates this. INCONSISTENT_CLUSTER_ID: the node belongs to another cluster.
+        INVALID_VOTER_KEY: the node is not the expected voter, because its disk was replaced, another node has its address,
+        or two nodes have the same id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """A follower keeps one stream to each broker that leads partitions which it replicates, and a second one for partitions
-    that are far behind. It joins partitions on a stream; the leader pushes new records, the follower acknowledges them.
+    """A following broker has one stream to each broker that leads partitions which it replicates, and a second stream for
+    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    follower acknowledges them.
     """
 
     def __init__(self, channel):
@@ -44,14 +45,15 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """A follower keeps one stream to each broker that leads partitions which it replicates, and a second one for partitions
-    that are far behind. It joins partitions on a stream; the leader pushes new records, the follower acknowledges them.
+    """A following broker has one stream to each broker that leads partitions which it replicates, and a second stream for
+    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    follower acknowledges them.
     """
 
     def Follow(self, request_iterator, context):
-        """The first request is the hello; later ones join, leave or acknowledge. Responses come whenever there is something
-        to push. The stream ends with STALE_BROKER_EPOCH, NOT_LEADER_OR_FOLLOWER (this is another broker) or when the
-        leader stops.
+        """The first request has the hello; later requests join or leave partitions, or acknowledge records. The leader sends
+        a response whenever it has records or offsets to push. The stream ends with STALE_BROKER_EPOCH, with
+        NOT_LEADER_OR_FOLLOWER (the hello expects another broker), or when the leader stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,8 +76,9 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """A follower keeps one stream to each broker that leads partitions which it replicates, and a second one for partitions
-    that are far behind. It joins partitions on a stream; the leader pushes new records, the follower acknowledges them.
+    """A following broker has one stream to each broker that leads partitions which it replicates, and a second stream for
+    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    follower acknowledges them.
     """
 
     @staticmethod

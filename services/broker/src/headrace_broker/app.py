@@ -538,7 +538,7 @@ class Broker:
         try:
             await self.upkeep.stop()
         except Exception:  # on any error: the logs are closed all the same
-            logger.exception("log upkeep did not stop cleanly")
+            logger.exception("the log maintenance tasks did not stop cleanly")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

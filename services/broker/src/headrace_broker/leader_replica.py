@@ -193,7 +193,7 @@ class LeaderReplica:
         except asyncio.CancelledError:  # the threads are gone: the broker has stopped
             append.done(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
         except Exception as error:
-            logger.exception("%s: a batch could not be checked", self.partition)
+            logger.exception("%s: checking a batch failed unexpectedly", self.partition)
             append.done(UnknownServerError(f"{self.partition}: {type(error).__name__}: {error}"))
 
     def _appended(self, append: _Appending, outcome: AppendInfo | HeadraceError) -> None:

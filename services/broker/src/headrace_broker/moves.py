@@ -203,7 +203,7 @@ class Moves:
         except (MoveError, HeadraceError, OSError) as error:
             logger.error("cannot move %s to %s: %s", move.partition, move.target.root, error)
         except Exception:
-            logger.exception("%s was not moved to %s", move.partition, move.target.root)
+            logger.exception("%s: moving the replica to %s failed unexpectedly", move.partition, move.target.root)
         else:
             self._events.emit(ReplicaMoved(partition=move.partition, source=move.source.root, target=move.target.root))
         finally:

@@ -74,14 +74,14 @@ class Placement:
             if (partition in self.withheld or (at_start and offline)) and (held is None or held.failure is None):
                 self.withheld.add(partition)
                 raise StorageError(
-                    f"{partition} is offline: it has no log in the working directories and may have one in "
-                    f"{', '.join(offline)}; restart the broker with all of its directories"
+                    f"{partition} is offline: it has no log in the working directories, but may have a log in the "
+                    f"offline directories {', '.join(offline)}; restart the broker with all of its directories"
                 )
         if held is None:
             online = [each for each in self._held if each.writer is not None and each.failure is None]
             if not online:
                 raise StorageError(
-                    "all log directories of this broker have failed; repair one, then restart the broker"
+                    "all log directories of this broker have failed; repair a directory, then restart the broker"
                 )
             held = least_loaded(online, added)
         if held.failure is not None:

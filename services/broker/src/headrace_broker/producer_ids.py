@@ -68,8 +68,8 @@ class ProducerIds:
         before; a new id after the last epoch (KIP-360). Raises InvalidRequestError, and the errors of ``next_id``."""
         if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX + 1:
             raise InvalidRequestError(
-                f"producer id {producer_id} with epoch {epoch}: this broker did not assign them; send none to get "
-                "new ones"
+                f"producer id {producer_id} with epoch {epoch}: this broker did not assign this id; send no "
+                "producer id to get a new one"
             )
         if epoch < EPOCH_MAX:
             return producer_id, epoch + 1
@@ -113,10 +113,10 @@ class ProducerIds:
 
 
 def _closed() -> ServerShuttingDownError:
-    return ServerShuttingDownError("cannot assign a producer id: the broker is shutting down; ask another one")
+    return ServerShuttingDownError("cannot assign a producer id: the broker is shutting down; ask another broker")
 
 
 def _ignored(fetching: asyncio.Task[None]) -> None:
     """Ignore a failed request for the next block; the next caller repeats it."""
     if not fetching.cancelled() and (error := fetching.exception()) is not None:
-        logger.info("producer ids were asked for ahead: %s", error)
+        logger.info("cannot fetch the next block of producer ids ahead of need; the next producer retries: %s", error)

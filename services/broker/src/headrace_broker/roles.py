@@ -492,7 +492,8 @@ class Roles:
         if not isinstance(before, ReplicaNotAvailableError):
             self._events.emit(ReplicaBeginsAnew(partition=each.partition, leader_id=each.state.leader, reason=why))
         self._table.failed[each.partition] = ReplicaNotAvailableError(
-            f"{each.partition}: {why}; it starts empty when the controllers have recorded that; retry"
+            f"{each.partition}: {why}; the replica starts empty when the controllers have recorded its new "
+            "directory; retry"
         )
         return True
 

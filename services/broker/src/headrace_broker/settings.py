@@ -117,7 +117,8 @@ class LiveSettings:
                 subscriber(old, new)
             except Exception:  # a failing subscriber stops neither the others nor the metadata
                 logger.exception(
-                    "cannot apply changed settings in a part of this broker; restart it to apply them: %s", changed
+                    "cannot apply changed settings in a part of this broker; restart the broker to apply them: %s",
+                    changed,
                 )
 
 

@@ -491,7 +491,7 @@ class Storage:
                 try:
                     await writer.run(functools.partial(log.reconfigure, config), log=log)
                 except HeadraceError as error:
-                    logger.warning("%s: cannot apply its new settings: %s", partition, error)
+                    logger.warning("%s: cannot apply the log's new settings: %s", partition, error)
                     return
             if partition in self._leaving:
                 await self._moves.wait(partition)
@@ -653,4 +653,4 @@ def _nothing() -> None:
 
 def _log_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        logger.warning("cannot release preallocated blocks: %s", error)
+        logger.warning("cannot release the preallocated disk blocks of a segment: %s", error)

@@ -35,7 +35,7 @@ def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, vo
         case EntryKind.VOTERS:
             record = kraft_voters(snapshot_voters(voters))
         case EntryKind.DATA:
-            raise AssertionError("a decision is no control record")
+            raise AssertionError("a data entry cannot be encoded as a control record")
     return encode_control_batch([record], base_offset=base_offset, epoch=term, timestamp_ms=now_ms)
 
 
@@ -70,10 +70,10 @@ def check_entry(entry: Entry) -> BatchHeader:
     wanted = (entry.base_offset, entry.next_offset, entry.term, len(entry.data), entry.kind is not EntryKind.DATA)
     if said != wanted:
         raise CorruptMessageError(
-            f"an entry of offsets {entry.base_offset} to {entry.next_offset - 1}, term {entry.term}, "
-            f"{entry.kind.value}, whose batch says offsets {header.base_offset} to {header.last_offset}, term "
-            f"{header.leader_epoch}, {'control' if header.is_control else 'data'}, {header.size} bytes of "
-            f"{len(entry.data)}"
+            f"a log entry does not match its batch: the entry has offsets {entry.base_offset} to "
+            f"{entry.next_offset - 1}, term {entry.term}, kind {entry.kind.value}; the batch has offsets "
+            f"{header.base_offset} to {header.last_offset}, term {header.leader_epoch}, "
+            f"{'control' if header.is_control else 'data'}, {header.size} bytes of {len(entry.data)}"
         )
     return header
 
@@ -87,7 +87,7 @@ def voter_set(voters: Iterable[SnapshotVoter]) -> VoterSet:
             {each.node_id: each.address for each in found},
         )
     except ValueError as error:
-        raise CorruptLogError(f"a set of voters that cannot be: {error}") from None
+        raise CorruptLogError(f"a record of the metadata log has an invalid set of voters: {error}") from None
 
 
 def snapshot_voters(voters: VoterSet) -> list[SnapshotVoter]:
@@ -98,5 +98,5 @@ def snapshot_voters(voters: VoterSet) -> list[SnapshotVoter]:
 def _only_record(header: BatchHeader, data: bytes) -> ControlRecord:
     records = decode_control_batch(data)
     if len(records) != 1:
-        raise CorruptLogError(f"offset {header.base_offset}: a control batch of {len(records)} records")
+        raise CorruptLogError(f"offset {header.base_offset}: a control batch must have one record, not {len(records)}")
     return records[0]

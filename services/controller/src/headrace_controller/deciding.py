@@ -99,7 +99,9 @@ class Decider:
         otherwise short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
-            logger.warning("this process was paused for %.0f ms; the session of each broker starts again", paused_ms)
+            logger.warning(
+                "this process was paused for %.0f ms; the session timeout of each broker starts again", paused_ms
+            )
             self._core.stood_still(now_ms)
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:

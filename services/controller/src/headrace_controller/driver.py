@@ -115,7 +115,7 @@ class ControllerDriver:
         ServerShuttingDownError, or ServerBusyError. If the caller is cancelled, the decision is not undone."""
         if self.controller.queued >= QUEUED_REQUESTS_MAX:
             raise ServerBusyError(
-                f"controller {self.node_id} has {self.controller.queued} requests waiting, the most it queues; "
+                f"controller {self.node_id} has {self.controller.queued} requests waiting, the limit of its queue; "
                 "retry later"
             )
         answer: Answer = await self._asked(lambda done: self.controller.submit(request, done))

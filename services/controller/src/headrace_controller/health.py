@@ -44,7 +44,10 @@ class Health:
                 if self._serves.is_set():
                     found = self._controller
                     logger.info(
-                        "controller %d serves again: %d leads in term %d", found.node_id, found.leader_id, found.term
+                        "controller %d serves again: controller %d leads in term %d",
+                        found.node_id,
+                        found.leader_id,
+                        found.term,
                     )
                 self._serves.set()
             else:

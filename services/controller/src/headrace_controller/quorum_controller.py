@@ -258,7 +258,9 @@ class QuorumController:
         if leader == self.node_id:
             return NotControllerError(f"controller {self.node_id} was just elected and is not ready yet; retry")
         if leader == NO_LEADER:
-            return NotControllerError(f"controller {self.node_id} is not the leader and knows none; retry")
+            return NotControllerError(
+                f"controller {self.node_id} is not the leader and does not know the leader; retry"
+            )
         address = self.addresses.get(leader, "")
         where = f"controller {leader}{address and f' at {address}'}"
         return NotControllerError(
@@ -395,7 +397,7 @@ class QuorumController:
         fail with RequestTimedOutError, because their outcome is unknown."""
         self._fail_inbox(error)
         self._outcomes += self._decisions.drop(
-            RequestTimedOutError(f"{error.message}; whether the request was carried out is unknown")
+            RequestTimedOutError(f"{error.message}; whether the controllers carried out the request is unknown")
         )
         self._outcomes += self._reads.drop(error)
         self._outcomes += self._hand_over.drop(error)
@@ -616,13 +618,15 @@ class QuorumController:
         if decision.records:
             self._decider.propose(raft, decision)
         self._is_due = True
-        logger.info("controller %d leads in term %d, from offset %d on", self.node_id, raft.term, raft.log_end_offset)
+        logger.info(
+            "controller %d is the leader of term %d, from offset %d on", self.node_id, raft.term, raft.log_end_offset
+        )
 
     def _resign_if_deposed(self) -> None:
         if self._active_term >= 0 and not self.is_active:
             self._active_term = -1
             self._core.resign()
-            logger.info("controller %d leads no more; term %d", self.node_id, self._raft.term)
+            logger.info("controller %d is no longer the leader; the current term is %d", self.node_id, self._raft.term)
 
     def _apply(self, ready: Ready | None) -> None:
         """Apply the committed entries that are on this disk. A follower may know of more entries since this turn

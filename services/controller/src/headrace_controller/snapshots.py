@@ -127,8 +127,8 @@ def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
         raise CorruptLogError(f"{path}: {error.message}") from None
     if (found.next_offset, found.epoch) != place:
         raise CorruptLogError(
-            f"{path}: the name does not match its content, the snapshot {found.next_offset}/{found.epoch}, not "
-            f"{place}; rename or remove the file"
+            f"{path}: the file's name means snapshot {place}, but the file contains snapshot "
+            f"{found.next_offset}/{found.epoch}; rename or remove the file"
         )
     return SnapshotId(place, voter_set(found.voters))
 
@@ -238,11 +238,14 @@ class SnapshotStore:
         try:
             found = _check_file(self._fs, path, snapshot.place)
         except CorruptLogError as error:
-            logger.warning("the received snapshot %s is damaged, requesting it again: %s", snapshot, error.message)
+            logger.warning(
+                "the received snapshot %s is damaged, requesting the snapshot again: %s", snapshot, error.message
+            )
             return False
         if found.voters != snapshot.voters:
             logger.warning(
-                "the received snapshot %s is not the announced one: it has the voters %s; requesting it again",
+                "the received snapshot %s does not match the announcement: it has the voters %s; requesting the "
+                "snapshot again",
                 snapshot,
                 found.voters,
             )

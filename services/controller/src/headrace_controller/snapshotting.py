@@ -62,4 +62,6 @@ class SnapshotSchedule:
         self._job = None
         self._bytes = self._settings.snapshot_bytes
         self._not_before_ms = self._last_ms + RETRY_MS
-        logger.warning("%s; until then the metadata log grows", error)
+        logger.warning(
+            "cannot write a metadata snapshot: %s; until a snapshot is written, the metadata log grows", error
+        )

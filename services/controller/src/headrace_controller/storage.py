@@ -314,8 +314,8 @@ class MetadataStorage:
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):
             raise CorruptLogError(
-                f"{self._directory.root}: cannot truncate the metadata log at {offset}, where no entry begins: it "
-                f"would end at {end}"
+                f"{self._directory.root}: cannot truncate the metadata log at offset {offset}, because no entry "
+                f"begins there: the log would end at {end}"
             )
         self._cut(offset)
 
@@ -513,7 +513,7 @@ class MetadataStorage:
             if term is not None and term != place.term:
                 raise CorruptLogError(
                     f"{store.path(place)} is of term {place.term}, but the log's offset {place.offset - 1} is of "
-                    f"term {term}: one of them belongs to another controller"
+                    f"term {term}: the snapshot or the log belongs to another controller"
                 )
 
     def _term_below(self, offset: int) -> int | None:

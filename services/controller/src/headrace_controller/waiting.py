@@ -98,7 +98,7 @@ class Decisions:
             if waiting.term < term:
                 return RequestTimedOutError(
                     f"controller {self._node_id} lost its leadership and received a snapshot: whether the request "
-                    "was carried out is unknown; check before you retry"
+                    "took effect is unknown; check before you retry"
                 )
         return waiting.result if waiting.term == term else self._overwritten()
 

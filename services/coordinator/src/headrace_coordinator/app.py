@@ -294,7 +294,7 @@ class Coordinator:
                 if self.config.node_id >= 0:  # another process was started with the operator's id
                     raise
                 over = error
-            logger.warning("the coordinator registers again: %s", over)
+            logger.warning("the coordinator lost its registration and registers again: %s", over)
             shards, self._shards = self._shards, None
             if shards is not None:
                 await shards.close()

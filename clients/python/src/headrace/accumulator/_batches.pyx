@@ -110,7 +110,7 @@ cdef class SendBatch:
         if data is None:
             return
         if not PyBytes_CheckExact(data) or PyBytes_GET_SIZE(data) < 61:
-            raise ValueError("not a record batch: bytes that are at least 61 long")
+            raise ValueError("not a record batch: a batch has at least 61 bytes")
         headrace_stamp(
             <unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), producer_id, producer_epoch, base_sequence
         )

@@ -88,7 +88,7 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
         key, value, headers = None, item, None
         if isinstance(item, tuple):
             if not 2 <= len(item) <= 3:
-                raise InvalidTypeError(f"a tuple of {len(item)} is not a record: must be (key, value[, headers])")
+                raise InvalidTypeError(f"a tuple of {len(item)} items is not a record: must be (key, value[, headers])")
             key, value, headers = (*item, None)[:3]
         if accumulator.key_serializer is not None:
             key = accumulator.key_serializer(known.name, key)

@@ -119,7 +119,7 @@ cdef class RecordFuture:
         if timeout is not None:
             timeout = seconds(timeout, negative=True)
         if not self._batch.wait(timeout):
-            raise TimeoutError(f"no outcome within {timeout:g} s; the record is still being sent: wait longer")
+            raise TimeoutError(f"no acknowledgement within {timeout:g} s; the producer still sends the record: wait longer")
         return 0
 
 

@@ -227,7 +227,7 @@ cdef class Accumulator(Ledger):
                 parts = <tuple>item
                 fields = len(parts)
                 if not 2 <= fields <= 4:
-                    raise wrong_type(topic, None, None, None, TypeError(f"a tuple of {fields}"))
+                    raise wrong_type(topic, None, None, None, TypeError(f"a tuple of {fields} items"))
                 key = parts[0]
                 value = parts[1]
                 if fields >= 3:

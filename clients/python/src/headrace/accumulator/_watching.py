@@ -139,4 +139,4 @@ def shown(batch: Any, index: int, name: str) -> str:
 
 
 def not_copied(name: str) -> TypeError:
-    return TypeError(f"a {name} cannot be pickled or copied: pass on the value of result()")
+    return TypeError(f"a {name} cannot be pickled or copied: call result() and pass on the value that it returns")

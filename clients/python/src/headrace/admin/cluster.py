@@ -38,7 +38,9 @@ def wanted_directory(directory_id: bytes | str | None) -> bytes:
         except InvalidConfigError as error:
             raise InvalidArgumentError(f"directory_id: {error.message}") from None
     if not isinstance(directory_id, bytes):
-        raise arguments.wrong("directory_id", directory_id, f"{_DIRECTORY_BYTES} bytes, or their 22 letters")
+        raise arguments.wrong(
+            "directory_id", directory_id, f"{_DIRECTORY_BYTES} bytes, or the 22 letters that encode them"
+        )
     if len(directory_id) != _DIRECTORY_BYTES:
         raise InvalidArgumentError(f"directory_id: {len(directory_id)} bytes, must be {_DIRECTORY_BYTES}")
     return bytes(directory_id)

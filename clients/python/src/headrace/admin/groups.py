@@ -68,7 +68,7 @@ def wanted_states(states: Iterable[str] | str | None) -> list[str]:
     given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in GROUP_STATES:
-            raise InvalidArgumentError(f"state {state!r}: must be one of {', '.join(GROUP_STATES)}")
+            raise InvalidArgumentError(f"group state {state!r}: must be one of {', '.join(GROUP_STATES)}")
     return [state.lower() for state in given]
 
 
@@ -114,10 +114,13 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
         loading = sum(answer.loading_shards for answer in answers)
         if loading:
             raise CoordinatorLoadInProgressError(
-                f"{loading} of {counted(len(owners), 'group shard')} are being loaded; retry"
+                f"{loading} of {counted(len(owners), 'group shard')} are still loading, so the list of groups is "
+                "incomplete; retry"
             )
         if (await _shards(calls, timeout_s))[0] != owners:
-            raise NotCoordinatorError("group shards moved to another coordinator meanwhile; retry")
+            raise NotCoordinatorError(
+                "cannot list groups: group shards moved to another coordinator during the call; retry"
+            )
         return {
             group.group_id: GroupListing(group.group_id, group.state, group.members)
             for answer in answers
@@ -322,7 +325,7 @@ async def alter_group_offsets(
                 _ATTEMPT_TIMEOUT_S,
             )
         except UnknownMemberIdError as error:
-            raise UnknownMemberIdError(f"{error.message}; stop its consumers first") from None
+            raise UnknownMemberIdError(f"{error.message}; stop the group's consumers first") from None
 
 
 async def delete_group_offsets(

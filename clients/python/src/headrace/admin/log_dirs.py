@@ -50,7 +50,9 @@ def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartit
     checked = {}
     for replica, path in arguments.mapping("moves", moves, "TopicPartitionReplica: path").items():
         if not isinstance(replica, tuple) or len(replica) != 3:
-            raise InvalidArgumentError(f"{replica!r}: must be TopicPartitionReplica(topic, partition, broker_id)")
+            raise InvalidArgumentError(
+                f"{replica!r}: a replica must be given as TopicPartitionReplica(topic, partition, broker_id)"
+            )
         tp = arguments.partition(replica[:2])
         broker_id = arguments.whole(f"broker_id of {tp}", replica[2], 0, arguments.INT32_MAX)
         checked[TopicPartitionReplica(*tp, broker_id)] = arguments.text(f"path of {tp}", str(path), empty=False)

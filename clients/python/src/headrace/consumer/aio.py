@@ -417,7 +417,7 @@ class AsyncConsumer(Face):
         try:
             await self._steps.finish()
         except Exception:
-            logger.exception("consumer close: a rebalance callback of a cancelled poll failed")
+            logger.exception("consumer close: the rebalance callback of a cancelled poll() call failed")
 
     async def __aenter__(self) -> Self:
         return self
@@ -429,4 +429,4 @@ class AsyncConsumer(Face):
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("consumer close: a close that was cancelled failed", exc_info=error)
+        logger.error("consumer close: an earlier close() call, which was cancelled, failed", exc_info=error)

@@ -36,7 +36,10 @@ def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
                 returned = step.function(step.partitions)
                 if inspect.iscoroutine(returned):
                     returned.close()
-                    raise InvalidArgumentError("a Consumer's callbacks are plain functions; AsyncConsumer awaits them")
+                    raise InvalidArgumentError(
+                        "Consumer callbacks must be plain functions; use AsyncConsumer for callbacks that must be "
+                        "awaited"
+                    )
         except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure
 

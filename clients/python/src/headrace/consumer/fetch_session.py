@@ -166,7 +166,9 @@ class FetchLink:
             if oldest is not None and time.monotonic() - oldest > fetcher.max_wait_ms / 1000 + SILENT_S:
                 fetcher.engine.metadata.doubt()
             if oldest is not None and time.monotonic() - oldest > limit:
-                stream.cancel(RequestTimedOutError(f"{self.address}: no answer in time"))
+                stream.cancel(
+                    RequestTimedOutError(f"{self.address}: no response to a fetch request within {limit:g} s")
+                )
 
     def _may_ask(self) -> bool:
         if self._to_name or self._to_forget:

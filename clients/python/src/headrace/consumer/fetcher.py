@@ -126,7 +126,12 @@ class Fetcher:
         if error is not None:
             if tracked.near >= 0:  # (KIP-392) otherwise the leader would redirect us to it again at once
                 tracked.far_until = time.monotonic() + self.near_s
-                logger.info("%s: broker %d, which is nearer, is left for the leader: %s", tp, tracked.near, error)
+                logger.info(
+                    "%s: cannot read from broker %d, the nearest replica; reading from the leader instead: %s",
+                    tp,
+                    tracked.near,
+                    error,
+                )
             tracked.near = -1
             tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
             tracked.attempts += 1
@@ -239,7 +244,8 @@ class Fetcher:
                 info = self.engine.metadata.snapshot.topics.get(tp.topic, info)
             if not 0 <= tp.partition < len(info.partitions):
                 raise InvalidArgumentError(
-                    f"topic {tp.topic!r} has {counted(len(info.partitions), 'partition')}; there is no {tp.partition}"
+                    f"topic {tp.topic!r} has {counted(len(info.partitions), 'partition')}; partition {tp.partition} "
+                    "does not exist"
                 )
             if tracked.fetch_at is None:
                 await find_position(self, tracked)

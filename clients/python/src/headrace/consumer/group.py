@@ -405,7 +405,10 @@ class GroupConsumer:
             try:
                 yield OnIoThread(self._leave())
             except TimeoutError:
-                logger.info("group %r: there was no time to say goodbye", self.group_id)
+                logger.info(
+                    "group %r: close() had no time left to leave the group; the coordinator removes the consumer later",
+                    self.group_id,
+                )
             finally:
                 self._reading.remove_assigned(list(self._reading.partitions))
                 self.subscription = None

@@ -115,7 +115,8 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
         where = f"the log differs from offset {divergent} on" if is_known else "the leader does not know that epoch"
         raise LogTruncationError(
             f"{tp}: the log was truncated before offset {at}, the position of this consumer (last record: leader "
-            f"epoch {epoch}); {where}. Records that it has read are no longer in the log; seek to continue",
+            f"epoch {epoch}); {where}. Records that this consumer has read are no longer in the log; seek to "
+            "continue",
             partition=tp,
             position=at,
             divergent_offset=divergent,

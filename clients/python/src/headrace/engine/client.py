@@ -149,7 +149,7 @@ class Engine:
             self.metadata.invalidate()
             raise LeaderNotAvailableError(f"{topic}-{partition} has no leader")
         raise InvalidArgumentError(
-            f"topic {topic!r} has {counted(len(info.partitions), 'partition')}; there is no {partition}"
+            f"topic {topic!r} has {counted(len(info.partitions), 'partition')}; partition {partition} does not exist"
         )
 
     async def anywhere(
@@ -171,8 +171,8 @@ class Engine:
                 if once and error.was_sent:
                     raise FinalError(
                         RequestTimedOutError(
-                            f"the connection broke after the request was sent ({error.message}); whether it was "
-                            "carried out is unknown: check before you retry"
+                            f"the connection broke after the request was sent ({error.message}); whether the server "
+                            "carried out the request is unknown: check before you retry"
                         )
                     ) from None
                 failure = error

@@ -235,7 +235,7 @@ class Coordinators:
 
 def _outcome(item: Any, group_id: str, address: str) -> Any:
     if item is None:
-        return UnknownServerError(f"the answer of {address} lacks group {group_id!r}")
+        return UnknownServerError(f"the response of coordinator {address} does not contain group {group_id!r}")
     return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
 
 

@@ -206,8 +206,9 @@ def io_thread() -> IoThread:
     global _current
     if _unusable:
         raise IllegalStateError(
-            "this process was forked from one that had open gRPC connections, and gRPC does not work in such a child: "
-            "start it with spawn (multiprocessing.set_start_method('spawn')), or close all clients before the fork"
+            "this process was forked from a process with open gRPC connections, and gRPC does not work in a forked "
+            "child: start the child with spawn (multiprocessing.set_start_method('spawn')), or close all clients "
+            "before the fork"
         )
     with _lock:
         if _current is None:
@@ -242,8 +243,8 @@ def leave_before_pools() -> None:
 
 def forked_error(what: str) -> IllegalStateError:
     return IllegalStateError(
-        f"this {what} was opened before the process forked and used there, and connections do not survive a fork: "
-        "open it in the child (with multiprocessing, use the spawn or forkserver start method)"
+        f"this {what} was opened before the process forked, and connections do not survive a fork: open a new "
+        f"{what} in the child process (with multiprocessing, use the spawn or forkserver start method)"
     )
 
 
@@ -253,8 +254,8 @@ def closed_error(what: str) -> ClosedError:
 
 def interrupted_error() -> ClosedError:
     return ClosedError(
-        "the client was closed during this call; a client that no variable refers to is closed at once, so "
-        "keep it in one (with Producer(...) as producer: ...)"
+        "the client was closed during this call; Python closes a client that no variable refers to, so keep the "
+        "client in a variable (with Producer(...) as producer: ...)"
     )
 
 

@@ -201,7 +201,8 @@ class MetadataCache:
                 await self._lock.acquire()
         except TimeoutError:
             raise RequestTimedOutError(
-                "timed out reading the cluster's metadata: no node answered; check bootstrap.servers and `headrace ps`"
+                "timed out reading the cluster's metadata: none of the nodes answered; check bootstrap.servers and "
+                "`headrace ps`"
             ) from None
         try:
             yield

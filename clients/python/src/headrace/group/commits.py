@@ -135,7 +135,7 @@ class Commits:
         try:
             await metadata.refresh(sorted({tp.topic for tp in wanted}), deadline=deadline)
         except HeadraceError as error:
-            logger.info("group %r: whether its topics are still there is not known: %s", self._group_id, error)
+            logger.info("group %r: cannot check whether its topics still exist: %s", self._group_id, error)
             return False
         known = metadata.snapshot.topics
         return any(tp.topic not in known or tp.partition >= len(known[tp.topic].partitions) for tp in wanted)

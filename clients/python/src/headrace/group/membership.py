@@ -128,7 +128,9 @@ class Membership:
             async with asyncio.timeout(LEAVE_S):
                 await self._left
         except TimeoutError:
-            logger.info("group %r: the goodbye of member %s was not heard", self.group_id, self.member_id)
+            logger.info(
+                "group %r: the coordinator did not confirm in time that member %s left", self.group_id, self.member_id
+            )
         finally:
             self._left = self._goodbye = None
 
@@ -185,7 +187,7 @@ class Membership:
             async with asyncio.timeout(timeout_s):
                 await stream.connected()
         except TimeoutError:
-            raise NetworkError(f"{stream.address}: no connection within {timeout_s:g} s") from None
+            raise NetworkError(f"{stream.address}: cannot connect to the coordinator within {timeout_s:g} s") from None
         member.connected(boottime_s())
         while True:
             self._event.clear()
@@ -197,7 +199,7 @@ class Membership:
                 sent_at = now
                 await stream.write(self._encode(request))
             elif member.is_waiting and now - sent_at > timeout_s:
-                raise NetworkError(f"{stream.address}: no answer for {timeout_s:g} s")
+                raise NetworkError(f"{stream.address}: the coordinator did not answer a heartbeat for {timeout_s:g} s")
             else:
                 await _wait(self._event, min(member.next_at(), now + 1.0))
 
@@ -262,7 +264,8 @@ class Membership:
             if member.is_orphaned and not is_logged:
                 is_logged = True
                 logger.warning(
-                    "group %r: no coordinator; reading continues, commits wait until there is one", self.group_id
+                    "group %r: no coordinator is available; reading continues, commits wait for a coordinator",
+                    self.group_id,
                 )
             self.nudge()
 

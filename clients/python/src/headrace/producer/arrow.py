@@ -129,8 +129,8 @@ def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: i
         if pc.any(wrong).as_py():
             row = pc.index(wrong, True).as_py()
             raise InvalidArgumentError(
-                f"row {first_row + row}: topic {topic!r} has {count} partitions (0 to {count - 1}); there is no "
-                f"{given[row].as_py()}"
+                f"row {first_row + row}: topic {topic!r} has {count} partitions (0 to {count - 1}); partition "
+                f"{given[row].as_py()} does not exist"
             )
         fallback = found if found is not None else pa.scalar(-1, pa.int32())
         merged = pc.coalesce(given, fallback)

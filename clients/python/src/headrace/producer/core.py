@@ -88,7 +88,8 @@ class ProducerCore:
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
             raise InvalidArgumentError(
-                f"topic {topic!r} has {counted(count, 'partition')} (0 to {count - 1}); there is no {partition}"
+                f"topic {topic!r} has {counted(count, 'partition')} (0 to {count - 1}); partition {partition} does "
+                "not exist"
             )
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
@@ -120,7 +121,8 @@ class ProducerCore:
             return self.accumulator.append_many(topic, items, start, partition, when, runs)
         except NoSuchPartition as error:  # the topic was created again with fewer partitions
             gone = InvalidArgumentError(
-                f"topic {topic!r} no longer has partition {error.args[0]}: it was created again with fewer"
+                f"topic {topic!r} no longer has partition {error.args[0]}: the topic was created again with fewer "
+                "partitions"
             )
             raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
 
@@ -239,8 +241,8 @@ class ProducerCore:
     def not_flushed(self, timeout_s: float | None) -> DeliveryTimeoutError:
         left = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
         return DeliveryTimeoutError(
-            f"{counted(left, 'record')} without an outcome after {timeout_s:g} s of flush(), "
-            "still being sent: wait longer"
+            f"{counted(left, 'record')} not acknowledged after {timeout_s:g} s of flush(); the producer still sends "
+            "them: wait longer"
         )
 
     def close(self, timeout_s: float | None) -> None:

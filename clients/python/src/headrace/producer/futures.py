@@ -47,7 +47,9 @@ class ManyFuture:
         for batch, _, _ in self._runs:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not batch.done and not batch.wait(left):
-                raise TimeoutError(f"no outcome within {timeout:g} s; the records are still being sent: wait longer")
+                raise TimeoutError(
+                    f"no acknowledgement within {timeout:g} s; the producer still sends the records: wait longer"
+                )
         return next((batch.error for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:

@@ -84,7 +84,9 @@ class ProducerIdentity:
         engine = self._engine
         brokers = list(engine.metadata.snapshot.brokers.values())
         random.shuffle(brokers)
-        failure: HeadraceError = LeaderNotAvailableError("no broker is in the metadata yet")
+        failure: HeadraceError = LeaderNotAvailableError(
+            "cannot get a producer id: the client's metadata has no broker yet"
+        )
         for broker in brokers:
             method = engine.connections.produce(broker.address).InitProducerId
             try:

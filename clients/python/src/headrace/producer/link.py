@@ -154,7 +154,9 @@ class BrokerLink:
             self.sender.engine.metadata.doubt()
         if oldest is not None and now - oldest.sent_at > self.sender.request_timeout_s and self._stream is not None:
             limit_s = self.sender.request_timeout_s
-            self._stream.cancel(RequestTimedOutError(f"{self.address}: no answer for {limit_s:g} s"))
+            self._stream.cancel(
+                RequestTimedOutError(f"{self.address}: the broker did not answer a produce request for {limit_s:g} s")
+            )
 
     def moved(self, now: float) -> None:
         """Stop waiting for responses about a partition that another broker has led for MOVED_S: a live broker would
@@ -367,7 +369,10 @@ class BrokerLink:
         if request is None:
             return
         if len(response.results) != len(request.batches):
-            raise NetworkError(f"{self.address}: {len(response.results)} results for {len(request.batches)} batches")
+            raise NetworkError(
+                f"{self.address}: {len(response.results)} results in the response to a produce request of "
+                f"{len(request.batches)} batches"
+            )
         del self.in_flight[request.correlation_id]
         sender = self.sender
         sender.metrics["request-latency"].record((time.monotonic() - request.sent_at) * 1000)

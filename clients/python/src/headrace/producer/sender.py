@@ -265,7 +265,9 @@ class Sender:
 
     def _regroup(self, queue: PartitionQueue) -> None:
         for batch in queue.sender.sequences.regroup():
-            gap = OutOfOrderSequenceNumberError("the broker no longer knows the batches before this one")
+            gap = OutOfOrderSequenceNumberError(
+                "the broker no longer has the sequence numbers of this producer's earlier batches"
+            )
             self.fail(batch, self._unknown(batch, queue.sender.last_error or gap))
 
     def _identity_renewed(self) -> None:

@@ -159,7 +159,7 @@ def _wanted(options: BenchOptions, starts: dict[TopicPartition, int], ends: dict
 
 
 def _stalled(ledger: _Ledger, wanted: int) -> RequestTimedOutError:
-    return RequestTimedOutError(f"no record for {STALL_S:g} s, after {ledger.records} of {wanted}")
+    return RequestTimedOutError(f"no record arrived for {STALL_S:g} s; {ledger.records} of {wanted} were read before")
 
 
 def _consume_blocking(options: BenchOptions, config: dict[str, Any]) -> tuple[float, list[float], _Ledger, int]:

@@ -28,9 +28,14 @@ def latency(options: BenchOptions) -> BenchResult:
     single records."""
     options.check()
     if options.api not in ("object", "async"):
-        raise InvalidArgumentError(f"--api {options.api}: latency is measured record by record, with object or async")
+        raise InvalidArgumentError(
+            f"--api {options.api}: latency is measured for single records; pass --api object or --api async"
+        )
     if options.record_bytes < _NUMBER.size:
-        raise InvalidArgumentError(f"--record-bytes {options.record_bytes}: latency needs {_NUMBER.size}, for a number")
+        raise InvalidArgumentError(
+            f"--record-bytes {options.record_bytes}: latency needs at least {_NUMBER.size} bytes, which hold the "
+            "record's number"
+        )
     records = options.records or 10_000
     ensure_topic(options)
     if options.warm:
@@ -99,7 +104,7 @@ def _configs(options: BenchOptions) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _timed_out(trip: _Trip) -> RequestTimedOutError:
-    return RequestTimedOutError(f"no record came back for {STALL_S:g} s, after {trip.arrived} of {trip.count}")
+    return RequestTimedOutError(f"no record arrived for {STALL_S:g} s; {trip.arrived} of {trip.count} arrived before")
 
 
 def _run_blocking(options: BenchOptions, trip: _Trip) -> None:

@@ -22,19 +22,27 @@ class _Api(enum.StrEnum):
 
 
 _Topic = Annotated[
-    str, typer.Option("--topic", "-t", help="The topic; created if missing.", autocompletion=complete.topics)
+    str, typer.Option("--topic", "-t", help="The topic; created if it does not exist.", autocompletion=complete.topics)
 ]
-_ApiOption = Annotated[_Api, typer.Option("--api", help="object: one awaited outcome per record.")]
-_Bytes = Annotated[int, typer.Option("--record-bytes", help="Size of a value, in random bytes.")]
+_ApiOption = Annotated[
+    _Api, typer.Option("--api", help="The client API to measure; object handles one record at a time.")
+]
+_Bytes = Annotated[int, typer.Option("--record-bytes", help="Size of each record's value, which is random, in bytes.")]
 _Rate = Annotated[float | None, typer.Option("--rate", help="Records per second.")]
-_Acks = Annotated[str, typer.Option("--acks", help="all, 1 or 0.")]
-_Compression = Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")]
-_Partitions = Annotated[int, typer.Option("--partitions", "-p", help="Partitions of a topic that is created.")]
-_Warm = Annotated[bool, typer.Option("--warm/--no-warm", help="Touch the memory before the measurement.")]
+_Acks = Annotated[str, typer.Option("--acks", help="The producer's acks: all, 1 or 0.")]
+_Compression = Annotated[
+    str, typer.Option("--compression", "-z", help="The compression type: none, gzip, snappy, lz4 or zstd.")
+]
+_Partitions = Annotated[
+    int, typer.Option("--partitions", "-p", help="Number of partitions, if the topic does not exist yet.")
+]
+_Warm = Annotated[bool, typer.Option("--warm/--no-warm", help="Allocate the client's memory before the measurement.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Measure: produce, consume, latency.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Measure the throughput of producing and consuming, and the latency.", no_args_is_help=True
+    )
     group.command("produce")(produce)
     group.command("consume")(consume)
     group.command("latency")(latency)
@@ -71,7 +79,9 @@ def produce(
 def consume(
     topic: _Topic,
     api: _ApiOption = _Api.OBJECT,
-    records: Annotated[int | None, typer.Option("--records", help="Default: all records of the topic.")] = None,
+    records: Annotated[
+        int | None, typer.Option("--records", help="Number of records to read; default: all records of the topic.")
+    ] = None,
     warm: _Warm = True,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -108,7 +118,10 @@ def latency(
     api: Annotated[_Api, typer.Option("--api", help="object or async.")] = _Api.OBJECT,
     records: Annotated[int, typer.Option("--records", help="Number of records.")] = 10_000,
     record_bytes: _Bytes = 100,
-    rate: Annotated[float | None, typer.Option("--rate", help="Records per second; default: one in flight.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help="Records to send per second; default: each record waits for the one before it."),
+    ] = None,
     acks: _Acks = "all",
     compression: _Compression = "none",
     partitions: _Partitions = 6,

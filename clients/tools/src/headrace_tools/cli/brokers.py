@@ -104,9 +104,11 @@ def _state(row: dict[str, Any]) -> str:
 
 def drain(
     brokers: _Ids,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End the drain; the brokers get replicas again.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End the drain; the brokers can get replicas again.")
+    ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until they have no replicas, with progress on stderr.")
+        bool, typer.Option("--wait", "-w", help="Wait until the brokers have no replicas; show progress on stderr.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,

@@ -60,7 +60,10 @@ Bootstrap = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Brokers or controllers to connect to first. Default: 127.0.0.1:9095, or all brokers of that cluster.",
+        help=(
+            "Addresses of brokers or controllers to connect to first. Default: all brokers of the local cluster at "
+            "127.0.0.1:9095."
+        ),
     ),
 ]
 Properties = Annotated[

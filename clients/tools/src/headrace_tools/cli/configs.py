@@ -18,7 +18,7 @@ _Topic = Annotated[
 _Broker = Annotated[
     str | None, typer.Option("--broker", metavar="ID", help="The broker.", autocompletion=complete.brokers)
 ]
-_BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The default of all brokers.")]
+_BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The default configuration of all brokers.")]
 
 #: Matches the commas between KEY=VALUE pairs, but not the commas inside [...].
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
@@ -92,24 +92,31 @@ def describe(
 
 def alter(
     config: Annotated[
-        list[str] | None, typer.Option("--set", "--config", "-c", metavar="KEY=VALUE", help="Set a key; repeatable.")
+        list[str] | None,
+        typer.Option("--set", "--config", "-c", metavar="KEY=VALUE", help="Set a configuration key; repeatable."),
     ] = None,
     add: Annotated[
         list[str] | None,
-        typer.Option("--add", "--add-config", metavar="K=V,K=[V,V]", help="Set several keys; lists in brackets."),
+        typer.Option(
+            "--add", "--add-config", metavar="K=V,K=[V,V]", help="Set several keys; put a list of values in brackets."
+        ),
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", "--delete-config", metavar="KEY,...", help="Reset these keys; repeatable."),
+        typer.Option(
+            "--delete", "--delete-config", metavar="KEY,...", help="Reset these keys to their defaults; repeatable."
+        ),
     ] = None,
     append: Annotated[
-        list[str] | None, typer.Option("--append", metavar="KEY=V,V", help="Add items to a list; repeatable.")
+        list[str] | None,
+        typer.Option("--append", metavar="KEY=V,V", help="Add values to a key that is a list; repeatable."),
     ] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", metavar="KEY=V,V", help="Remove items from a list; repeatable.")
+        list[str] | None,
+        typer.Option("--subtract", metavar="KEY=V,V", help="Remove values from a key that is a list; repeatable."),
     ] = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", "--dry-run", help="Check only, and change nothing.")
+        bool, typer.Option("--validate-only", "--dry-run", help="Only check the request; change nothing.")
     ] = False,
     topic: _Topic = None,
     broker: _Broker = None,

@@ -43,7 +43,9 @@ def consume(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC]...", help="With -G: topics, or one pattern, ^orders-.*", autocompletion=complete.topics
+            metavar="[TOPIC]...",
+            help="With -G: topic names, or one pattern such as ^orders-.*",
+            autocompletion=complete.topics,
         ),
     ] = None,
     topic: Annotated[
@@ -59,7 +61,7 @@ def consume(
         ),
     ] = None,
     partitions: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", help="Only this partition; repeatable. Default: all.")
+        list[int] | None, typer.Option("-p", "--partition", help="Read only this partition; repeatable. Default: all.")
     ] = None,
     offsets: Annotated[
         list[str] | None,
@@ -68,13 +70,18 @@ def consume(
             "--offset",
             "--output",
             metavar="OFFSET|json",
-            help="beginning (default), end, N, -N (the last N), -2h or s@TIME (from a time), e@TIME (up to); or json.",
+            help=(
+                "Where to start: beginning (default), end, offset N, -N (last N records), -2h or s@TIME; e@TIME: "
+                "where to end; json: -J."
+            ),
         ),
     ] = None,
-    exit_at_end: Annotated[bool, typer.Option("-e", help="End at the offsets where the logs end now.")] = False,
-    count: Annotated[int | None, typer.Option("-c", min=0, help="End after this many records.")] = None,
-    template: Annotated[str | None, typer.Option("-f", help="The format of a record; see above.")] = None,
-    json_lines: Annotated[bool, typer.Option("-J", help="Print one JSON object per line and record.")] = False,
+    exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the current end of each partition's log.")] = False,
+    count: Annotated[int | None, typer.Option("-c", min=0, help="Stop after this many records.")] = None,
+    template: Annotated[
+        str | None, typer.Option("-f", help="The output format of each record; the tokens are listed above.")
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("-J", help="Print each record as a line of JSON.")] = False,
     key_delimiter: Annotated[
         str | None, typer.Option("-K", help="Print the key and this delimiter before the value.")
     ] = None,
@@ -232,7 +239,8 @@ class _Choice:
         why = f"{partition} has no offset {named}: its log holds {beginning} to {end} (the end)"
         if self.reset == "none":
             raise OffsetOutOfRangeError(
-                f"{why}; pass -o with one of these, or -X auto.offset.reset=earliest (auto.offset.reset is none)"
+                f"{why}; pass -o with an offset of the log, or -X auto.offset.reset=earliest (auto.offset.reset is "
+                "none)"
             )
         at_start = named < beginning if self.reset is None else self.reset == "earliest"
         start = beginning if at_start else end

@@ -12,7 +12,8 @@ from .roll import roll
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Describe the cluster, restart it node by node, empty some of its brokers.", no_args_is_help=True
+        help="Describe the cluster, restart its nodes one by one, and move all replicas off some brokers.",
+        no_args_is_help=True,
     )
     group.callback()(_group)
     group.command("describe")(describe)

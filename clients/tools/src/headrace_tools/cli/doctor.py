@@ -32,7 +32,7 @@ def doctor(
         typer.Option(
             "--data",
             envvar="HEADRACE_DATA",
-            help="The directory of a cluster on this machine; its processes are checked too.",
+            help="The directory of a local cluster; `doctor` also checks the cluster's processes.",
         ),
     ] = None,
     timeout: Annotated[float, duration("--timeout", least_s=0.1, help="How long a node may take to answer.")] = 5.0,

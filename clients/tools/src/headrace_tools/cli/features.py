@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.models import FeatureInfo
 
 _FLAG = "--feature"
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Check only, and change nothing.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check the request; change nothing.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +46,11 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFo
 def upgrade(
     feature: Annotated[
         list[str] | None,
-        typer.Option(_FLAG, metavar="NAME=LEVEL", help="Default: all, to the highest supported level."),
+        typer.Option(
+            _FLAG,
+            metavar="NAME=LEVEL",
+            help="The features and levels; default: all features, to the highest supported level.",
+        ),
     ] = None,
     dry_run: _DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

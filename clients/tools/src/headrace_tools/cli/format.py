@@ -27,7 +27,10 @@ def format_node(
     log_dirs: Annotated[
         list[str] | None,
         typer.Option(
-            "--log-dirs", "--data", metavar="DIR,...", help="A directory to format; repeatable, or with commas."
+            "--log-dirs",
+            "--data",
+            metavar="DIR,...",
+            help="A directory to format; repeatable, or several directories with commas.",
         ),
     ] = None,
     config: Annotated[
@@ -37,7 +40,7 @@ def format_node(
         str | None, typer.Option("--cluster-id", "-t", help="The cluster's id (default: a new random one, printed).")
     ] = None,
     node_id: Annotated[
-        int, typer.Option(help="With --log-dirs: the node's id; -1: the controller gives a broker its id.")
+        int, typer.Option(help="With --log-dirs: the node's id; -1: the controller chooses the id of the broker.")
     ] = -1,
     standalone: Annotated[
         bool, typer.Option("--standalone", "-s", help="Format the only voter of a new quorum.")
@@ -48,7 +51,7 @@ def format_node(
             "--initial-controllers",
             "-I",
             metavar="ID@HOST:PORT:DIRECTORY_ID,...",
-            help="Format a voter of a new quorum: all its first voters, the same list for each.",
+            help="Format a voter of a new quorum: the list of all first voters, the same list for each voter.",
         ),
     ] = None,
     no_initial_controllers: Annotated[
@@ -62,7 +65,7 @@ def format_node(
         typer.Option(metavar="HOST:PORT", help="With --log-dirs and --standalone: the internal listener's address."),
     ] = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", "-g", help="Skip directories that are formatted.")
+        bool, typer.Option("--ignore-formatted", "-g", help="Skip directories that are already formatted.")
     ] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -84,7 +87,7 @@ def format_node(
     from headrace_core.node.meta_properties import format_directories
 
     if (config is None) == (not log_dirs):
-        raise typer.BadParameter("pass one of --log-dirs DIR,... and --config FILE", param_hint="--log-dirs")
+        raise typer.BadParameter("pass either --log-dirs DIR,... or --config FILE", param_hint="--log-dirs")
     chosen = cluster_id or id_to_text(random_id())
     asked = {"standalone": standalone, "initial": initial_controllers, "none": no_initial_controllers}
     if config is not None:

@@ -58,7 +58,11 @@ def _group() -> None:
 def list_groups(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="STATE,...", help="empty, assigning, reconciling, stable, dead; repeatable."),
+        typer.Option(
+            "--state",
+            metavar="STATE,...",
+            help="Only groups in this state: empty, assigning, reconciling, stable, dead; repeatable.",
+        ),
     ] = None,
     timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -77,7 +81,9 @@ def list_groups(
     states = [part.strip().lower() for given in state or () for part in given.split(",") if part.strip()]
     wrong = [each for each in states if each not in GROUP_STATES]
     if wrong:
-        raise typer.BadParameter(f"{wrong[0]!r}: must be one of {', '.join(GROUP_STATES)}", param_hint="--state")
+        raise typer.BadParameter(
+            f"group state {wrong[0]!r}: must be one of {', '.join(GROUP_STATES)}", param_hint="--state"
+        )
     with admin(bootstrap) as client:
         timeout = coordinator_timeout_s(client, timeout)
         found = client.list_groups(states, timeout=timeout)
@@ -89,7 +95,7 @@ def describe(
     groups: Annotated[
         list[str] | None, typer.Argument(metavar="[GROUP]...", help="Group ids.", autocompletion=complete.groups)
     ] = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")] = False,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Show every group of the cluster.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option("--fail-on", help="Exit with 3 if a group has this status or a worse one.")
     ] = None,
@@ -400,7 +406,7 @@ def delete_offsets(
             "--topic",
             "-t",
             metavar="TOPIC[:0,1]",
-            help="A topic, or partitions of it; repeatable.",
+            help="A topic, or some of its partitions (TOPIC:0,1); repeatable.",
             autocompletion=complete.topics,
         ),
     ],

@@ -79,10 +79,10 @@ def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
             )
         partition = TopicPartition(fields[0], int(fields[1]))
         if partition in found:
-            raise InvalidArgumentError(f"{name}, line {number}: {partition} is there twice")
+            raise InvalidArgumentError(f"{name}, line {number}: {partition} is listed twice")
         found[partition] = int(fields[2])
     if not found:
-        raise InvalidArgumentError(f"{name}: has no offset of group {group!r}")
+        raise InvalidArgumentError(f"{name}: the file has no offset of group {group!r}")
     return found
 
 
@@ -134,7 +134,7 @@ def plan(
     unset = [str(partition) for partition in sorted(logs) if partition not in committed]
     if strategy.shift_by is not None and unset:
         raise InvalidArgumentError(
-            f"--shift-by: {', '.join(unset)} has no committed offset to shift; use another strategy for it"
+            f"--shift-by: {', '.join(unset)} has no committed offset to shift; use another strategy for this partition"
         )
     return [_reset(strategy, partition, committed.get(partition), log) for partition, log in sorted(logs.items())]
 
@@ -180,36 +180,51 @@ def reset_offsets(
             "--topic",
             "-t",
             metavar="TOPIC[:0,1]",
-            help="A topic, or partitions of it; repeatable.",
+            help="A topic, or some of its partitions (TOPIC:0,1); repeatable.",
             autocompletion=complete.topics,
         ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions with a committed offset.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record of the log.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Reset all partitions with a committed offset.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first record of the log.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end of the log.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To the committed offset, or the end without one.")
+        bool, typer.Option("--to-current", help="Keep the committed offset; without one, reset to the end of the log.")
     ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            "--to-datetime", metavar="TIME", help="To the first record at or after -2h, 2026-11-21T08:00:00.000"
+            "--to-datetime",
+            metavar="TIME",
+            help="Reset to the first record at or after this time, such as -2h or 2026-11-21T08:00:00.000",
         ),
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="DURATION", help="To the first record of the last 7d, PT1H30M."),
+        typer.Option(
+            "--by-duration",
+            metavar="DURATION",
+            help="Reset to the first record of this last period, such as 7d or PT1H30M.",
+        ),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By this many offsets; back if negative.")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="Move by this many offsets: forward, or back if negative.")
+    ] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset (--export).")
+        Path | None,
+        typer.Option(
+            "--from-file",
+            metavar="CSV",
+            help="Reset to the offsets in this file of topic,partition,offset lines (see --export).",
+        ),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Set the offsets; without it they are only shown.")
+        bool, typer.Option("--execute", help="Set the offsets; without --execute the command only shows them.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False,
-    export: Annotated[bool, typer.Option("--export", help="Print topic,partition,offset as CSV.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets (default).")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print lines of topic,partition,offset as CSV.")] = False,
     timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,

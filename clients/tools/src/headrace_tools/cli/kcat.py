@@ -216,7 +216,7 @@ def parse_offsets(given: Iterable[str]) -> OffsetRange:
                     f"-o {text}: must be beginning, end, stored, N, -N, -2h, s@TIME, e@TIME or json"
                 ) from None
     if starts > 1:
-        raise InvalidArgumentError("-o: only one start can be given (s@TIME and e@TIME go together)")
+        raise InvalidArgumentError("-o: pass only one start offset; only s@TIME and e@TIME can be combined")
     return OffsetRange(at=at, from_end=from_end, start_ms=start_ms, stop_ms=stop_ms)
 
 

@@ -40,17 +40,19 @@ def up(
         int | None, typer.Option(min=1, help="Number of controllers (default 3); an existing cluster can only grow.")
     ] = None,
     brokers: Annotated[
-        int | None, typer.Option(min=1, help="Number of brokers (default 3); as with controllers.")
+        int | None, typer.Option(min=1, help="Number of brokers (default 3); an existing cluster can only grow.")
     ] = None,
     coordinators: Annotated[
         int | None,
-        typer.Option(min=0, help="Number of group coordinators (default 1; 0: none); as with controllers."),
+        typer.Option(
+            min=0, help="Number of group coordinators (default 1; 0: none); an existing cluster can only grow."
+        ),
     ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Run in the background: return when all nodes serve.")
+        bool, typer.Option("-d", "--detach", help="Run in the background: return when all nodes are ready.")
     ] = False,
     config: Annotated[
         list[str] | None,
@@ -58,10 +60,10 @@ def up(
             "--config",
             "-c",
             metavar="KEY=VALUE",
-            help="A key of every node's configuration; it is kept, KEY= removes it. Repeatable.",
+            help="Set a configuration key of every node; later starts keep the value, KEY= removes it. Repeatable.",
         ),
     ] = None,
-    timeout: Annotated[float, duration("--timeout", help="How long a node may take until it serves.")] = 60.0,
+    timeout: Annotated[float, duration("--timeout", help="How long to wait until a node is ready.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Start a cluster of real processes on this machine, or start an existing cluster again.
@@ -197,7 +199,7 @@ def _pid_or_state(node: Node) -> int | str:
 
 def down(
     data: _Data = DEFAULT_DATA,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the data as well.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Also delete the cluster's data.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Stop a cluster cleanly: brokers first, then controllers. The data are kept, unless --delete is given.
@@ -220,10 +222,10 @@ def down(
 
 
 def restart(
-    role: Annotated[str, typer.Argument(help="controller, broker or coordinator")],
-    node_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, as `headrace ps` shows it.")],
+    role: Annotated[str, typer.Argument(help="The node's role: controller, broker or coordinator.")],
+    node_id: Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `headrace ps` shows it.")],
     data: _Data = DEFAULT_DATA,
-    timeout: Annotated[float, duration("--timeout", help="How long the node may take until it serves.")] = 60.0,
+    timeout: Annotated[float, duration("--timeout", help="How long to wait until the node is ready.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Start a dead node again, with the same directories and ports; the command returns when the node serves. A running
@@ -234,7 +236,7 @@ def restart(
       headrace restart --data ./cluster broker 1
     """
     if role not in ROLES:
-        raise typer.BadParameter(f"{role!r}: must be one of {', '.join(ROLES)}", param_hint="ROLE")
+        raise typer.BadParameter(f"role {role!r}: must be one of {', '.join(ROLES)}", param_hint="ROLE")
     node = ClusterDirectory(data, start_timeout_s=timeout).restart(role, node_id)
     row: dict[str, Any] = {
         "role": node.role,

@@ -40,7 +40,7 @@ def dump(
             metavar="PATH", help="A .log, .index or .timeindex file, a partition's directory, or a log directory."
         ),
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every record too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode and check every record.")] = False,
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:

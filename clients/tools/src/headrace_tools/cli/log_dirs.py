@@ -31,12 +31,17 @@ def describe(
     broker: Annotated[
         list[int] | None,
         typer.Option(
-            "--broker", metavar="ID", help="Default: every live broker; repeatable.", autocompletion=complete.brokers
+            "--broker",
+            metavar="ID",
+            help="Only this broker; repeatable. Default: every live broker.",
+            autocompletion=complete.brokers,
         ),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Default: every topic; repeatable.", autocompletion=complete.topics),
+        typer.Option(
+            "--topic", "-t", help="Only this topic; repeatable. Default: every topic.", autocompletion=complete.topics
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -113,10 +118,13 @@ def move(
             metavar="TOPIC-PARTITION", help="The partition, such as orders-0.", autocompletion=complete.partitions
         ),
     ],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The new directory, one of the broker's log.dirs.")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="DIR", help="The directory to move the replica to: one of the broker's log.dirs."),
+    ],
     broker: Annotated[int, typer.Option("--broker", metavar="ID", help="The broker.", autocompletion=complete.brokers)],
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the replica has moved, with progress on stderr.")
+        bool, typer.Option("--wait", help="Wait until the replica has moved; show progress on stderr.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -164,8 +172,8 @@ def _wait(client: Any, wanted: Any, to: str) -> None:
                     return
                 where = "is in no directory" if now is None else f"is still in {now[0]}"
                 raise ReplicaNotAvailableError(
-                    f"cannot move {wanted.topic}-{wanted.partition} to {to}: it {where} and no longer moves; "
-                    f"the log of broker {wanted.broker_id} says why"
+                    f"cannot move {wanted.topic}-{wanted.partition} to {to}: the replica {where} and the move has "
+                    f"ended; the log file of broker {wanted.broker_id} says why"
                 )
             has, size = future[1].size_bytes, 0 if now is None else now[1].size_bytes
             words = f"{has:,} of {size:,} bytes, {future[1].offset_lag:,} offsets behind"

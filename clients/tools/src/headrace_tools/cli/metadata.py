@@ -26,7 +26,7 @@ _PLACE = "/topics/orders/0, /brokers/1, /configs, /local/quorum ..."
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look into a metadata log's files, without a controller.", no_args_is_help=True)
+    group = typer.Typer(help="Read the files of a metadata log, without a running controller.", no_args_is_help=True)
     group.callback()(_group)
     group.command("dump")(dump)
     group.command("ls")(ls)
@@ -99,7 +99,7 @@ def dump(
 
 def ls(
     path: _Path = None,
-    place: Annotated[str | None, typer.Argument(metavar="[PLACE]", help=f"Where to look: {_PLACE}")] = None,
+    place: Annotated[str | None, typer.Argument(metavar="[PLACE]", help=f"The directory to list: {_PLACE}")] = None,
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -123,7 +123,7 @@ def ls(
 
 def cat(
     path: _Path = None,
-    place: Annotated[str | None, typer.Argument(metavar="PLACE", help=f"What to print: {_PLACE}")] = None,
+    place: Annotated[str | None, typer.Argument(metavar="PLACE", help=f"The file to print: {_PLACE}")] = None,
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:

@@ -27,7 +27,9 @@ class OutputFormat(enum.StrEnum):
 
 
 #: The option ``-o json``, which all commands have in common.
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, or json: one JSON document on stdout.")]
+Output = Annotated[
+    OutputFormat, typer.Option("--output", "-o", help="The output format: text, or json (one JSON document on stdout).")
+]
 
 
 def note(message: str) -> None:
@@ -77,7 +79,7 @@ def _plain(value: object) -> object:
         return value.hex()
     if isinstance(value, tuple | set | frozenset):
         return list(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"cannot write a {type(value).__name__} as JSON")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -35,14 +35,14 @@ _Topics = Annotated[
         "--topic",
         "-t",
         metavar="TOPIC",
-        help="All partitions of a topic; repeatable.",
+        help="Select all partitions of a topic; repeatable.",
         autocompletion=complete.topics,
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Move replicas between brokers, elect leaders.", no_args_is_help=True)
+    group = typer.Typer(help="Move replicas between brokers, and elect leaders.", no_args_is_help=True)
     group.command("reassign")(reassign)
     group.command("list-reassignments")(list_reassignments)
     group.command("elect")(elect)
@@ -55,7 +55,10 @@ def register(app: typer.Typer) -> None:
 def reassign(
     moves: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC-PARTITION=BROKER,...]...", help="The new replicas, preferred leader first."),
+        typer.Argument(
+            metavar="[TOPIC-PARTITION=BROKER,...]...",
+            help="The partition and its new replicas, preferred leader first.",
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A plan in kafka-reassign-partitions' JSON; - for stdin.")
@@ -66,20 +69,26 @@ def reassign(
         typer.Option("--replication-factor", "-r", min=1, help="With --topic: the number of replicas per partition."),
     ] = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel moves that run or wait, of orders-0 or --topic.")
+        bool,
+        typer.Option(
+            "--cancel", help="Cancel the running and queued moves of partitions such as orders-0, or of --topic."
+        ),
     ] = False,
     throttle: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="BYTES/S", help="Limit for copying per broker until all moves are done; 0 removes it."
+            min=0, metavar="BYTES/S", help="Limit the copying per broker until all moves are done; 0 removes the limit."
         ),
     ] = None,
     keep_factor: Annotated[
-        bool, typer.Option("--keep-replication-factor", help="Refuse targets of more or fewer replicas (KIP-860).")
+        bool,
+        typer.Option("--keep-replication-factor", help="Refuse moves that change the number of replicas (KIP-860)."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan for --file, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the plan, in the format of --file; change nothing.")
+    ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until all moves are done, with progress on stderr.")
+        bool, typer.Option("--wait", "-w", help="Wait until all moves are done; show progress on stderr.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -140,9 +149,9 @@ def _check_usage(
     if not (moves or file or topic or throttle is not None):
         raise typer.BadParameter("nothing to do: pass moves such as orders-0=2,3,1, --file, or --topic with -r")
     if bool(moves) + bool(file) + (bool(topic) and not cancel) > 1:
-        raise typer.BadParameter("pass only one of moves, --file and --topic")
+        raise typer.BadParameter("pass either moves, --file or --topic")
     if cancel and (file or replication is not None):
-        raise typer.BadParameter("takes partitions or --topic only", param_hint="--cancel")
+        raise typer.BadParameter("--cancel takes only partitions or --topic", param_hint="--cancel")
     if bool(topic) != (replication is not None) and not cancel:
         raise typer.BadParameter("--topic and --replication-factor must be passed together")
 
@@ -261,7 +270,7 @@ def list_reassignments(
     topic: _Topics = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Repeat every second until none is left; with -o json one document per line."),
+        typer.Option("--watch", help="Repeat every second until no move is left; with -o json one document per line."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -385,7 +394,7 @@ def elect(
         typer.Argument(metavar="[TOPIC-PARTITION]...", help=_PARTITION_HELP, autocompletion=complete.partitions),
     ] = None,
     topic: _Topics = None,
-    every: Annotated[bool, typer.Option("--all", help="All partitions that need it.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
     unclean: Annotated[
         bool,
         typer.Option(
@@ -405,7 +414,7 @@ def elect(
       headrace partitions elect --unclean orders-0
     """
     if bool(partitions or topic) == every:
-        raise typer.BadParameter("pass partitions, --topic or --all; not --all with others")
+        raise typer.BadParameter("pass partitions, --topic or --all; --all cannot be combined with the others")
     with admin(bootstrap) as client:
         wanted = None if every else _named(client, partitions, topic)
         outcome = client.elect_leaders("unclean" if unclean else "preferred", wanted)

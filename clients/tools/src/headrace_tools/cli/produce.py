@@ -37,19 +37,26 @@ def register(app: typer.Typer) -> None:
 def produce(
     topic: Annotated[str, typer.Option("-t", "--topic", help="The topic.", autocompletion=complete.topics)],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Each file is one record; with -l each line is.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...", help="Files to send: each file is one record; with -l each line is one record."
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", help="Default, and -1: the partitioner chooses.")
+        int | None, typer.Option("-p", "--partition", help="The partition; -1 (default): the partitioner chooses.")
     ] = None,
-    key: Annotated[str | None, typer.Option("-k", "--key", help="The same key for every record.")] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="Use this key for every record.")] = None,
     key_delimiter: Annotated[str | None, typer.Option("-K", help="The delimiter between key and value.")] = None,
     delimiter: Annotated[str, typer.Option("-D", help="The delimiter between records on stdin.")] = r"\n",
     headers: Annotated[list[str] | None, typer.Option("-H", metavar="NAME=VALUE", help="A header; repeatable.")] = None,
-    compression: Annotated[str | None, typer.Option("-z", help="Compression: none, gzip, snappy, lz4 or zstd.")] = None,
-    count: Annotated[int | None, typer.Option("-c", min=0, help="End after this many records.")] = None,
+    compression: Annotated[
+        str | None, typer.Option("-z", help="The compression type: none, gzip, snappy, lz4 or zstd.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("-c", min=0, help="Stop after this many records.")] = None,
     null: Annotated[bool, typer.Option("-Z", help="Send an empty value or key as null.")] = False,
-    lines: Annotated[bool, typer.Option("-l", help="Split files by the delimiter, as stdin is.")] = False,
+    lines: Annotated[
+        bool, typer.Option("-l", help="Split each file into records at the delimiter, as with stdin.")
+    ] = False,
     tee: Annotated[bool, typer.Option("-T", help="Copy the records to stdout.")] = False,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -68,11 +75,13 @@ def produce(
     if tee and output is OutputFormat.JSON:
         raise typer.BadParameter("-T and -o json both write to stdout; pass only one")
     if partition is not None and partition < -1:
-        raise typer.BadParameter(f"{partition}: must be a partition, or -1 for the partitioner", param_hint="-p")
+        raise typer.BadParameter(
+            f"{partition}: must be a partition number, or -1 to let the partitioner choose", param_hint="-p"
+        )
     with usage_of("-D, -K"):
         ends_with, splits_at = unescape(delimiter), unescape(key_delimiter) if key_delimiter else None
     if not ends_with:
-        raise typer.BadParameter("must not be empty", param_hint="-D")
+        raise typer.BadParameter("the delimiter must not be empty", param_hint="-D")
     sender = _Sender(
         topic,
         partition=None if partition == -1 else partition,

@@ -52,7 +52,9 @@ class Profile:
             knowing = [where for where, each in definitions.items() if _knows(each, key)]
             if not knowing:
                 known = sorted({name for each in definitions.values() for name in each.keys})
-                raise InvalidConfigError(f"{self.values.set_in[key]}: no client has a key {key!r}{_meant(key, known)}")
+                raise InvalidConfigError(
+                    f"{self.values.set_in[key]}: no client has a configuration key {key!r}{_meant(key, known)}"
+                )
             if kind in knowing and key not in _NEVER:
                 found[key] = value
         return found
@@ -84,7 +86,8 @@ class ProfileFiles:
         """The path of a profile's file, whether it exists or not. Raises InvalidArgumentError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise InvalidArgumentError(
-                f"invalid profile name {name!r}: use letters, digits, dots, dashes and underscores, no dot first"
+                f"invalid profile name {name!r}: use letters, digits, dots, dashes and underscores; the name must "
+                "not begin with a dot"
             )
         return self.directory / (name + _SUFFIX)
 

@@ -15,7 +15,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Named connections: --profile NAME.", no_args_is_help=True)
+    group = typer.Typer(help="Manage profiles: named sets of client settings for --profile NAME.", no_args_is_help=True)
     group.command("list")(list_profiles)
     group.command("show")(show_keys)
     group.command("set")(set_keys)
@@ -58,7 +58,9 @@ def _row(files: ProfileFiles, name: str, current: str | None) -> dict[str, Any]:
 
 
 def show_keys(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the current one.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The profile's name; default: the current profile.")
+    ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the keys of a profile.
@@ -85,7 +87,7 @@ def set_keys(
     delete_keys: Annotated[
         list[str] | None, typer.Option("--delete", metavar="KEY", help="Remove this key; repeatable.")
     ] = None,
-    and_use: Annotated[bool, typer.Option("--use", help="Also make it the current profile.")] = False,
+    and_use: Annotated[bool, typer.Option("--use", help="Also make this the current profile.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Create a profile, or change some of its keys. All keys are checked before the file is written.

@@ -34,7 +34,7 @@ _STATUS_S = 5.0
 _NO_LEADER = "no controller leads: a majority of the voters must run and reach each other"
 _VOTER = re.compile(r"(?P<id>\d{1,10})(?:@(?P<directory>[A-Za-z0-9_-]{22}))?\Z")
 
-_Timeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for the change.")]
+_Timeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for the change of the quorum.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -86,14 +86,21 @@ def status(
 def add(
     node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="The controller's node.id.")] = None,
     directory_id: Annotated[
-        str | None, typer.Option(help="Its directory.id (meta.properties); default: that of the observer.")
+        str | None,
+        typer.Option(
+            help="The controller's directory.id (meta.properties); default: the directory.id that the observer reports."
+        ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Its internal listener; default: the address it reports.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The controller's internal listener; default: the address that the controller reports.",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Its properties file, in place of the three options above."),
+        typer.Option("--config", "-c", help="The controller's properties file, in place of the three options above."),
     ] = None,
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -107,7 +114,7 @@ def add(
       headrace quorum add --node-id 4 --directory-id JEXY6aqzQY-32P5TStzaFg --address c4:19093
     """
     if (config is None) == (node_id is None):
-        raise typer.BadParameter("pass one of --config FILE and --node-id ID", param_hint="--node-id")
+        raise typer.BadParameter("pass either --config FILE or --node-id ID", param_hint="--node-id")
     if config is not None:
         if directory_id is not None or address is not None:
             raise typer.BadParameter("cannot be combined with --config", param_hint="--directory-id, --address")
@@ -125,7 +132,10 @@ def add(
 
 def remove(
     voter: Annotated[
-        str, typer.Argument(metavar="ID@DIRECTORY_ID", help="The voter, as `quorum status` shows it; or its ID.")
+        str,
+        typer.Argument(
+            metavar="ID@DIRECTORY_ID", help="The voter to remove, as `quorum status` shows it, or only its ID."
+        ),
     ],
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -155,7 +165,10 @@ def remove(
 
 def transfer(
     node_id: Annotated[
-        int | None, typer.Argument(metavar="ID", min=0, help="The new leader; default: the voter with the longest log.")
+        int | None,
+        typer.Argument(
+            metavar="ID", min=0, help="The voter that becomes leader; default: the voter with the longest log."
+        ),
     ] = None,
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -40,10 +40,16 @@ def roll(
     data: Annotated[
         Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The cluster's directory, as with `headrace up`.")
     ] = Path("headrace-data"),
-    role: Annotated[list[Role] | None, typer.Option("--role", help="Restart only these roles; repeatable.")] = None,
+    role: Annotated[
+        list[Role] | None, typer.Option("--role", help="Restart only nodes of this role; repeatable.")
+    ] = None,
     timeout: Annotated[
         float,
-        duration("--timeout", least_s=1.0, help="How long a node may take to serve, and then all replicas to sync."),
+        duration(
+            "--timeout",
+            least_s=1.0,
+            help="How long to wait until a restarted node is ready, and then until all replicas are in sync.",
+        ),
     ] = 300.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:

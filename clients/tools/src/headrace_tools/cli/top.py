@@ -31,10 +31,14 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    interval: Annotated[float, duration("--interval", "-i", least_s=0.2, help="Time between two pictures.")] = 2.0,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many pictures.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture, after one interval: --count 1.")] = False,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of topics and groups to show; JSON has all.")] = 15,
+    interval: Annotated[float, duration("--interval", "-i", least_s=0.2, help="Time between two updates.")] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many updates.")] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once, after one interval, and stop (the same as --count 1).")
+    ] = False,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, help="Number of topics and groups to show; -o json shows all.")
+    ] = 15,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,

@@ -16,12 +16,19 @@ from .output import Output, OutputFormat, key_values, note, print_json, print_ta
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=complete.topics)]
 _Config = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A key, such as retention.ms=7d; repeatable."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A configuration key of the topic, such as retention.ms=7d; repeatable.",
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Create, list, describe, alter and delete topics; their offsets.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Create, list, describe, alter and delete topics; show their offsets.", no_args_is_help=True
+    )
     group.command("create")(create)
     group.command("list")(list_topics)
     group.command("describe")(describe)
@@ -34,14 +41,21 @@ def register(app: typer.Typer) -> None:
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The topic.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="Default: the cluster's num.partitions.")
+        int | None,
+        typer.Option("--partitions", "-p", help="Number of partitions; default: the cluster's num.partitions."),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", help="Default: the cluster's default.replication.factor."),
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            help="Replicas per partition; default: the cluster's default.replication.factor.",
+        ),
     ] = None,
     config: _Config = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed also if the topic already exists.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -101,7 +115,9 @@ def list_topics(
 def describe(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="The topic; optional with a flag below.", autocompletion=complete.topics),
+        typer.Argument(
+            metavar="[NAME]", help="The topic; optional with one of the flags below.", autocompletion=complete.topics
+        ),
     ] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Only partitions with a replica that is not in sync.")
@@ -109,7 +125,8 @@ def describe(
     under_min_isr: Annotated[
         bool,
         typer.Option(
-            "--under-min-isr-partitions", help="Only partitions that refuse acks=all: fewer than min.insync.replicas."
+            "--under-min-isr-partitions",
+            help="Only partitions with fewer in-sync replicas than min.insync.replicas, which refuse acks=all.",
         ),
     ] = False,
     unavailable: Annotated[
@@ -228,11 +245,12 @@ def _state(row: dict[str, Any]) -> str:
 def alter(
     name: _Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="The new count; it can only grow.")
+        int | None, typer.Option("--partitions", "-p", help="The new number of partitions; it can only grow.")
     ] = None,
     config: _Config = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Reset this key; repeatable.")
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Reset this configuration key to its default; repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -292,7 +310,7 @@ def delete(
 def offsets(
     name: _Name,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable. Default: all.")
+        list[int] | None, typer.Option("--partition", "-p", help="Show only this partition; repeatable. Default: all.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,

@@ -22,7 +22,7 @@ Watch = Annotated[
     bool,
     typer.Option("--watch", "-w", help="Repeat every --interval until Ctrl-C; with -o json one document per line."),
 ]
-Interval = Annotated[float, duration("--interval", least_s=0.1, help="Time between two looks of --watch.")]
+Interval = Annotated[float, duration("--interval", least_s=0.1, help="Time between two updates of --watch.")]
 
 #: Terminal codes that move the cursor to the top left and clear the screen.
 _CLEAR = "\x1b[H\x1b[2J"

@@ -55,7 +55,7 @@ class Topology:
         """Raise InvalidArgumentError for an impossible value."""
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
-                raise InvalidArgumentError(f"{name}={count}: a cluster has at least 1")
+                raise InvalidArgumentError(f"{name}={count}: must be at least 1")
         if self.coordinators is not None and self.coordinators < 0:
             raise InvalidArgumentError(f"coordinators={self.coordinators}: must not be negative")
         overrides.refuse_ours(self.config or {})
@@ -212,7 +212,8 @@ class ClusterDirectory:
         if wanted.port:
             if not ports.is_free(wanted.port):
                 raise ClusterStartError(
-                    f"port {wanted.port} on {HOST} is taken; stop what listens there, or choose another port (0: any)"
+                    f"port {wanted.port} on {HOST} is taken; stop the program that uses the port, or choose another "
+                    "port (0: any)"
                 )
             client_ports = [wanted.port, *_near(wanted.port + 1, brokers - 1)]
         else:
@@ -238,8 +239,8 @@ class ClusterDirectory:
             there = len(state.of_role(role))
             if count is not None and count < there:
                 raise InvalidArgumentError(
-                    f"--{role}s {count}: the cluster in {self.directory} has {there}, and keeps its topology, you "
-                    "can only add nodes; leave the flag out, or choose another --data directory"
+                    f"--{role}s {count}: the cluster in {self.directory} has {there}, and nodes can only be added; "
+                    "leave the flag out, or choose another --data directory"
                 )
         first = state.of_role("broker")[0].port
         if wanted.port and wanted.port != first:
@@ -321,7 +322,8 @@ class ClusterDirectory:
         for port in (node.port, node.internal_port):
             if not ports.is_free(port, node.host):
                 raise _PortStolenError(
-                    f"{node.role} {node.id} needs {node.host}:{port}, but something else listens there; stop it first"
+                    f"{node.role} {node.id} needs {node.host}:{port}, but another program uses this port; stop that "
+                    "program first"
                 )
 
     def _wait_serving(self, state: ClusterState, begun: Sequence[Node]) -> None:
@@ -336,7 +338,7 @@ class ClusterDirectory:
                 elif not node.alive():
                     raise self._start_failure(node, "ended before it served")
                 elif time.monotonic() > deadline:
-                    raise self._start_failure(node, f"did not serve within {self.start_timeout_s:g} s")
+                    raise self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
             if waiting:
                 time.sleep(0.01)
         for node in begun:  # another process may answer on a stolen port

@@ -82,7 +82,7 @@ def _answer(connection: socket.socket, deadline: float) -> bytes | None:
         length = int.from_bytes(head[:3], "big")
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         if length > _FRAME_BYTES_MAX:
-            raise ValueError(f"a frame of {length} bytes: not a gRPC server")
+            raise ValueError(f"the server sent a frame of {length} bytes, so it is not a gRPC server")
         payload = _read(connection, length, deadline)
         if kind == _SETTINGS and not flags & _ACK:
             connection.sendall(_frame(_SETTINGS, _ACK, 0))

@@ -88,7 +88,7 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
         if not concerned or "removes it" in error.message:
             raise
         removal = " ".join(f"-c {key}=" for key in concerned)
-        raise type(error)(f"{error.message}; `{cure} {removal}` removes what is stored") from None
+        raise type(error)(f"{error.message}; `{cure} {removal}` removes the stored value") from None
 
 
 #: An example node of each role: the other differences between nodes cannot be overridden.

@@ -165,7 +165,7 @@ cdef class OffsetMap:
     def __cinit__(self, Py_ssize_t memory_bytes, bytes secret, double load_factor=0.9):
         cdef bytes_t key = secret
         if len(secret) != 16:
-            raise ValueError("the secret has 16 bytes")
+            raise ValueError("the hash secret must have 16 bytes")
         self._slot_count = max(memory_bytes // SLOT_BYTES, 2)
         # One slot always stays free, because a free slot ends the search for a missing key.
         self.capacity = max(min(<Py_ssize_t>(self._slot_count * load_factor), <Py_ssize_t>self._slot_count - 1), 1)
@@ -173,7 +173,7 @@ cdef class OffsetMap:
         self._k1 = le64(key + 8)
         self._slots = <Slot*>new_table(self._slot_count * sizeof(Slot))
         if self._slots is NULL:
-            raise MemoryError(f"no {memory_bytes} bytes for the cleaner's map (log.cleaner.dedupe.buffer.size)")
+            raise MemoryError(f"cannot allocate {memory_bytes} bytes for the offset map of compaction (log.cleaner.dedupe.buffer.size)")
 
     def __dealloc__(self):
         free_table(self._slots, self._slot_count * sizeof(Slot))

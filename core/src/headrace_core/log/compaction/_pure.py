@@ -40,7 +40,7 @@ class OffsetMap:
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
-            raise ValueError("the secret has 16 bytes")
+            raise ValueError("the hash secret must have 16 bytes")
         slots = max(memory_bytes // SLOT_BYTES, 2)
         self.capacity = max(min(int(slots * load_factor), slots - 1), 1)
         self._offsets: dict[bytes, int] = {}
@@ -262,7 +262,7 @@ class BatchFilter:
         ]
         base_ms = self._horizon_ms if sets_horizon else header.base_timestamp_ms
         if sets_horizon and not all(INT64_MIN <= time_ms - base_ms <= INT64_MAX for time_ms in times):
-            raise bad_record(header, None, "a timestamp delta overflows")
+            raise bad_record(header, None, "a record's timestamp delta overflows 64 bits")
         body = b"".join(
             encode_record(
                 time_ms - base_ms if sets_horizon else record.timestamp_delta,

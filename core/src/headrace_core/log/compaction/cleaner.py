@@ -148,7 +148,9 @@ class _Round:
             # The log's owner removed or cut segments during the read, so the error does not show damage.
             if not self._is_overtaken():
                 raise
-            logger.info("%s changed while it was compacted (%s): left for the next time", self._log.directory, error)
+            logger.info(
+                "log %s changed while it was compacted (%s); compaction retries later", self._log.directory, error
+            )
             return self._report(self._target.first_dirty_offset, is_interrupted=True)
 
     def _is_overtaken(self) -> bool:
@@ -221,7 +223,8 @@ class _Round:
         if first_open is None or first_open >= end:
             return end
         logger.warning(
-            "%s: a transaction that began at offset %d is still open, below the stable offset; compaction stops there",
+            "%s: a transaction that began at offset %d is still open, below the stable offset; compaction stops at "
+            "this offset",
             self._log.topic_partition,
             first_open,
         )
@@ -252,8 +255,9 @@ class _Round:
                 if indexer.latest < dirty:
                     raise InvalidConfigError(
                         f"{segment.path}: the batch after offset {indexer.latest} has more records than the "
-                        f"{self._map.capacity} keys that log.cleaner.dedupe.buffer.size="
-                        f"{self._settings.dedupe_buffer_bytes} has room for; raise it"
+                        f"{self._map.capacity} keys that "
+                        f"log.cleaner.dedupe.buffer.size={self._settings.dedupe_buffer_bytes} has room for; raise "
+                        "log.cleaner.dedupe.buffer.size"
                     )
                 return indexer.latest + 1, True
             indexer.latest = max(indexer.latest, following.base_offset - 1)
@@ -323,8 +327,8 @@ class _Round:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFullError(
-                    f"{self._log.directory}: no space left for a compacted segment ({error.strerror}); it needs up to "
-                    f"{sum(segment.size for segment in group)} bytes until the old ones go"
+                    f"{self._log.directory}: no space left for a compacted segment ({error.strerror}); it needs up "
+                    f"to {sum(segment.size for segment in group)} bytes until the old segments are deleted"
                 ) from error
             raise
         if not self._execute(lambda: swap_segments(self._fs, self._log, group, cleaned, cuts=self._cuts)):

@@ -125,7 +125,7 @@ class CleanerManager:
                 self._changed.discard(partition)
 
     def _leave_alone(self, partition: TopicPartition, error: Exception) -> None:
-        logger.error("%s cannot be compacted and is skipped from now on: %s", partition, error)
+        logger.error("log %s cannot be compacted, and compaction skips it from now on: %s", partition, error)
         with self._lock:
             self._uncleanable[partition] = str(error)
 

@@ -61,9 +61,9 @@ class CleanedSegment:
         for _, base_offset, last_offset, _ in batches:
             if not self._next_offset <= base_offset <= last_offset < self._end_offset:
                 raise CorruptLogError(
-                    f"{self._directory}: the batch with offsets {base_offset} to {last_offset} stands where offsets "
-                    f"from {self._next_offset} to {self._end_offset - 1} belong. The log is left as it is; headrace "
-                    "log dump --deep names the batch"
+                    f"{self._directory}: found a batch with offsets {base_offset} to {last_offset}, expected "
+                    f"offsets from {self._next_offset} to {self._end_offset - 1}. The log is unchanged; `headrace "
+                    "log dump --deep` shows the batch"
                 )
             self._next_offset = last_offset + 1
         segment = self._segment

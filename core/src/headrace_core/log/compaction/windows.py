@@ -64,13 +64,15 @@ def feed_segment(
                 if header.size <= len(window):
                     return position  # refused
                 if header.size > size - position:
-                    raise CorruptMessageError(f"its batch has {header.size} bytes, {size - position} are there")
+                    raise CorruptMessageError(
+                        f"the batch has {header.size} bytes by its header, only {size - position} are in the file"
+                    )
                 wanted = header.size
                 continue
         except (CorruptMessageError, InvalidRecordError) as error:
             raise CorruptLogError(
                 f"{segment.path}, in the {len(window)} bytes from position {position}: {error.message}. The log is "
-                "left as it is; headrace log dump --deep names the batch"
+                "unchanged; `headrace log dump --deep` shows the batch"
             ) from error
         position += done
         wanted = max(window_bytes, HEADER_BYTES)

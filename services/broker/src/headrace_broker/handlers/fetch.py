@@ -140,8 +140,8 @@ class FetchStream(StreamHandler[Any]):
     def on_request(self, request: Any) -> None:
         if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 0:
             raise InvalidRequestError(
-                f"fetch request {request.correlation_id}: max_wait_ms={request.max_wait_ms}, min_bytes="
-                f"{request.min_bytes}, max_bytes={request.max_bytes}: none may be negative"
+                f"fetch request {request.correlation_id}: max_wait_ms={request.max_wait_ms}, "
+                f"min_bytes={request.min_bytes}, max_bytes={request.max_bytes}: must not be negative"
             )
         size = self._stream.request_bytes
         self._requests.append((request, size))

@@ -188,7 +188,7 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
         behind = leader.yet_to_delete(offset)
         raise RequestTimedOutError(
             f"{leader.partition}: the leader deleted the records before {offset}, but the replicas {behind} did not "
-            "before the request's timeout; they delete them when they catch up: retry"
+            "within the request's timeout; these replicas delete the records when they catch up: retry"
         ) from None
     finally:
         leader.forget_deletion(done)

@@ -295,7 +295,7 @@ class LeaderLane:
         if before is not None and before.lane.broker_epoch > self.broker_epoch:
             raise StaleBrokerEpochError(
                 f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but has "
-                f"joined with the newer epoch {before.lane.broker_epoch}: it restarted since"
+                f"joined with the newer epoch {before.lane.broker_epoch}: the broker has restarted since"
             )
         found = match(
             log_start=source.log_start,

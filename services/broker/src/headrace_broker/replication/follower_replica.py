@@ -196,7 +196,8 @@ class FollowerReplica:
         this partition again, after increasing pauses. The other partitions on the stream are not affected."""
         if self._reason is None:
             wrapped = UnknownServerError(
-                f"{self.partition}: cannot apply what leader {self.leader_id} sent: {type(error).__name__}: {error}"
+                f"{self.partition}: cannot apply the message of leader {self.leader_id}: {type(error).__name__}: "
+                f"{error}"
             )
             self._stumble = wrapped
             self._refuse(wrapped)
@@ -509,7 +510,7 @@ class FollowerReplica:
         high watermark, and StorageError."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
-                f"{self.partition}: offset {offset} is not known to be committed, offsets below "
+                f"{self.partition}: offset {offset} is not known to be committed, only offsets below "
                 f"{self.high_watermark} are; retry"
             )
         try:

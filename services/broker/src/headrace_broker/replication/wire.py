@@ -61,7 +61,7 @@ def hello_of(request: Any) -> Hello:
     if lane is None:
         raise InvalidRequestError(f"the hello of broker {hello.broker_id} names no lane ({hello.lane})")
     if request.joins or request.leaves or request.acks:
-        raise InvalidRequestError(f"the hello of broker {hello.broker_id} has more fields than a hello")
+        raise InvalidRequestError(f"the hello of broker {hello.broker_id} has fields that a hello must not have")
     return Hello(
         hello.cluster_id,
         hello.broker_id,
@@ -102,7 +102,9 @@ def request_of(message: Any) -> Request:
         raise InvalidRequestError("a Follow stream has a second hello")
     count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)
     if count > ITEMS_MAX:
-        raise InvalidRequestError(f"{count} joins, leaves and acknowledgements in one request, at most {ITEMS_MAX}")
+        raise InvalidRequestError(
+            f"{count} joins, leaves and acknowledgements in one request, at most {ITEMS_MAX} are allowed"
+        )
     joins = tuple(
         Join(
             handle=join.handle,

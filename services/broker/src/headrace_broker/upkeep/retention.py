@@ -154,7 +154,7 @@ class Retention:
                     self._log_starts_moved(done)
                     changed += len(done)
             except HeadraceError as error:  # the directory has failed, or is being closed
-                logger.warning("%s: retention stopped before the end: %s", directory.root, error)
+                logger.warning("%s: retention could not finish in this log directory: %s", directory.root, error)
                 break
         return changed
 

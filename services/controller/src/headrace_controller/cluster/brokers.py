@@ -189,8 +189,8 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         or len(request.default_log_flush) > NAME_MAX
     ):
         raise InvalidRequestError(
-            f"{len(directories)} directories (at most {DIRECTORIES_MAX}), {len(request.endpoints)} endpoints (at "
-            f"most {ENDPOINTS_MAX}), or a name of more than {NAME_MAX} characters"
+            f"{len(directories)} directories (at most {DIRECTORIES_MAX} are allowed), {len(request.endpoints)} "
+            f"endpoints (at most {ENDPOINTS_MAX}), or a name of more than {NAME_MAX} characters"
         )
     for endpoint in request.endpoints:
         if (

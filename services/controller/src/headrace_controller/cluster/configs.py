@@ -145,13 +145,13 @@ def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) ->
         )
     if key.name == "min.insync.replicas" and resource[0] is ConfigResourceType.BROKER and resource[1]:
         raise InvalidConfigError(
-            "min.insync.replicas is the same on all brokers, or an eligible leader could lack records (KIP-966); "
-            "set it for all brokers, or for a topic"
+            "min.insync.replicas must be the same on all brokers, because otherwise an eligible leader could lack "
+            "records (KIP-966); set the key for all brokers, or for a topic"
         )
     if key.scope is Scope.PER_BROKER and resource == (ConfigResourceType.BROKER, ""):
         raise InvalidConfigError(f"{key.name} can be set for one broker, not for all; name the broker")
     if op.kind in (OpKind.APPEND, OpKind.SUBTRACT) and key.kind is not Kind.LIST:
-        raise InvalidConfigError(f"{key.name} is not a list: set or delete it, APPEND and SUBTRACT are for lists")
+        raise InvalidConfigError(f"{key.name} is not a list, and APPEND and SUBTRACT need a list: use SET or DELETE")
     return key
 
 

@@ -37,7 +37,7 @@ def assign(view: View, request: AssignDirectories) -> Decision:
     if len(request.placements) > view.settings.metadata_max_records_per_request:
         raise PolicyViolationError(
             f"the request assigns {len(request.placements)} replicas, more than "
-            f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split it"
+            f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split the request"
         )
     reported: dict[tuple[bytes, int], bytes] = {}
     electorate = elections.Electorate(image, view.settings, view.hindered)

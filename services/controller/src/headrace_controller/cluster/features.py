@@ -138,7 +138,7 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
     for invalid features."""
     said = tuple(features)
     if len(said) > FEATURES_MAX or len({each.name for each in said}) != len(said):
-        raise InvalidRequestError(f"{who}: {len(said)} features; too many, or one is named twice")
+        raise InvalidRequestError(f"{who}: {len(said)} features; these are too many, or a feature is named twice")
     found = range_of(said)
     if not found.min_level <= image.metadata_version <= found.max_level:
         raise UnsupportedVersionError(
@@ -174,8 +174,8 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
         if level_needed(record) > max(level, METADATA_VERSION_MIN):
             return Decision(
                 failure=UnsupportedVersionError(
-                    f"{type(record).__name__} needs {METADATA_VERSION_FEATURE} {level_needed(record)}, and the cluster "
-                    f"is at {level}: once all its nodes run this version, raise it (`headrace features "
+                    f"{type(record).__name__} needs {METADATA_VERSION_FEATURE} {level_needed(record)}, and the "
+                    f"cluster is at {level}: once all nodes run this version, raise the level (`headrace features "
                     "upgrade`, UpdateFeatures)"
                 )
             )

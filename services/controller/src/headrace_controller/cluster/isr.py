@@ -120,8 +120,9 @@ class Altering:
     def check_future(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
         if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
             raise NotControllerError(
-                f"{where}: the request has epochs {item.leader_epoch}, {item.partition_epoch}, newer than "
-                f"{partition.leader_epoch}, {partition.partition_epoch} here: another controller is leader"
+                f"{where}: the request's leader epoch {item.leader_epoch} and partition epoch "
+                f"{item.partition_epoch} are newer than this controller's, {partition.leader_epoch} and "
+                f"{partition.partition_epoch}: another controller is the leader"
             )
 
     def check_leader_epoch(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
@@ -150,7 +151,8 @@ class Altering:
     ) -> None:
         if len(set(members)) != len(members) or not set(members).issubset(partition.replicas):
             raise InvalidRequestError(
-                f"{where}: {list(members)} are not distinct replicas of {list(partition.replicas)}"
+                f"{where}: the in-sync set {list(members)} must name distinct brokers of the replicas "
+                f"{list(partition.replicas)}"
             )
         if self.leader not in members:
             raise InvalidRequestError(f"{where}: the leader is not in its own in-sync set {list(members)}")

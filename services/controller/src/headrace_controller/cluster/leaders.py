@@ -39,7 +39,7 @@ def elect(view: View, request: ElectLeaders) -> Decision:
             seen.add((name, number))
             if len(records) >= view.settings.metadata_max_records_per_request:
                 raise OperationNotAttemptedError(
-                    f"{len(records)} leaders were elected, the most in one request; send the rest again"
+                    f"{len(records)} leaders were elected, the limit of one request; send the other partitions again"
                 )
             records.append(_elected(electorate, request.type, name, number))
         except HeadraceError as error:
@@ -142,7 +142,7 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
     record = partition_change(electorate, topic, number, how=Election.UNCLEAN)
     if record is None:
         raise EligibleLeadersNotAvailableError(
-            f"{name}-{number}: none of its replicas is alive; start a broker that has one"
+            f"{name}-{number}: none of its replicas is alive; start a broker that has a replica"
         )
     return record
 

@@ -44,7 +44,7 @@ Hindered = Mapping[int, tuple[CannotLead, ...]]
 def check(reported: tuple[CannotLead, ...]) -> None:
     """Raise InvalidRequestError for an invalid report, because the controller keeps reports in memory."""
     if len(reported) > _ITEMS_MAX:
-        raise InvalidRequestError(f"cannot_lead: {len(reported)} entries, at most {_ITEMS_MAX}")
+        raise InvalidRequestError(f"cannot_lead has {len(reported)} entries, at most {_ITEMS_MAX} are allowed")
     for each in reported:
         if len(each.directory) not in (0, _ID_BYTES) or len(each.reason) > _REASON_MAX:
             raise InvalidRequestError(

@@ -250,8 +250,8 @@ def _check_registration(image: MetadataImage, request: RegisterCoordinator) -> N
         raise InvalidRequestError("incarnation_id must have 16 bytes, and the id must not be negative")
     if not 0 < len(request.endpoints) <= ENDPOINTS_MAX or len(request.rack or "") > NAME_MAX:
         raise InvalidRequestError(
-            f"{len(request.endpoints)} endpoints (must be 1 to {ENDPOINTS_MAX}), or a rack of more than {NAME_MAX} "
-            "characters"
+            f"{len(request.endpoints)} endpoints (1 to {ENDPOINTS_MAX} are allowed), or a rack of more than "
+            f"{NAME_MAX} characters"
         )
     for endpoint in request.endpoints:
         if (

@@ -166,8 +166,8 @@ def _extend_one(
         raise InvalidPartitionsError(f"topic {topic.name} already has {counted(now, 'partition')}")
     if more.total < now:
         raise InvalidPartitionsError(
-            f"topic {topic.name} has {counted(now, 'partition')}, {more.total} are fewer; "
-            "partitions can only be added: create another topic instead"
+            f"topic {topic.name} has {counted(now, 'partition')}, more than the requested {more.total}; partitions "
+            "can only be added: create another topic instead"
         )
     added = more.total - now
     _check_room(range(added), room)
@@ -247,7 +247,8 @@ def _check_assignments(
             )
         if not any(brokers[replica].active for replica in replicas):
             raise InvalidReplicaAssignmentError(
-                f"partition {number}: none of brokers {_listed(replicas)} is alive; start one, or name others"
+                f"partition {number}: none of brokers {_listed(replicas)} is alive; start one of these brokers, or "
+                "name other brokers"
             )
     _check_factor(view, factor or 1)
     return [tuple(assignments[number]) for number in wanted]
@@ -268,7 +269,7 @@ def _room(view: View, records: Sequence[MetadataRecord]) -> int:
 def _check_room(records: Sequence[object], room: int) -> None:
     if len(records) > room:
         raise PolicyViolationError(
-            f"the request needs {len(records)} metadata records, {max(room, 0)} are left of "
+            f"the request needs {len(records)} metadata records, but only {max(room, 0)} are left of "
             "metadata.max.records.per.request; split it into several requests"
         )
 

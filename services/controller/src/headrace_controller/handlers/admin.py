@@ -244,10 +244,12 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         return admin_pb2.UnregisterBrokerResponse(metadata_offset=answer.metadata_offset)
 
     async def DescribeLogDirs(self, request: admin_pb2.DescribeLogDirsRequest, context: Any) -> Any:
-        raise UnsupportedVersionError("controllers do not know log directories: ask the broker itself")
+        raise UnsupportedVersionError("controllers have no log directories: send the request to the broker")
 
     async def AlterReplicaLogDirs(self, request: admin_pb2.AlterReplicaLogDirsRequest, context: Any) -> Any:
-        raise UnsupportedVersionError("the broker that has a replica moves it between directories: ask that broker")
+        raise UnsupportedVersionError(
+            "controllers cannot move replicas between directories: send the request to the broker that has the replica"
+        )
 
     def _described(
         self, resource: admin_pb2.ConfigResource, *, include_synonyms: bool
@@ -350,7 +352,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         if len(found) > 1:
             named = ", ".join(key.directory_id.hex() for key in found)
             raise InvalidRequestError(
-                f"controller {node_id} follows with several directories ({named}): pass the id of one"
+                f"controller {node_id} follows with several directories ({named}): pass the id of one directory"
             )
         return found[0]
 
@@ -437,11 +439,11 @@ def _election(request: admin_pb2.ElectLeadersRequest) -> ElectLeaders:
         raise InvalidRequestError(f"unknown election type {request.election_type}") from None
     if request.all_partitions:
         if request.partitions:
-            raise InvalidRequestError("pass either partitions or all of them, not both")
+            raise InvalidRequestError("the request names partitions and also asks for all; pass only one of the two")
         return ElectLeaders(kind)
     partitions = tuple((each.topic, number) for each in request.partitions for number in each.partitions)
     if not partitions:
-        raise InvalidRequestError("the request names no partition; name one or more, or pass all of them")
+        raise InvalidRequestError("the request names no partition; name at least one, or ask for all partitions")
     return ElectLeaders(kind, partitions)
 
 

@@ -67,14 +67,16 @@ def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, ter
     must have an entry of that term."""
     match = -1 if progress is None else progress.match
     if end - match > lag_max or match <= term_start:
-        raise ReplicaNotCaughtUpError(f"{key} has the log up to {max(match, 0)} of {end}; retry when it has caught up")
+        raise ReplicaNotCaughtUpError(
+            f"controller {key} has the log up to {max(match, 0)} of {end}; retry when this controller has caught up"
+        )
 
 
 def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
     """Raise VoterNotFoundError for an unknown voter, and InvalidRequestError for the last voter."""
     check_voter(voters, key)
     if len(voters) == 1:
-        raise InvalidRequestError(f"{key} is the only voter and cannot be removed; add another one first")
+        raise InvalidRequestError(f"controller {key} is the only voter and cannot be removed; add another voter first")
 
 
 def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:

@@ -221,7 +221,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         if peer.key not in self._voters:
             self._peers.pop(peer.key, None)
             self._said.pop(peer.key, None)
-        logger.info("controller %s is not connected any more", peer.key)
+        logger.info("controller %s is no longer connected", peer.key)
         self._peer_lost(peer.key)
         self._forget(peer.key)
 

@@ -246,7 +246,7 @@ def _read_append_request(term: int, item: raft_pb2.RaftAppendRequest) -> AppendR
 def _read_entry(item: raft_pb2.RaftEntry) -> Entry:
     kind = _KIND_OF.get(item.kind)
     if kind is None:
-        raise InvalidRequestError(f"an entry of the unknown kind {item.kind}")
+        raise InvalidRequestError(f"a Raft message has an entry of unknown kind {item.kind}")
     _check(item.term > 0 and item.base_offset >= 0 and item.count > 0, "an entry without a term, offset or records")
     _check(kind is EntryKind.VOTERS or not item.voters, f"an entry of kind {kind.value} with voters")
     data: bytes = item.data
@@ -266,7 +266,9 @@ def _checked_control(entry: Entry, header: BatchHeader) -> Entry:
     try:
         found = decode_entry(header, entry.data)
     except (CorruptLogError, CorruptMessageError) as error:
-        raise InvalidRequestError(f"an entry of kind {entry.kind.value}, a control record: {error.message}") from None
+        raise InvalidRequestError(
+            f"a Raft message has a damaged entry of kind {entry.kind.value}: {error.message}"
+        ) from None
     _check(
         found.kind is entry.kind and found.voters == entry.voters,
         f"an entry of kind {entry.kind.value} with voters {entry.voters}, whose batch is of kind {found.kind.value} "

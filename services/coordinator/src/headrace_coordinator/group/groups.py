@@ -202,8 +202,9 @@ class Groups:
             holder = group.members[holder_id]
             if not (holder.current.is_away or holder.session.is_lost(turn.owned_ms)):
                 raise UnreleasedInstanceIdError(
-                    f"group {group.group_id!r}: instance id {instance_id!r} is in use by member {holder_id!r}, which "
-                    "has not left; if its process is gone, retry: the id is free when its connection or session ends"
+                    f"group {group.group_id!r}: instance id {instance_id!r} is in use by member {holder_id!r}, "
+                    "which has not left; if the process of that member has ended, retry: the id is free when that "
+                    "member's connection or session ends"
                 )
             return self._replaced(request, turn, group, holder), []
         if group is not None and len(group.members) >= self._settings.max_size:

@@ -155,7 +155,7 @@ def decode_value(kind: RecordKind, data: bytes) -> Value:
     CorruptLogError."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or version < 1:
-        raise CorruptLogError(f"a {kind.name} record is damaged: {len(data)} bytes hold no version")
+        raise CorruptLogError(f"a {kind.name} record is damaged: {len(data)} bytes are too few for a version")
     if version > VERSION:
         raise UnsupportedVersionError(
             f"a {kind.name} record has version {version}, this coordinator supports {VERSION}: upgrade it"
@@ -192,6 +192,8 @@ def unpack_epochs(packed: PackedEpochs) -> dict[Part, int]:
     found = {}
     for topic_id, numbers, epochs in packed:
         if len(numbers) != len(epochs):
-            raise CorruptLogError(f"{len(numbers)} partitions of topic {topic_id.hex()} have {len(epochs)} epochs")
+            raise CorruptLogError(
+                f"{len(numbers)} partitions of topic {topic_id.hex()} are listed with {len(epochs)} epochs"
+            )
         found.update({(topic_id, number): epoch for number, epoch in zip(numbers, epochs, strict=True)})
     return found

@@ -132,7 +132,7 @@ class OffsetsLogic:
         elif epoch >= 0:
             raise GroupIdNotFoundError(
                 f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
-                "does not exist: join it again"
+                "does not exist: join the group again"
             )
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
@@ -180,7 +180,8 @@ class OffsetsLogic:
         if size > self._settings.commit_bytes_max:
             raise InvalidCommitOffsetSizeError(
                 f"the commit of group {group_id!r} takes {size} bytes in {len(records)} records, more than the "
-                f"{self._settings.commit_bytes_max} of a batch: commit fewer partitions at once, or less metadata"
+                f"{self._settings.commit_bytes_max} that a batch may have: commit fewer partitions at once, or less "
+                "metadata"
             )
 
     def fetch(self, request: FetchOffsets, now_ms: int) -> Decision:
@@ -195,7 +196,7 @@ class OffsetsLogic:
             # auto.offset.reset, and skip or repeat all records.
             raise UnknownMemberIdError(
                 f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist: "
-                "join it again"
+                "join the group again"
             )
         offsets = self.book.of(request.group_id)
         if request.partitions is not None:

@@ -105,7 +105,7 @@ class Shards:
         if ours == before:
             return
         logger.info(
-            "shards: %d, of which %d are new; %d went elsewhere",
+            "this coordinator now owns %d shards: %d are new, %d were released",
             len(ours),
             len(ours.items() - before.items()),
             len(before.items() - ours.items()),

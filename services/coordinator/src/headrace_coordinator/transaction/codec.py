@@ -42,7 +42,9 @@ def encode_key(transactional_id: str) -> bytes:
     """The record key of a transactional id. Raises InvalidRequestError if the id is too long for a key."""
     name = transactional_id.encode()
     if len(name) > ID_BYTES_MAX:
-        raise InvalidRequestError(f"the transactional id has {len(name)} bytes; at most {ID_BYTES_MAX} fit: shorten it")
+        raise InvalidRequestError(
+            f"the transactional id has {len(name)} bytes, at most {ID_BYTES_MAX} are allowed: shorten the id"
+        )
     return _INT16.pack(TRANSACTION_KIND) + _INT16.pack(len(name)) + name
 
 
@@ -104,7 +106,9 @@ def decode_value(value: bytes) -> Transaction:
     reader = FieldReader(value, 0, "the value of a transaction")
     form = reader.int16()
     if form not in (0, 1):
-        raise UnsupportedVersionError(f"transactions of record version {form} are unknown here: upgrade this node")
+        raise UnsupportedVersionError(
+            f"a transaction record has version {form}, which this node does not know: upgrade this node"
+        )
     is_compact = form == 1
     producer_id, epoch, timeout_ms, status = reader.int64(), reader.int16(), reader.int32(), reader.int8()
     try:

@@ -239,11 +239,12 @@ class TransactionsStateMachine:
         if request.verify_only:
             missing = ", ".join(sorted(map(str, request.partitions - there))[:3])
             raise TransactionAbortableError(
-                f"{missing}: not in the open transaction of {transactional_id!r}: abort it, and begin the next one"
+                f"{missing}: this partition is not part of the open transaction of {transactional_id!r}: abort the "
+                "transaction and begin a new one"
             )
         if is_open and before.is_prepared:
             raise InvalidTxnStateError(
-                f"transaction of {transactional_id!r} is prepared: complete it before the next send"
+                f"transaction of {transactional_id!r} is prepared: complete the transaction before the next send"
             )
         after = before._replace(
             state=TransactionState.ONGOING,
@@ -255,7 +256,7 @@ class TransactionsStateMachine:
         if len(encode_value(after)) > RECORD_BYTES_MAX:
             raise InvalidRequestError(
                 f"transaction of {transactional_id!r} would have {len(after.partitions)} partitions, more than fit "
-                f"into a record of {RECORD_BYTES_MAX} bytes: write to fewer in one transaction"
+                f"into a record of {RECORD_BYTES_MAX} bytes: write to fewer partitions in one transaction"
             )
         return self._write(transactional_id, after, now_ms)
 
@@ -270,7 +271,9 @@ class TransactionsStateMachine:
             if request.identity != (before.identity if is_token else before.owner):
                 raise _fenced(transactional_id, request.identity, before)
             if is_token and not before.is_undecided_for_ever:
-                raise InvalidTxnStateError(f"transaction of {transactional_id!r} is not prepared: prepare it first")
+                raise InvalidTxnStateError(
+                    f"transaction of {transactional_id!r} is not prepared: prepare the transaction first"
+                )
             decision = self._end(transactional_id, before._replace(version=version), now_ms, commit=request.commit)
             return decision._replace(reply=None) if is_token else decision
         if _is_repeated(before, request, version):
@@ -279,16 +282,18 @@ class TransactionsStateMachine:
             if request.commit and not is_token:
                 raise TransactionAbortableError(
                     f"transaction of {transactional_id!r} was aborted, by its timeout or by an administrator: abort "
-                    "it in this producer too, then repeat its work"
+                    "the transaction in this producer too, then repeat its work"
                 )
             outcome = "committed" if before.state in COMMITTED else "aborted"
-            raise InvalidTxnStateError(f"transaction of {transactional_id!r} is {outcome} already: leave it so")
+            raise InvalidTxnStateError(
+                f"transaction of {transactional_id!r} is already {outcome} and cannot be changed"
+            )
         if request.identity != before.owner:
             raise _fenced(transactional_id, request.identity, before)
         if before.state in PREPARING:
             raise _concurrent(transactional_id, before)
         if request.commit or is_token or version < BUMPING_VERSION:
-            raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: send something first")
+            raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: send a record first")
         return self._end(transactional_id, before._replace(version=version), now_ms, commit=False)
 
     def _prepare(self, request: PrepareTransaction, now_ms: int) -> Decision:
@@ -301,7 +306,8 @@ class TransactionsStateMachine:
         if before.state is TransactionState.ONGOING and before.is_prepared:
             if before.owner != before.identity:
                 raise InvalidTxnStateError(
-                    f"transaction of {transactional_id!r} was prepared by a former producer: complete it first"
+                    f"transaction of {transactional_id!r} was prepared by an earlier producer: complete the "
+                    "transaction first"
                 )
             return Decision(reply=before.identity)
         is_open = before.state is TransactionState.ONGOING
@@ -319,7 +325,9 @@ class TransactionsStateMachine:
         """Raises TransactionalIdNotFoundError, and InvalidTxnStateError if no transaction is open."""
         transactional_id, before = self._described(request.transactional_id)
         if before.state is not TransactionState.ONGOING:
-            raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: it is {before.state.name}")
+            raise InvalidTxnStateError(
+                f"no transaction of {transactional_id!r} is open: its state is {before.state.name}"
+            )
         return self._end(transactional_id, before, now_ms, commit=False, is_fence=True)._replace(reply=None)
 
     def _markers_written(self, request: MarkersWritten, now_ms: int) -> Decision:
@@ -475,7 +483,7 @@ class TransactionsStateMachine:
         if transaction is None:
             raise InvalidProducerIdMappingError(
                 f"transactional id {transactional_id!r} is unknown, or was not used for "
-                f"{self._settings.expiration_ms} ms (transactional.id.expiration.ms): make a new producer"
+                f"{self._settings.expiration_ms} ms (transactional.id.expiration.ms): create a new producer"
             )
         return transactional_id, transaction
 
@@ -533,7 +541,8 @@ def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Tran
 
 def _concurrent(transactional_id: str, transaction: Transaction) -> ConcurrentTransactionsError:
     return ConcurrentTransactionsError(
-        f"the former transaction of {transactional_id!r} waits for its markers ({transaction.state.name}): retry"
+        f"the previous transaction of {transactional_id!r} is still writing its markers ({transaction.state.name}): "
+        "retry"
     )
 
 

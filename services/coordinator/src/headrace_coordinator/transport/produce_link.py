@@ -123,7 +123,7 @@ class ProduceLink:
         waiting, written = self._waiting, self._written
         self._out.clear()
         if waiting:
-            logger.info("appends to %s: %s", self.address, error)
+            logger.info("the pending appends to %s failed: %s", self.address, error)
         for number, answer in waiting.items():
             if answer.done():
                 continue
