@@ -31,7 +31,7 @@ _CHECKPOINTS = (
 _TIERED = "has no effect: tiered storage is not built"
 _QUOTAS = "has no effect: quotas are not built"
 _PACED = "has no effect: throttles are token buckets without windows"
-_ACTIONS = "has no effect: a release has one protocol between nodes, and no format to choose"
+_ACTIONS = "has no effect: nodes of a release use one protocol and one format"
 
 
 def _check_selector(name: str) -> str | None:
@@ -90,7 +90,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.enable",
         True,
-        "Whether this broker compacts logs. If false, topics with cleanup.policy=compact grow without limit.",
+        "Whether this broker compacts logs. Without compaction, topics with cleanup.policy=compact grow without limit.",
     ),
     honoured(
         "log.cleaner.threads",

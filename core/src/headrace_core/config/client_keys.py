@@ -156,8 +156,8 @@ _COMMON = (
     refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
     refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
-    refused("ssl.*", None, "TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
-    refused("sasl.*", None, "SASL: logins, tokens.", _SASL, kind=Kind.PASSWORD),
+    refused("ssl.*", None, "Settings of TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
+    refused("sasl.*", None, "Settings of SASL: logins, tokens.", _SASL, kind=Kind.PASSWORD),
 )
 
 PRODUCER = ConfigDef(
@@ -348,7 +348,8 @@ CONSUMER = ConfigDef(
         honoured(
             "isolation.level",
             "read_uncommitted",
-            "Which records the consumer returns.",
+            "Whether the consumer returns all records, or only those of committed "
+            "transactions. Headrace has no transactions yet.",
             choices=("read_uncommitted", "read_committed"),
         ),
         honoured(

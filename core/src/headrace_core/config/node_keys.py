@@ -88,7 +88,7 @@ NODE = (
         "metadata.log.dir",
         None,
         "The directory of a controller's metadata log; the default is the first directory of log.dirs. Brokers "
-        "ignore this key.",
+        "do not use metadata.log.dir.",
         source="KIP-631",
     ),
     honoured("controller.quorum.voters", [], "The controllers: id@host:port of their internal listeners."),
@@ -308,8 +308,8 @@ METRICS = (
 )
 
 REFUSED = (
-    refused("ssl.*", None, "TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
-    refused("sasl.*", None, "SASL: mechanisms, logins, tokens.", _SASL, kind=Kind.PASSWORD),
+    refused("ssl.*", None, "Settings of TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
+    refused("sasl.*", None, "Settings of SASL: mechanisms, logins, tokens.", _SASL, kind=Kind.PASSWORD),
     refused(
         "listener.name.*",
         None,
@@ -332,7 +332,7 @@ REFUSED = (
     refused(
         "delegation.token.*",
         None,
-        "Delegation tokens: their secret, their lifetime.",
+        "Settings of delegation tokens: secret and lifetime.",
         _SASL,
         kind=Kind.PASSWORD,
         source="KIP-48",
@@ -363,7 +363,13 @@ REFUSED = (
     refused("client.quota.callback.class", None, "The Java class that decides quotas.", _JAVA, source="KIP-257"),
     refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
     refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
-    refused("password.encoder.*", None, "How passwords were kept in ZooKeeper.", _ZOOKEEPER, kind=Kind.PASSWORD),
+    refused(
+        "password.encoder.*",
+        None,
+        "Settings of the encryption of passwords in ZooKeeper.",
+        _ZOOKEEPER,
+        kind=Kind.PASSWORD,
+    ),
     refused("zookeeper.*", None, "The address of ZooKeeper, and its connection settings (until Kafka 4).", _ZOOKEEPER),
     *(
         refused(name, None, "An address of a listener (until Kafka 3).", _ADDRESSES)
