@@ -26,7 +26,9 @@ def rendered() -> str:
             lines.append(f"| `{method}` | {items} | {size} |")
         else:
             short.append(f"`{method}`")
-    return "\n".join([*lines, "", f"64 KiB each, no lists: {', '.join(short)}.", ""])
+    return "\n".join(
+        [*lines, "", "A request of one of these calls has at most 64 KiB and no lists:", "", ", ".join(short), ""]
+    )
 
 
 def _size(size: int) -> str:
