@@ -280,11 +280,16 @@ def test_a_txn_index_keeps_the_transactions_that_had_data() -> None:
         ledger.log.append_many([Append(data=marker, leader_epoch=0, headers=[read_header(marker)])])
     ledger.fill(1)
     path = f"{ledger.directory}/{0:020d}.txnindex"
-    entries = [struct.pack(">hqqqq", 0, producer, first, last, 4) for producer, first, last in
-               ((9, 0, 0), (5, 0, 2), (6, 1, 3))]  # fmt: skip
-    ledger.fs.replace(path, b"".join(entries))
+    entries = [struct.pack(">hqqqq", 0, *values) for values in ((5, 0, 2, 1), (6, 1, 3, 4))]
+    ledger.log.roll()
+    assert ledger.fs.files()[path] == b"".join(entries)
     ledger.clean()
-    assert ledger.fs.files()[path] == b"".join(entries[1:])
+    assert ledger.fs.files()[path] == b"".join(entries), "this cleaning removed the data"
+    assert [each.producer_id for each in ledger.log.aborted_transactions(0, 4)] == [5, 6]
+    ledger.fill(30)
+    ledger.clean()
+    assert path not in ledger.fs.files(), "nothing is left that they abort"
+    assert ledger.log.aborted_transactions(0, 4) == []
 
 
 def test_reading_and_writing_are_paced() -> None:

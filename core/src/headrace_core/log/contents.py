@@ -26,7 +26,7 @@ from .epochs import LEADER_EPOCH_FILE
 from .files import FileSystem, read_file
 from .segment import LOG_SUFFIX
 
-_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex)\Z")
+_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex)\Z")
 _OF_A_PARTITION = {PARTITION_METADATA, LEADER_EPOCH_FILE, QUARANTINE}
 _OF_A_LOG_DIRECTORY = {META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS, CLEAN_SHUTDOWN}
 

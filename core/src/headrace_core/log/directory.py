@@ -258,6 +258,7 @@ class LogDirectory:
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0) if self._knows_log_starts else None,
                 clean=self._was_closed_cleanly(partition),
+                high_watermark=self._high_watermarks.get(partition, 0),
                 meter=meter,
             )
             if not self._knows_log_starts and log.log_start_offset > log.segments[0].base_offset:
@@ -545,6 +546,7 @@ class LogDirectory:
                 recovery_point=end_offset,
                 log_start_offset=self._log_starts.get(partition, 0),
                 clean=True,
+                high_watermark=self._high_watermarks.get(partition, 0),
             )
         except CorruptLogError as error:
             self.quarantined[partition], self._quarantined_ids[partition] = error, None

@@ -8,6 +8,7 @@ changes no file. The checks are those of Kafka's DumpLogSegments and of this pro
   record;
 * offset index: ascending; each entry names the last offset of the batch that starts at its position;
 * time index: ascending; each entry names the last offset of a batch whose largest timestamp it is;
+* transaction index: whole entries of possible offsets, ascending;
 * producer snapshots: their checksum and structure;
 * a directory: each segment begins where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
   are readable, and the epochs agree with the batches.
@@ -36,6 +37,7 @@ from .index import OFFSET_ENTRY, TIME_ENTRY
 from .producer_state import SNAPSHOT_SUFFIX, ProducerTable, is_torn_snapshot
 from .recovery import Scan, Verdict, find_sound_batch, is_cut_short, judge, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
+from .txn_index import ABORTED_ENTRY, TXN_INDEX_SUFFIX, check_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,19 @@ class TimeEntryLine:
     number: int
     timestamp_ms: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedLine:
+    """An entry of a transaction index: an aborted transaction. ``last_offset``: its marker's."""
+
+    path: str
+    number: int
+    version: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +150,13 @@ def problem_of(error: CorruptLogError, *, path: str) -> Problem:
     return Problem(match["path"], int(match["position"]), int(offset), match["what"])
 
 
-Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | ProducerLine | Problem
+Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | AbortedLine | ProducerLine | Problem
 
 
 def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iterator[Line]:
-    """Dump a ``.log``, ``.index``, ``.timeindex`` or ``.snapshot`` file, a partition's directory, or every partition of
-    one or several log directories. Raises FileNotFoundError, ValueError for a file of another kind."""
+    """Dump a ``.log``, ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot`` file, a partition's directory, or
+    every partition of one or several log directories. Raises FileNotFoundError, ValueError for a file of another
+    kind."""
     fs = fs or RealFileSystem()
     path = path.rstrip("/")
     if not fs.exists(path):
@@ -154,10 +170,14 @@ def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iter
         yield from _dump_index(fs, path)
     elif path.endswith(TIME_INDEX_SUFFIX):
         yield from _dump_time_index(fs, path)
+    elif path.endswith(TXN_INDEX_SUFFIX):
+        yield from _dump_txn_index(fs, path)
     elif path.endswith(SNAPSHOT_SUFFIX):
         yield from _dump_snapshot(fs, path)
     else:
-        raise ValueError(f"{path}: not a .log, .index, .timeindex or .snapshot file, nor a partition's directory")
+        raise ValueError(
+            f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file, nor a partition's directory"
+        )
 
 
 def _partitions(fs: FileSystem, path: str) -> list[str]:
@@ -182,6 +202,13 @@ def is_last_segment(fs: FileSystem, path: str) -> bool:
 WOULD_BE_CUT = (
     "it is above the recovery point, so the broker would take it for a torn tail and cut it when it starts: copy the "
     "file first, if its records were acknowledged"
+)
+
+
+#: Cure for a transaction index. A missing file means "no aborted transaction", so it must not be removed.
+TXN_INDEX_CURE = (
+    "with the broker stopped, put an empty file in its place: the broker then takes the aborted transactions from the "
+    "log"
 )
 
 
@@ -260,6 +287,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
             else:
                 cure = "nothing to do: the broker rebuilds it when it starts"
                 yield Note(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing", cure)
+        if stem + TXN_INDEX_SUFFIX in names:
+            yield from _dump_txn_index(fs, f"{path}/{stem}{TXN_INDEX_SUFFIX}")
     for name in names:
         if name.endswith(SNAPSHOT_SUFFIX):
             yield from _dump_snapshot(fs, f"{path}/{name}")
@@ -405,6 +434,29 @@ def _dump_time_index(fs: FileSystem, path: str) -> Iterator[Line]:
     for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[: _whole(data, TIME_ENTRY)])):
         yield TimeEntryLine(path, number, timestamp_ms, base_offset + relative)
     yield from check_time_index(path, data, base_offset, _batches_of(fs, path, TIME_INDEX_SUFFIX))
+
+
+def _dump_txn_index(fs: FileSystem, path: str) -> Iterator[Line]:
+    base_offset, data = _base_offset(path), read_file(fs, path)
+    yield FileLine(path, len(data))
+    for number, values in enumerate(ABORTED_ENTRY.iter_unpack(data[: _whole(data, ABORTED_ENTRY)])):
+        yield AbortedLine(path, number, *values)
+    fault = txn_index_fault(data, path, base_offset)
+    if fault is not None:
+        yield fault
+
+
+def txn_index_fault(data: bytes, path: str, base_offset: int) -> Problem | None:
+    """The fault of a transaction index without a comparison with the log; None if it is sound."""
+    if not data:
+        what = "the file is empty"
+        return Note(path, 0, -1, what, "nothing to do: the broker takes the aborted transactions from the log")
+    try:
+        check_entries(data, path, base_offset)
+    except CorruptLogError as error:
+        fault = problem_of(error, path=path)
+        return Problem(path, fault.position, fault.offset, fault.what.removeprefix(f"{path}: "), TXN_INDEX_CURE)
+    return None
 
 
 def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Line]:

@@ -54,7 +54,7 @@ class IndexEntry(NamedTuple):
     last_offset: int
 
 
-class _IndexFile:
+class IndexFile:
     """The file of an index, to which entries are written in groups. The file is open only during a write or a sync, so
     an idle partition holds no descriptors for its indexes. A stop syncs only changed index files."""
 
@@ -73,9 +73,14 @@ class _IndexFile:
 
     def load(self) -> bytes:
         try:
-            data = read_file(self._fs, self.path)
+            return self.read()
         except FileNotFoundError:
-            data = b""
+            self._size = 0
+            return b""
+
+    def read(self) -> bytes:
+        """``load``, but FileNotFoundError if there is no file."""
+        data = read_file(self._fs, self.path)
         self._size = len(data)
         return data
 
@@ -88,6 +93,11 @@ class _IndexFile:
             # Keep the entry pending if the disk is full or no descriptor is free: the batch is in the log already.
             with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
                 self.write()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether no entry is pending."""
+        return not self._pending
 
     def write(self) -> None:
         """Write pending entries to the operating system."""
@@ -132,6 +142,12 @@ class _IndexFile:
         finally:
             file.close()
         self._pending, self._size = None, 0
+
+    def remove(self) -> None:
+        """Remove the file, if there is one; the caller syncs the directory."""
+        self._pending, self._size, self._unsynced = None, 0, False
+        if self._fs.exists(self.path):
+            self._fs.unlink(self.path)
 
     def sync(self) -> None:
         """Make all bytes of the file durable, also bytes that an earlier process wrote."""
@@ -191,7 +207,7 @@ class _SparseIndex:
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
         self.entries_max = size_max_bytes // self._entry.size
-        self.file = _IndexFile(fs, path, self._entry.size)
+        self.file = IndexFile(fs, path, self._entry.size)
         self._entries: tuple[array[int], array[int]] | None = None
 
     @staticmethod

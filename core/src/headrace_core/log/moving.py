@@ -50,6 +50,7 @@ from .files import NO_SPACE, File, FileSystem, read_file, remove_tree, write_fil
 from .partition_log import PartitionLog
 from .producer_state import SNAPSHOT_SUFFIX
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+from .txn_index import TXN_INDEX_SUFFIX
 
 MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
@@ -57,9 +58,9 @@ CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
 _RECONSIDER_S = 0.5  #: Interval at which a copy that waits for its rate limit checks for a new limit.
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
-_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)\Z")
-#: Suffixes of the files copied together with a sealed segment; the target rebuilds missing files from the log.
-_BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)\Z")
+#: Suffixes of the files copied together with a sealed segment.
+_BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 #: Suffixes of temporary or deleted files, which are not copied.
 _PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
 _NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that certainly changed nothing.

@@ -36,8 +36,9 @@ from .segment import (
     show_compaction,
 )
 from .swap import SWAP, finish_swaps
+from .txn_index import TXN_INDEX_SUFFIX
 
-_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Opened:
     log_start_offset: int
     log_end_offset: int
     notes: list[str]  #: Messages for the process's log about what recovery did; empty after a clean stop.
+    scanned: dict[LogSegment, bool]  #: Segments whose indexes were rebuilt, and whether each has a control batch.
 
 
 class _Opening:
@@ -78,11 +80,12 @@ class _Opening:
 
     def attach_all(self, names: Sequence[str], log_start_offset: int) -> list[LogSegment]:
         bases = []
+        present = set(names)
         for name in names:
             match = _SEGMENT_FILE.match(name)
             if match is not None and match[2] == LOG_SUFFIX:
                 bases.append(int(match[1]))
-            elif (match is not None and match[1] + LOG_SUFFIX not in names) or name.endswith(
+            elif (match is not None and match[1] + LOG_SUFFIX not in present) or name.endswith(
                 (".tmp", ".deleted", ".cleaned")
             ):
                 self.leftovers.append(name)
@@ -98,6 +101,7 @@ class _Opening:
                 index_bytes_max=self.config.segment_index_bytes,
                 interval_bytes=self.config.index_interval_bytes,
                 now_ms=self.now_ms,
+                has_txn_index=segment_name(base) + TXN_INDEX_SUFFIX in present,
             )
             for base in bases
         ]
@@ -111,7 +115,7 @@ class _Opening:
             empty = segments.pop()
             self.notes.append(f"{empty.path}: empty, and the segment before it continues beyond its offset: removed")
             stem = empty.path.removesuffix(LOG_SUFFIX)
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
                 name = f"{stem}{suffix}".removeprefix(f"{self.directory}/")
                 if self.fs.exists(f"{stem}{suffix}") and name not in self.leftovers:
                     self.leftovers.append(name)
@@ -251,7 +255,7 @@ def open_segments(
             raise CorruptLogError(f"{directory}: the log has no segment, but was flushed up to offset {recovery_point}")
         _remove(opening, log_start_offset)
         epochs.restore(())
-        return Opened([opening.create(log_start_offset)], epochs, log_start_offset, log_start_offset, [])
+        return Opened([opening.create(log_start_offset)], epochs, log_start_offset, log_start_offset, [], {})
 
     scans: dict[int, Scan] = {}
     if clean and opening.is_cleanly_closed(segments[-1], recovery_point):
@@ -266,6 +270,7 @@ def open_segments(
     doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}
     if doubtful:
         fs.sync_directory(directory)
+    without_indexes: dict[LogSegment, Scan] = {}
     for number, segment in enumerate(segments):
         sealed = number < len(segments) - 1
         found = scans.get(number)
@@ -277,7 +282,8 @@ def open_segments(
                 opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):
             opening.notes.append(f"{segment.path}: its indexes are missing or damaged, rebuilt")
-            opening.rebuild(segment, _headers(opening, segment), sealed=True)
+            found = without_indexes[segment] = _headers(opening, segment)
+            opening.rebuild(segment, found, sealed=True)
         elif not sealed:
             segment.resume()
 
@@ -298,9 +304,13 @@ def open_segments(
         for segment in reversed(segments):
             segment.delete_files()
         segments, log_end_offset = [opening.create(log_start_offset)], log_start_offset
+        scans.clear()
+        without_indexes.clear()
         epochs.restore(())
     epochs.truncate_from_start(log_start_offset)
-    return Opened(segments, epochs, log_start_offset, log_end_offset, opening.notes)
+    scanned = {segment: found.has_markers for segment, found in without_indexes.items()}
+    scanned |= {segments[number]: found.has_markers for number, found in scans.items()}
+    return Opened(segments, epochs, log_start_offset, log_end_offset, opening.notes, scanned)
 
 
 def _scan_unflushed(

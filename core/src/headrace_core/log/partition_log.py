@@ -22,10 +22,11 @@ import errno
 import logging
 import random
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from ..clock import Clock
 from ..errors import (
@@ -48,9 +49,12 @@ from .files import NO_SPACE, Buffer, FileSystem, write_files_atomically
 from .opening import open_segments
 from .producer_files import (
     ProducerSnapshots,
+    aborted_by_segment,
     complete_window,
+    heal_txn_indexes,
     load_producers,
     reload_producers,
+    snapshots_in,
     tell_kept_marker,
     tell_marker,
 )
@@ -60,7 +64,7 @@ from .reading import LogReader
 from .replicated import UnexpectedOffsetError, check_order, check_replicated, epoch_starts, prepare_replicated
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment
-from .swap import TXN_INDEX_SUFFIX
+from .txn_index import TXN_INDEX_SUFFIX, AbortedTransaction, overlapping, pack_entries, read_entries
 
 logger = logging.getLogger(__name__)
 
@@ -130,14 +134,16 @@ class PartitionLog(LogReader):
         recovery_point: int = 0,
         log_start_offset: int | None = 0,
         clean: bool = False,
+        high_watermark: int | None = None,
         meter: OpeningMeter | None = None,
     ) -> PartitionLog:
         """Open the log in ``directory`` (which exists); create its first segment if it has none.
 
         ``clean``: the last owner closed the log, and ``recovery_point`` is the log's end. Otherwise the segments beyond
         the recovery point are scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: the
-        checkpoint of log starts is lost, and the epoch checkpoint gives the start. ``meter`` counts scanned bytes.
-        Raises CorruptLogError (without a change of the files), OSError.
+        checkpoint of log starts is lost, and the epoch checkpoint gives the start. ``high_watermark``: the last known
+        one; None: the whole log counts as committed. ``meter`` counts scanned bytes. Raises CorruptLogError (without a
+        change of the files), OSError.
         """
         opened = open_segments(
             fs,
@@ -149,9 +155,13 @@ class PartitionLog(LogReader):
             clean=clean,
             meter=meter,
         )
-        producers, snapshots, notes = load_producers(fs, directory, opened.segments, opened.log_end_offset, clean=clean)
+        segments, end = opened.segments, opened.log_end_offset
+        producers, snapshots, notes = load_producers(
+            fs, directory, segments, end, clean=clean, high_watermark=high_watermark
+        )
         producers.loaded(clock.monotonic_ms())
-        for note in (*opened.notes, *notes):
+        healed = heal_txn_indexes(fs, snapshots, segments, opened.scanned, end)
+        for note in (*opened.notes, *notes, *healed):
             logger.warning("%s", note)
         return cls(
             fs,
@@ -161,10 +171,10 @@ class PartitionLog(LogReader):
             clock,
             rng or random.Random(),
             topic_id,
-            opened.segments,
+            segments,
             opened.epochs,
             opened.log_start_offset,
-            opened.log_end_offset,
+            end,
             producers,
             snapshots,
         )
@@ -508,6 +518,9 @@ class PartitionLog(LogReader):
         self._places.put(base_offset, segment, segment.size)
         segment.publish(metas)
         self._places.put(next_offset, segment, segment.size)
+        if self.producers.aborted:  # before the log's end: readers below it find the entries
+            segment.add_aborted(self.producers.aborted)
+            self.producers.aborted.clear()
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = self._clock.monotonic_ms()
         self.log_end_offset = self.producers.next_offset = next_offset
@@ -645,6 +658,7 @@ class PartitionLog(LogReader):
         keep = [segment for segment in self._segments if segment.base_offset < offset]
         last = keep[-1]
         place, end_offset = last.where_to_cut(offset, self._offset_behind(last))
+        self._aborted_in(last)
         self._snapshots.drop_above(end_offset)
         producers = None
         if len(self.producers):  # before the cut: without a descriptor for the snapshot, the log stays as it is
@@ -655,6 +669,7 @@ class PartitionLog(LogReader):
             self._forget_places()
             self._delete_from(len(keep))
             last.truncate_to(place)
+            last.txn_index.truncate_to(end_offset)
             self._forget_places()  # places read while file size and log end disagreed
             last.log.sync()
         self.flushed_end = end_offset
@@ -662,6 +677,7 @@ class PartitionLog(LogReader):
         self.epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         if producers is not None:
+            producers.inherit_undecided(self.producers, end_offset)
             self.producers = producers
             self.producers.loaded(self._clock.monotonic_ms())
 
@@ -789,9 +805,92 @@ class PartitionLog(LogReader):
                     continue
                 deleted.append(DeletedFile(path + DELETED_SUFFIX, segment.size if suffix == LOG_SUFFIX else 0))
         segment.path += DELETED_SUFFIX
-        segment.index.file.path += DELETED_SUFFIX
-        segment.time_index.file.path += DELETED_SUFFIX
+        segment.rename_indexes(DELETED_SUFFIX)
         return deleted
+
+    # ---------------------------------------------------------------- transactions
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """End of the records for read_committed consumers: start of the first transaction that is open, or whose marker
+        is not committed; without one, the high watermark. Any thread."""
+        stable_offset = self.producers.last_stable_offset(high_watermark)
+        if stable_offset == high_watermark:
+            return high_watermark
+        return max(stable_offset, min(self.log_start_offset, high_watermark))
+
+    def committed_to(self, high_watermark: int) -> None:
+        """Record that everything below is committed, so that the log forgets transactions that ended there."""
+        self.producers.committed_end = high_watermark
+
+    @overload
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]: ...
+
+    @overload
+    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None: ...
+
+    def aborted_transactions(self, start: int, end: int, *, wait: bool = True) -> list[AbortedTransaction] | None:
+        """The aborted transactions with records in [start, end), by first offset. ``end`` is at most the last stable
+        offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
+
+        Call it after the read of these records: it raises OffsetOutOfRangeError if they were deleted meanwhile. Also
+        raises CorruptLogError, OSError, OffsetNotAvailableError (the log was cut).
+        """
+        cuts = self.cuts
+        while True:
+            segments = self._segments
+            if not segments:
+                raise self.closed_error()
+            if start < segments[0].base_offset:
+                raise OffsetOutOfRangeError(
+                    f"{self.topic_partition}: the records from offset {start} on were deleted during the read: the log "
+                    f"starts at {self.log_start_offset}"
+                )
+            found: list[AbortedTransaction] = []
+            try:
+                for segment in segments[bisect_right(segments, start, key=_base_offset) - 1 :]:
+                    if segment.txn_index.is_empty:
+                        continue
+                    if not wait and not segment.txn_index.is_loaded:
+                        return None
+                    some, is_complete = overlapping(self._aborted_in(segment), start, end)
+                    found += some
+                    if is_complete:
+                        break
+            except FileNotFoundError:
+                if self._segments is segments:
+                    raise
+                continue  # compacted or deleted meanwhile
+            except CorruptLogError as error:
+                raise self._unless_cut(error, cuts) from error
+            if len(found) > 1:
+                found.sort(key=_first_offset)
+            return found
+
+    def _aborted_in(self, segment: LogSegment) -> Buffer:
+        """The entries of a segment's transaction index. A damaged or missing file is rebuilt in memory from the log.
+        Raises CorruptLogError (the log is damaged), FileNotFoundError (the log no longer has the segment)."""
+        index = segment.txn_index
+        while True:
+            changes = index.changes
+            try:
+                return index.load()
+            except (CorruptLogError, FileNotFoundError) as error:
+                segments = self._segments
+                if segment not in segments:
+                    raise
+                logger.error("%s: rebuilding the transaction index from the log, in memory", error)
+                snapshots = snapshots_in(self._fs, self.directory)
+                rebuilt = aborted_by_segment(self._fs, snapshots, segments, [segment], self.log_end_offset)
+                index.keep_in_memory(pack_entries(rebuilt[segment]), changes)
+
+    def aborted_in(self, segment: LogSegment) -> list[AbortedTransaction]:
+        """The entries of a segment's transaction index, for compaction. Raises CorruptLogError, FileNotFoundError."""
+        return read_entries(self._aborted_in(segment))
+
+    def pin_aborted(self, segment: LogSegment) -> None:
+        """Keep in memory the index entries of a segment that compaction is about to replace. Raises CorruptLogError."""
+        self._aborted_in(segment)
+        segment.txn_index.pin()
 
     def expired(self, high_watermark: int) -> Expired | None:
         """Find the segments that retention would delete now, for ``LogDirectory.expire``; None: no segments. Changes no
@@ -868,8 +967,15 @@ class PartitionLog(LogReader):
         if flush:
             segments[-1].close()
         else:
-            segments[-1].index.file.close()
-            segments[-1].time_index.file.close()
+            segments[-1].close_indexes()
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset
+
+
+def _first_offset(aborted: AbortedTransaction) -> int:
+    return aborted.first_offset
 
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:

@@ -28,13 +28,14 @@ import contextlib
 import re
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, InvalidRecordError, ServerBusyError
 from ..records import ABORT, COMMIT, BatchHeader, decode_batch, without_position
 from .files import NO_SPACE, File, FileSystem, read_file, write_file_atomically
 from .producer_state import BATCHES_KEPT, SNAPSHOT_SUFFIX, ProducerBatch, ProducerEntry, ProducerTable, sequence_after
 from .segment import LogSegment, segment_name
+from .txn_index import AbortedTransaction
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z")
 _INT16 = struct.Struct(">h")
@@ -139,14 +140,32 @@ def snapshots_in(fs: FileSystem, directory: str) -> ProducerSnapshots:
 
 
 def load_producers(
-    fs: FileSystem, directory: str, segments: Sequence[LogSegment], log_end_offset: int, *, clean: bool
+    fs: FileSystem,
+    directory: str,
+    segments: Sequence[LogSegment],
+    log_end_offset: int,
+    *,
+    clean: bool,
+    high_watermark: int | None = None,
 ) -> tuple[ProducerTable, ProducerSnapshots, list[str]]:
     """Load the producer table of an opened log (see the module's docstring); returns the table, the snapshots, and
-    notes on faulty snapshots. ``clean``: the log was closed cleanly. Raises CorruptLogError when a batch that must be
-    read is damaged."""
+    notes on faulty snapshots. ``clean``: the log was closed cleanly. ``high_watermark``: the last known one; the log is
+    searched for transactions that ended at or above it. Raises CorruptLogError when a batch that must be read is
+    damaged."""
     snapshots = snapshots_in(fs, directory)
     snapshots.drop_above(log_end_offset)
-    return (*_believed(fs, snapshots, segments, log_end_offset, clean=clean),)
+    table, known_from, notes = _believed(fs, snapshots, segments, log_end_offset, clean=clean)
+    table.aborted.clear()
+    if high_watermark is not None and high_watermark < known_from and table.has_markers:
+        # A snapshot says what is open, not what has ended.
+        try:
+            before = _table_at(fs, snapshots, segments, max(high_watermark, segments[0].base_offset), notes)
+            replay(before, segments, known_from, notes)
+            table.inherit_undecided(before, known_from)
+        except CorruptLogError as error:
+            notes.append(f"{error.message}; read_committed readers wait until offset {known_from} is committed")
+            table.forget_undecided(known_from)
+    return table, snapshots, notes
 
 
 def reload_producers(
@@ -155,12 +174,94 @@ def reload_producers(
     """Load the producer table of a log that is about to be cut at ``log_end_offset``; ``segments`` are the segments
     that stay. Raises CorruptLogError."""
     table, _, _ = _believed(fs, snapshots, segments, log_end_offset, clean=False)
+    table.aborted.clear()
+    return table
+
+
+def heal_txn_indexes(
+    fs: FileSystem,
+    snapshots: ProducerSnapshots,
+    segments: Sequence[LogSegment],
+    scanned: Mapping[LogSegment, bool],
+    log_end_offset: int,
+) -> list[str]:
+    """Rebuild the transaction indexes of an opened log that cannot be trusted; returns notes. These are the indexes of
+    ``scanned`` segments (each with whether it has a control batch), and a damaged index of the active segment. Raises
+    CorruptLogError, OSError."""
+    notes: list[str] = []
+    wanted = [segment for segment in segments if scanned.get(segment)]
+    active = segments[-1]
+    if active not in scanned:
+        try:
+            active.txn_index.load()
+        except (CorruptLogError, FileNotFoundError) as error:
+            notes.append(f"{error}: rebuilt from the log")
+            wanted.append(active)
+    rebuilt = aborted_by_segment(fs, snapshots, segments, wanted, log_end_offset) if wanted else {}
+    for segment in dict.fromkeys((*scanned, *wanted)):
+        entries = rebuilt.get(segment, [])
+        if entries or not segment.txn_index.is_empty:
+            _replace_txn_index(fs, segment, entries, notes)
+        if segment is not active:
+            segment.txn_index.unload()
+    return notes
+
+
+def _replace_txn_index(
+    fs: FileSystem, segment: LogSegment, entries: Sequence[AbortedTransaction], notes: list[str]
+) -> None:
+    index = segment.txn_index
+    try:
+        index.replace(entries)
+    except OSError as error:
+        if error.errno not in NO_SPACE or not fs.exists(index.file.path):  # a missing file would say: no entries
+            raise
+        notes.append(f"{index.file.path}: the disk is full, so its entries are in memory only")
+
+
+def aborted_by_segment(
+    fs: FileSystem,
+    snapshots: ProducerSnapshots,
+    segments: Sequence[LogSegment],
+    wanted: Sequence[LogSegment],
+    log_end_offset: int,
+) -> dict[LogSegment, list[AbortedTransaction]]:
+    """Compute from the log the entries that the transaction indexes of the ``wanted`` segments must have. Reads headers
+    and markers of these segments, and of earlier ones back to the last sound snapshot. Raises CorruptLogError."""
+    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
+    table = _table_at(fs, snapshots, segments, wanted[0].base_offset, [])
+    found = {}
+    for segment, end in zip(segments, ends, strict=True):
+        if segment.base_offset < wanted[0].base_offset:
+            continue
+        if segment.base_offset > wanted[-1].base_offset:
+            break
+        table.aborted.clear()
+        replay(table, segments, end, [])
+        if segment in wanted:
+            found[segment] = list(table.aborted)
+    return found
+
+
+def _table_at(
+    fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], offset: int, notes: list[str]
+) -> ProducerTable:
+    """Load the table before ``offset`` from the newest sound snapshot at or below it, and from the log after that
+    snapshot. Raises CorruptLogError."""
+    table = ProducerTable(next_offset=segments[0].base_offset)
+    for found in reversed([each for each in snapshots.offsets if each <= offset]):
+        path = snapshots.path(found)
+        with contextlib.suppress(FileNotFoundError, CorruptLogError):
+            table = ProducerTable.from_snapshot(read_file(fs, path), path, found)
+            break
+    replay(table, segments, max(offset, table.next_offset), notes)
     return table
 
 
 def _believed(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], log_end_offset: int, *, clean: bool
-) -> tuple[ProducerTable, ProducerSnapshots, list[str]]:
+) -> tuple[ProducerTable, int, list[str]]:
+    """Return the table, the offset of the snapshot that it was loaded from, and notes."""
     notes: list[str] = []
     unsound: list[int] = []
     table: ProducerTable | None = None
@@ -177,13 +278,14 @@ def _believed(
     if table is None:
         table = ProducerTable(next_offset=log_end_offset)
         if not unsound and clean:
-            return table, snapshots, notes
+            return table, log_end_offset, notes
         table.next_offset = segments[0].base_offset if unsound else _begin_of_active(segments)
+    known_from = table.next_offset
     for offset in reversed(unsound):
         replay(table, segments, max(offset, segments[0].base_offset), notes)
         _replace(fs, snapshots, table, offset, notes)
     replay(table, segments, log_end_offset, notes)
-    return table, snapshots, notes
+    return table, known_from, notes
 
 
 def _begin_of_active(segments: Sequence[LogSegment]) -> int:
@@ -269,8 +371,9 @@ def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memory
         key, value = record.key or b"", record.value or b""
         if len(key) < _TYPE_AT + _INT16.size or len(value) < _MARKER.size:
             continue
-        if _INT16.unpack_from(key, _TYPE_AT)[0] in (ABORT, COMMIT):
-            table.marker_appended(header, _MARKER.unpack_from(value)[1])
+        kind = _INT16.unpack_from(key, _TYPE_AT)[0]
+        if kind in (ABORT, COMMIT):
+            table.marker_appended(header, _MARKER.unpack_from(value)[1], is_abort=kind == ABORT)
 
 
 def complete_window(entry: ProducerEntry, segments: Sequence[LogSegment]) -> None:

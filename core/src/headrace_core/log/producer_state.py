@@ -38,6 +38,7 @@ from crc32c import crc32c
 
 from ..errors import CorruptLogError
 from ..records import BatchHeader, Buffer
+from .txn_index import AbortedTransaction
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1
@@ -46,6 +47,7 @@ SNAPSHOT_VERSION = 1
 BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_EPOCH = -1
+_OPEN = 2**63 - 1
 
 _BLOCK_BYTES = 4096
 _HEAD = struct.Struct(">hI")
@@ -166,6 +168,14 @@ class Remembered(NamedTuple):
     is_cut_short: bool = False
 
 
+class Undecided(NamedTuple):
+    """A transaction that is open, or whose marker is not surely committed."""
+
+    first_offset: int
+    producer_id: int
+    last_offset: int = _OPEN  #: The marker's; _OPEN: there is none.
+
+
 class ProducerTable:
     """The state of all producers of one partition. Only the partition's owner changes the table."""
 
@@ -174,6 +184,19 @@ class ProducerTable:
         #: End offset of the table: the table has the state after all records before this offset.
         self.next_offset = next_offset
         self.local_ms = 0.0  #: Local time that the next updates record, in milliseconds of a monotonic clock.
+        #: Aborted transactions that the owner has not yet added to the transaction index.
+        self.aborted: list[AbortedTransaction] = []
+        #: Everything below is committed, as far as the owner knows: the table forgets transactions that ended there.
+        self.committed_end = 0
+        self._forgotten_end = 0  #: One past the last marker of a forgotten transaction.
+        #: Transactions that are open or not surely committed, by first offset. Replaced whole, for other threads.
+        self._undecided: tuple[Undecided, ...] = tuple(
+            sorted(
+                Undecided(entry.transaction_first_offset, entry.producer_id)
+                for entry in self
+                if entry.transaction_first_offset is not None
+            )
+        )
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -250,8 +273,11 @@ class ProducerTable:
         entry.batches = (*entry.batches[1 - BATCHES_KEPT :], batch)
         if header.is_transactional and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
+            self._undecided = (*self._undecided, Undecided(base_offset, header.producer_id))
 
-    def marker_appended(self, header: BatchHeader, coordinator_epoch: int | None) -> int | None:
+    def marker_appended(
+        self, header: BatchHeader, coordinator_epoch: int | None, *, is_abort: bool = False
+    ) -> int | None:
         """Record an appended COMMIT or ABORT marker; returns the start of the transaction that the marker ends, None
         when that transaction was empty. ``coordinator_epoch`` is None if unknown."""
         self.next_offset = max(self.next_offset, header.next_offset)
@@ -259,7 +285,26 @@ class ProducerTable:
         if coordinator_epoch is not None:
             entry.coordinator_epoch = coordinator_epoch
         first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
+        if first_offset is not None:
+            self._transaction_ended(Undecided(first_offset, header.producer_id, header.base_offset), is_abort)
         return first_offset
+
+    def _transaction_ended(self, ended: Undecided, is_abort: bool) -> None:
+        kept, stable_offset = [], ended.last_offset + 1
+        for each in self._undecided:
+            if each.last_offset == _OPEN and each.producer_id == ended.producer_id:
+                kept.append(ended)
+                continue
+            if each.last_offset == _OPEN:
+                stable_offset = min(stable_offset, each.first_offset)
+            if each.last_offset >= self.committed_end:
+                kept.append(each)
+            else:
+                self._forgotten_end = max(self._forgotten_end, each.last_offset + 1)
+        self._undecided = tuple(kept)
+        if is_abort:
+            aborted = AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable_offset)
+            self.aborted.append(aborted)
 
     def _entry(self, header: BatchHeader, timestamp_ms: int) -> ProducerEntry:
         entry = self._entries.get(header.producer_id)
@@ -309,15 +354,48 @@ class ProducerTable:
                 old.transaction_first_offset,
             )
             entry.is_cut_short = old.is_cut_short
+        if self._undecided:
+            self._undecided = _undecided_before(self._undecided, next_offset)
+        if self.aborted:
+            self.aborted = [each for each in self.aborted if each.last_offset < next_offset]
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Start of the first open transaction, which bounds the last stable offset; None when no transaction is
-        open."""
-        return min(
-            (entry.transaction_first_offset for entry in self if entry.transaction_first_offset is not None),
-            default=None,
-        )
+        """Start of the first open transaction; None: none is open. Any thread."""
+        return next((each.first_offset for each in self._undecided if each.last_offset == _OPEN), None)
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether one of the producers has ended a transaction."""
+        return any(entry.coordinator_epoch >= 0 for entry in self)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Start of the first transaction that is open, or whose marker is at or above the high watermark. Without such
+        a transaction, the high watermark. Any thread.
+
+        Returns 0 for a high watermark below the markers of forgotten transactions: the answer is unknown, and readers
+        wait until the high watermark is above these markers.
+        """
+        if high_watermark < self._forgotten_end:
+            return 0
+        for each in self._undecided:
+            if each.first_offset >= high_watermark:
+                break
+            if each.last_offset >= high_watermark:
+                return each.first_offset
+        return high_watermark
+
+    def inherit_undecided(self, before: ProducerTable, offset: int) -> None:
+        """Copy from ``before``, an earlier table of the log, the transactions that ended below ``offset``. This table
+        lacks them, because a snapshot says only which transactions are open."""
+        ended = (each for each in before._undecided if each.last_offset < offset)
+        self._undecided = tuple(sorted({*ended, *self._undecided}))
+        self.committed_end = min(before.committed_end, offset)
+        self._forgotten_end = min(before._forgotten_end, offset)
+
+    def forget_undecided(self, offset: int) -> None:
+        """Record that the table may lack transactions that ended below ``offset``."""
+        self._forgotten_end = max(self._forgotten_end, offset)
 
     def last_records(self) -> dict[int, LastRecord]:
         """Return, for each producer, what compaction must keep so that the log can rebuild this table. Any thread may
@@ -382,6 +460,16 @@ class ProducerTable:
             ],
             next_offset=next_offset,
         )
+
+
+def _undecided_before(undecided: Iterable[Undecided], end_offset: int) -> tuple[Undecided, ...]:
+    """The undecided transactions of a log that was cut at ``end_offset``: without later transactions, and open again
+    without later markers."""
+    return tuple(
+        each._replace(last_offset=_OPEN) if each.last_offset >= end_offset else each
+        for each in undecided
+        if each.first_offset < end_offset
+    )
 
 
 def is_torn_snapshot(data: Buffer) -> bool:

@@ -60,6 +60,7 @@ class Scan:
     end: int = 0  #: Position where the sound batches end; ``next_offset`` is the offset after the last sound batch.
     next_offset: int = 0
     file_size: int = 0
+    has_markers: bool = False  #: Whether there is a control batch.
     #: Why the bytes at position ``end`` are no sound batch; None when the file ends at ``end``.
     problem: str | None = None
 
@@ -157,6 +158,7 @@ def scan(
         if accepted is None and header.last_offset >= accept_from:
             accepted = found.end
         found.batches.append(BatchMeta.of(header))
+        found.has_markers |= header.is_control
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
             found.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
         found.end += header.size

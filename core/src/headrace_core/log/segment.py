@@ -1,4 +1,4 @@
-"""One segment: a ``.log`` file of record batches, back to back, and its two indexes.
+"""One segment: a ``.log`` file of record batches, back to back, and its indexes.
 
 The writer appends. Readers in any thread look up and read batches, always below an end offset that the partition's
 owner published. The writer publishes bytes first, then ``size``, then index entries. So an entry is never visible
@@ -23,7 +23,8 @@ from typing import NamedTuple
 from ..errors import CorruptLogError, CorruptMessageError, ServerBusyError
 from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header, without_position
 from .files import Buffer, File, FileSystem, full_disk_tolerated
-from .index import RELATIVE_OFFSET_MAX, IndexEntry, OffsetIndex, TimeIndex, TimestampOffset
+from .index import RELATIVE_OFFSET_MAX, IndexEntry, IndexFile, OffsetIndex, TimeIndex, TimestampOffset
+from .txn_index import TXN_INDEX_SUFFIX, AbortedTransaction, TransactionIndex
 
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
@@ -96,6 +97,7 @@ class LogSegment:
         self.path = path + LOG_SUFFIX
         self.index = OffsetIndex(fs, path + INDEX_SUFFIX, base_offset, index_bytes_max)
         self.time_index = TimeIndex(fs, path + TIME_INDEX_SUFFIX, base_offset, index_bytes_max)
+        self.txn_index = TransactionIndex(fs, path + TXN_INDEX_SUFFIX, base_offset)
         self.interval_bytes = interval_bytes
         self.size = 0  #: Size of the published bytes.
         #: The segment's largest timestamp, and the last offset of the batch that has it; None: not looked up yet.
@@ -161,7 +163,15 @@ class LogSegment:
 
     @classmethod
     def attach(
-        cls, fs: FileSystem, directory: str, base_offset: int, *, index_bytes_max: int, interval_bytes: int, now_ms: int
+        cls,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        *,
+        index_bytes_max: int,
+        interval_bytes: int,
+        now_ms: int,
+        has_txn_index: bool,
     ) -> LogSegment:
         """Open a segment found on the disk; its size is assumed to be that of its file."""
         path = f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}"
@@ -174,6 +184,8 @@ class LogSegment:
         segment._largest = None
         segment._times_checked = False
         segment.created_ms = now_ms
+        if has_txn_index:
+            segment.txn_index.attach()
         return segment
 
     # ---------------------------------------------------------------- writing (one owner)
@@ -218,6 +230,11 @@ class LogSegment:
             self.index.append(last_offset, entry_position)
             self.time_index.maybe_append(latest.timestamp_ms, latest.offset)
 
+    def add_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Index aborted transactions whose markers are about to be published."""
+        for transaction in aborted:
+            self.txn_index.append(transaction)
+
     def undo_write(self) -> None:
         """Remove bytes that a failed ``write`` left after the published end."""
         self.log.truncate(self.size)
@@ -240,7 +257,7 @@ class LogSegment:
         self._sync([self.log, *self.begin_close()])
 
     def truncate_to(self, place: Place | None) -> None:
-        """Cut the segment's log and indexes before ``place`` (None: keep all batches)."""
+        """Cut the segment's log, offset index and time index before ``place`` (None: keep all batches)."""
         if place is None:
             return
         self._is_changed = True
@@ -258,7 +275,8 @@ class LogSegment:
         self._bytes_since_index = place.position - self.index.last_position()
 
     def rebuild_indexes(self, batches: Sequence[BatchMeta]) -> None:
-        """Rebuild both indexes from all batches of the segment, with the entries that appends would have written."""
+        """Rebuild the offset and the time index from all batches of the segment, with the entries that appends would
+        have written."""
         self.index.start_empty()
         self.time_index.start_empty()
         self.size = 0
@@ -273,8 +291,8 @@ class LogSegment:
 
     def write_indexes(self) -> None:
         """Write pending index entries to the operating system."""
-        self.index.file.write()
-        self.time_index.file.write()
+        for file in self._index_files():
+            file.write()
 
     def begin_empty(self) -> bool:
         """Prepare an attached, empty segment for appends without opening its files; returns False, without a change,
@@ -283,6 +301,8 @@ class LogSegment:
             with contextlib.suppress(FileNotFoundError):
                 if self._fs.file_size(index.file.path):
                     return False
+        if not self.txn_index.is_empty:
+            return False
         self.index.begin_empty()
         self.time_index.begin_empty()
         self._largest = TimestampOffset(-1, self.base_offset)
@@ -303,12 +323,13 @@ class LogSegment:
         ``end_close``. After a clean stop the next start trusts the synced indexes."""
         if self._is_changed or self._reserved_end > self.size:
             self._complete()
-        return [file for index in (self.index, self.time_index) if (file := index.file.begin_sync()) is not None]
+        begun = (self.index.file.begin_sync(), self.time_index.file.begin_sync(), self.txn_index.begin_sync())
+        return [file for file in begun if file is not None]
 
     def end_close(self, *, durable: bool) -> None:
         """Record whether the sync after ``begin_close`` succeeded."""
-        self.index.file.end_sync(durable=durable)
-        self.time_index.file.end_sync(durable=durable)
+        for file in self._index_files():
+            file.end_sync(durable=durable)
 
     def _complete(self, *, sealing: bool = False) -> None:
         largest = self.largest_timestamp
@@ -333,11 +354,23 @@ class LogSegment:
     def delete_files(self) -> None:
         """Unlink the segment's files without writing to them, because the disk may be full. Readers keep the files
         open."""
-        self.index.file.close()
-        self.time_index.file.close()
-        for path in (self.index.file.path, self.time_index.file.path, self.path):
+        self.close_indexes()
+        for path in (*(file.path for file in self._index_files()), self.path):
             if self._fs.exists(path):
                 self._fs.unlink(path)
+
+    def close_indexes(self) -> None:
+        """Drop pending index entries: the files are being removed."""
+        for file in self._index_files():
+            file.close()
+
+    def rename_indexes(self, suffix: str) -> None:
+        """Append ``suffix`` to the paths of the index files."""
+        for file in self._index_files():
+            file.path += suffix
+
+    def _index_files(self) -> tuple[IndexFile, IndexFile, IndexFile]:
+        return self.index.file, self.time_index.file, self.txn_index.file
 
     # ---------------------------------------------------------------- reading (any thread)
 
@@ -648,6 +681,7 @@ class LogSegment:
         """Free the memory of a sealed segment's indexes."""
         self.index.unload()
         self.time_index.unload()
+        self.txn_index.unload()
 
 
 class BatchWalk:

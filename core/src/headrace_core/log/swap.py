@@ -27,9 +27,9 @@ from .files import FileSystem
 from .producer_state import SNAPSHOT_SUFFIX
 from .recovery import scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from .txn_index import TXN_INDEX_SUFFIX
 
 CLEANED, SWAP = ".cleaned", ".swap"
-TXN_INDEX_SUFFIX = ".txnindex"
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _LOG = re.compile(r"(\d{20})\.log\Z")
 _LOG_SWAP = re.compile(r"(\d{20})\.log\.swap\Z")

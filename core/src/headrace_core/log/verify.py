@@ -10,6 +10,8 @@ after a problem where possible. Checks by file:
     offset index              each entry: the batch at its position ends with its offset; ascending
     time index                each entry: the first batch with that largest timestamp; a sealed segment's last entry is
                               its largest timestamp
+    transaction index         each entry: an ABORT marker, and its transaction's first offset; a sealed segment's has
+                              every aborted transaction
     producer snapshot         its checksum, and its structure
     leader-epoch-checkpoint   its checksum; ascending; not beyond the log's end
     partition.metadata, meta.properties, .kafka_cleanshutdown      their checksums and values
@@ -29,7 +31,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, HeadraceError, InvalidConfigError
-from ..records import BatchHeader, decode_batch, read_header
+from ..records import ABORT, COMMIT, BatchHeader, decode_batch, read_header
 from ..types import TopicPartition
 from .checkpoints import (
     CLEAN_SHUTDOWN,
@@ -47,6 +49,7 @@ from .checkpoints import (
 from .compaction.manager import CLEANER_OFFSETS
 from .contents import Kind, kind_of, log_directories_in, partitions_in, recovery_point_of, segments_in
 from .dump import (
+    TXN_INDEX_CURE,
     FileLine,
     Note,
     Problem,
@@ -57,12 +60,14 @@ from .dump import (
     partition_id_beside,
     snapshot_fault,
     torn_tail,
+    txn_index_fault,
 )
 from .epochs import LEADER_EPOCH_FILE, EpochStart
 from .files import File, FileSystem, RealFileSystem, read_file
 from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
 from .recovery import find_sound_batch, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
+from .txn_index import ABORTED_ENTRY, TXN_INDEX_SUFFIX, read_entries
 
 _RESTORE = (
     "stop the broker and restore the partition's files from a copy, or delete its directory: all its records on this "
@@ -247,9 +252,11 @@ class _Partition:
                 )
                 yield Note(directory, -1, -1, what, cure)
             return
+        begun: dict[int, int] = {}
         for segment in segments:
             yield from segment.verify()
             yield from segment.verify_indexes(is_sealed=segment is not segments[-1])
+            yield from segment.verify_txn_index(begun, is_sealed=segment is not segments[-1])
         yield from self._seams(segments)
         end = segments[-1].next_offset
         if segments[-1].is_sound and end < recovery_point:
@@ -340,6 +347,8 @@ class _Segment:
         self._batches: list[BatchMeta] = []
         #: Max timestamps of batches that compaction has emptied, which are the timestamps of removed records.
         self._times_of_empty: list[int] = []
+        #: Transactional batches: (producer id, base offset, control type; None for data).
+        self._transactional: list[tuple[int, int, int | None]] = []
         self._largest_ms = -1  #: Largest timestamp of the batches that still have records.
 
     def verify(self) -> Iterator[FileLine | Problem]:
@@ -395,6 +404,12 @@ class _Segment:
         except HeadraceError as error:
             return error.message
         self._counts.records += len(records)
+        if header.is_control:
+            key = (records[0].key or b"") if records else b""
+            kind = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
+            self._transactional.append((header.producer_id, header.base_offset, kind))
+        elif header.is_transactional:
+            self._transactional.append((header.producer_id, header.base_offset, None))
         if len(records) != header.record_count:
             return f"{len(records)} records, the header says {header.record_count}"
         latest_ms = max((record.timestamp_ms for record in records), default=header.max_timestamp_ms)
@@ -432,3 +447,43 @@ class _Segment:
                         f"ends with timestamp {last_ms}, the segment's largest is {self._largest_ms}",
                         _REBUILD,
                     )
+
+    def verify_txn_index(self, begun: dict[int, int], *, is_sealed: bool) -> Iterator[FileLine | Problem]:
+        """Check the transaction index. ``begun``: for each producer, the first offset of its open transaction where
+        this segment begins; updated."""
+        aborted: dict[int, tuple[int, int | None]] = {}  # marker's offset: (producer id, first remaining offset)
+        for producer_id, offset, kind in self._transactional:
+            if kind is None:
+                begun.setdefault(producer_id, offset)
+            elif kind in (ABORT, COMMIT):
+                first_offset = begun.pop(producer_id, None)
+                if kind == ABORT:
+                    aborted[offset] = (producer_id, first_offset)
+        path = self.path.removesuffix(LOG_SUFFIX) + TXN_INDEX_SUFFIX
+        data = read_file(self._fs, path) if self._fs.exists(path) else None
+        if data is not None:
+            yield FileLine(path, len(data))
+            fault = txn_index_fault(data, path, self.base_offset)
+            if fault is not None:
+                yield fault
+                return
+        if not self.is_sound or self.is_torn:
+            return
+        indexed = set()
+        for number, entry in enumerate(read_entries(data or b"")):
+            indexed.add(entry.last_offset)
+            producer_id, first_offset = aborted.get(entry.last_offset, (-1, None))
+            what = None
+            if producer_id != entry.producer_id:
+                what = f"entry {number}: producer {entry.producer_id} has no ABORT marker at offset {entry.last_offset}"
+            elif first_offset is not None and entry.first_offset > first_offset:
+                what = f"entry {number} says {entry.first_offset}, the aborted transaction begins at {first_offset}"
+            if what is not None:
+                yield Problem(path, number * ABORTED_ENTRY.size, entry.last_offset, what, TXN_INDEX_CURE)
+        for offset, (producer_id, first_offset) in aborted.items() if is_sealed else ():
+            if first_offset is not None and offset not in indexed:
+                what = (
+                    f"the aborted transaction of producer {producer_id}, offsets {first_offset} to {offset}, has no "
+                    "entry: read_committed readers would return its records"
+                )
+                yield Problem(path, -1, offset, what, TXN_INDEX_CURE)

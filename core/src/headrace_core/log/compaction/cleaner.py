@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,16 +24,17 @@ from itertools import pairwise
 from ...clock import Clock
 from ...errors import CorruptLogError, DiskFullError, InvalidConfigError, ServerBusyError, ServerShuttingDownError
 from ...types import TopicPartition
-from ..files import FileSystem, read_file
+from ..files import FileSystem
 from ..partition_log import PartitionLog
 from ..producer_state import LastRecord
-from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
-from ..swap import TXN_INDEX_SUFFIX, commit_swap, finish_swap
+from ..segment import INDEX_SUFFIX, LOG_SUFFIX, RETIRED_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+from ..swap import commit_swap, finish_swap
+from ..txn_index import TXN_INDEX_SUFFIX, AbortedTransaction, pack_entries
 from .backend import BatchFilter, KeyIndexer, OffsetMap, scan_batches
 from .horizon import horizon_from
 from .output import CleanedSegment
 from .planning import CleanerConfig, SegmentSize, Target, group_segments
-from .transactions import AbortedTransaction, TransactionHistory, TransactionJudge
+from .transactions import TransactionHistory, TransactionJudge
 from .windows import RateLimiter, feed_segment
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,6 @@ logger = logging.getLogger(__name__)
 #: Runs an action while the log's owner makes no other change (``DirectoryWriter.run``), and waits for the action's
 #: result.
 Execute = Callable[[Callable[[], bool]], bool]
-
-#: Layout of an aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
-_TXN_ENTRY = struct.Struct(">hqqqq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,21 +378,14 @@ class _Round:
         self._records_kept += keep.records_kept
         self._records_without_key += keep.records_without_key
 
-    def _txn_index(self, group: Sequence[LogSegment]) -> bytes:
-        """Merge the .txnindex files of a group, without transactions whose data earlier cleanings removed."""
+    def _txn_index(self, group: Sequence[LogSegment]) -> bytes | None:
+        """Merge the transaction indexes of a group, without transactions whose data earlier cleanings removed. None if
+        no segment has a transaction index."""
+        if all(segment.txn_index.is_empty for segment in group):
+            return None
         with_data = {(aborted.producer_id, aborted.last_offset) for aborted in self._aborted}
-        entries = []
-        for segment in group:
-            path = segment.path.removesuffix(LOG_SUFFIX) + TXN_INDEX_SUFFIX
-            if self._fs.exists(path):
-                data = read_file(self._fs, path)
-                whole = data[: len(data) // _TXN_ENTRY.size * _TXN_ENTRY.size]
-                entries += [
-                    _TXN_ENTRY.pack(*entry)
-                    for entry in _TXN_ENTRY.iter_unpack(whole)
-                    if (entry[1], entry[3]) in with_data
-                ]
-        return b"".join(entries)
+        entries = [entry for segment in group for entry in self._log.aborted_in(segment)]
+        return pack_entries(entry for entry in entries if (entry.producer_id, entry.last_offset) in with_data)
 
     def _check(self) -> None:
         if self._should_stop():
@@ -428,11 +418,17 @@ def swap_segments(
         return False
     for segment in old:  # may fail for lack of a descriptor: no change so far
         segment.load_indexes()
+        log.pin_aborted(segment)
     try:
         for segment in old:
             _retire(segment)
         commit_swap(fs, log.directory, cleaned.base_offset)
         finish_swap(fs, log.directory, cleaned.base_offset, [segment.base_offset for segment in old])
+        txn_index = f"{log.directory}/{segment_name(cleaned.base_offset)}{TXN_INDEX_SUFFIX}"
+        has_txn_index = fs.exists(txn_index)
+        if has_txn_index and not fs.file_size(txn_index):  # it replaced one whose transactions had no data left
+            fs.unlink(txn_index)
+            has_txn_index = False
         new = LogSegment.attach(
             fs,
             log.directory,
@@ -440,6 +436,7 @@ def swap_segments(
             index_bytes_max=log.config.segment_index_bytes,
             interval_bytes=log.config.index_interval_bytes,
             now_ms=old[-1].created_ms,
+            has_txn_index=has_txn_index,
         )
     except (OSError, ServerBusyError) as error:
         raise OSError(
@@ -456,5 +453,4 @@ def _retire(segment: LogSegment) -> None:
     belong to the new segment. So the segment gets index names that do not exist, and its indexes are rebuilt in memory
     from the log."""
     segment.load_indexes()
-    segment.index.file.path += ".retired"
-    segment.time_index.file.path += ".retired"
+    segment.rename_indexes(RETIRED_SUFFIX)

@@ -10,7 +10,8 @@ from ..config import LogConfig
 from ..files import Buffer, FileSystem
 from ..index import OffsetIndex, TimeIndex
 from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, segment_name
-from ..swap import CLEANED, TXN_INDEX_SUFFIX
+from ..swap import CLEANED
+from ..txn_index import TXN_INDEX_SUFFIX
 
 _WRITEBACK_BYTES = 8 * 1024 * 1024
 
@@ -76,10 +77,10 @@ class CleanedSegment:
             segment.log.start_writeback(self._handed_over, self.size - self._handed_over)
             self._handed_over = self.size
 
-    def finish(self, txn_index: bytes = b"") -> None:
+    def finish(self, txn_index: bytes | None = None) -> None:
         """Complete the segment and its indexes, durably; the file names become durable when the caller syncs the
-        directory."""
-        if txn_index:
+        directory. ``txn_index``: empty to replace a transaction index without entries left; None when there is none."""
+        if txn_index is not None:
             file = self._fs.open(self._stem + TXN_INDEX_SUFFIX + CLEANED, write=True, create=True)
             try:
                 file.truncate(0)

@@ -10,33 +10,24 @@ look committed, without a COMMIT marker they would look open. So, as in Kafka:
   transaction ended.
 
 Kafka takes the aborted transactions from the segments' .txnindex files. Headrace takes the aborted transactions from
-the log's batch headers and markers, so a lost or stale index cannot bring back an aborted record.
+the log's batch headers and markers, so a damaged index cannot bring back an aborted record.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ...records import ABORT, COMMIT, BatchHeader
+from ..txn_index import AbortedTransaction
 from .horizon import Verdict, delete_horizon_ms
-
-
-class AbortedTransaction(NamedTuple):
-    """An aborted transaction. ``first_offset``: offset of its first remaining batch; ``last_offset``: offset of its
-    marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 class TransactionHistory:
     """Aborted and open transactions, fed with every control and every transactional batch, in the log's order."""
 
     def __init__(self) -> None:
-        self.aborted: list[AbortedTransaction] = []
+        self.aborted: list[AbortedTransaction] = []  #: The first offset is that of the first remaining batch.
         self.open: dict[int, int] = {}  #: For each producer id: the first offset of the producer's open transaction.
 
     def observe(self, header: BatchHeader, control_type: int) -> None:

@@ -1,0 +1,222 @@
+"""The transaction index of a segment: the aborted transactions whose ABORT markers lie in it; Kafka's .txnindex file.
+
+A read_committed reader skips aborted transactions by these entries (KIP-98). Each has 34 bytes, big-endian, as in
+Kafka, in the order of the markers:
+
+    int16  version, 0
+    int64  producer id
+    int64  first offset           of the transaction's first record in this partition
+    int64  last offset            of its ABORT marker
+    int64  last stable offset     behind the marker: start of the first transaction that was open then, else marker + 1
+
+The file exists only if there are entries. An empty one is the trace of a rebuild that failed, and counts as damaged.
+Memory holds the bytes of the file; those of a sealed segment are loaded on first use.
+
+The log is the truth: a damaged file is rebuilt from the segment (``producer_files.aborted_in``). But a *missing* file
+says that there is no entry. So the file is durable, with its name, before a segment counts as sealed or cleanly closed,
+and an unclean start rebuilds those of all segments that it scans.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..errors import CorruptLogError
+from .files import Buffer, File, FileSystem
+from .index import IndexFile
+
+TXN_INDEX_SUFFIX = ".txnindex"
+ABORTED_ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+_LAST_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_AT = 18
+#: Held briefly while a reader stores what it loaded, and while the owner replaces that; one lock for all segments.
+_STORING = threading.Lock()
+
+
+class AbortedTransaction(NamedTuple):
+    """``first_offset``: of its first record; ``last_offset``: its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int = -1  #: Behind the marker; -1: unknown.
+
+
+class TransactionIndex:
+    """One segment's index. The log's owner changes it; readers in any thread search it."""
+
+    def __init__(self, fs: FileSystem, path: str, base_offset: int) -> None:
+        self.file = IndexFile(fs, path, ABORTED_ENTRY.size)
+        self._fs = fs
+        self._base_offset = base_offset
+        self._data: bytes | bytearray | None = b""  #: All entries; None: in the file.
+        self._changes = 0
+        self._is_file_sound = True  #: Whether the file and its pending entries are what is in memory.
+        self._is_name_durable = True
+        self._is_pinned = False
+
+    def attach(self) -> None:
+        """Use the file that is there."""
+        self._data = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no entry. Needs no file."""
+        return self._data is not None and not self._data
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._data is not None
+
+    def load(self) -> Buffer:
+        """All entries, read from the file unless they are in memory. Any thread. CorruptLogError; FileNotFoundError
+        when the file is gone (it was there when the log was opened)."""
+        while (data := self._data) is None:
+            changes = self._changes
+            found = self.file.read()
+            check_entries(found, self.file.path, self._base_offset)
+            self._store_read(found, changes)
+        return data
+
+    @property
+    def changes(self) -> int:
+        """Changes by the owner so far, for ``keep_in_memory``."""
+        return self._changes
+
+    def keep_in_memory(self, data: Buffer, changes: int) -> None:
+        """Use these entries, read from the file or the log since ``changes``; the file stays as it is. No effect if the
+        owner changed the index since. Any thread."""
+        self._store_read(data, changes, is_file_sound=False)
+
+    def _store_read(self, data: Buffer, changes: int, *, is_file_sound: bool = True) -> None:
+        with _STORING:
+            if self._data is None and self._changes == changes:
+                self._data, self._is_file_sound = bytes(data), is_file_sound
+
+    def unload(self) -> None:
+        """Free the entries of a sealed segment, if the file has them all; the next use loads them."""
+        with _STORING:
+            if self._data and self._is_file_sound and self.file.is_written and not self._is_pinned:
+                self._data = None
+
+    def pin(self) -> None:
+        """Load the entries and keep them: the file is about to become another segment's."""
+        self._is_pinned = True
+        self.load()
+
+    # ---------------------------------------------------------------- changes (the log's owner)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add an entry; the segment is the active one."""
+        data, entry = self.load(), pack_entries([aborted])
+        self._changes += 1
+        if not data:
+            self._is_name_durable = False
+        if isinstance(data, bytearray):
+            data += entry
+        else:
+            self._data = bytearray(bytes(data) + entry)
+        self.file.append(entry)
+
+    def replace(self, entries: Iterable[AbortedTransaction]) -> None:
+        """Replace all entries, durably, with the file's name: after a crash it has the old ones, or none, or the new
+        ones. OSError on a full disk: the entries are in memory, and the file counts as damaged."""
+        self._replace(pack_entries(entries))
+
+    def _replace(self, data: bytes) -> None:
+        self._store(data)
+        self._is_file_sound = False
+        if data:
+            self.file.replace(b"")
+            self.file.append(data)
+            self.file.write()
+            self.file.sync()
+        else:
+            self.file.remove()
+        self._fs.sync_directory(self.file.path.rpartition("/")[0])
+        self._is_file_sound = self._is_name_durable = True
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove the entries of markers at and above ``offset``, and repair a damaged file: the segment is about to be
+        the active one. The caller has loaded the entries."""
+        data = self.load()
+        count = _first_from(data, offset)
+        if count * ABORTED_ENTRY.size == len(data) and self._is_file_sound:
+            return
+        kept = bytes(data[: count * ABORTED_ENTRY.size])
+        if count and self._is_file_sound:
+            self._store(kept)
+            self.file.truncate(count)
+        else:
+            self._replace(kept)
+
+    def _store(self, data: bytes) -> None:
+        with _STORING:
+            self._changes += 1
+            self._data = data
+
+    def begin_sync(self) -> File | None:
+        """``IndexFile.begin_sync``; the file's name is durable when this returns."""
+        file = self.file.begin_sync()
+        if not self._is_name_durable:
+            self._fs.sync_directory(self.file.path.rpartition("/")[0])
+            self._is_name_durable = True
+        return file
+
+
+def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join([ABORTED_ENTRY.pack(_VERSION, *entry) for entry in entries])
+
+
+def check_entries(data: Buffer, path: str, base_offset: int) -> None:
+    """Raise CorruptLogError, with file and entry, unless these are the bytes of a transaction index."""
+    if not data:
+        raise CorruptLogError(f"{path}: the file is empty")
+    if len(data) % ABORTED_ENTRY.size:
+        raise CorruptLogError(f"{path}: {len(data)} bytes are not a whole number of {ABORTED_ENTRY.size}-byte entries")
+    before = base_offset - 1
+    for number, (version, producer_id, first, last, stable) in enumerate(ABORTED_ENTRY.iter_unpack(data)):
+        what = None
+        if version != _VERSION:
+            what = f"version {version}; only {_VERSION} is understood"
+        elif last <= before:
+            what = f"last offset {last}, not above {before}"
+        elif not (producer_id >= 0 and 0 <= first < last and 0 <= stable <= last + 1):
+            what = f"producer {producer_id}, offsets {first} to {last}, last stable offset {stable}: impossible"
+        if what is not None:
+            raise CorruptLogError(f"{path}, position {number * ABORTED_ENTRY.size}: entry {number} has {what}")
+        before = last
+
+
+def read_entries(data: Buffer) -> list[AbortedTransaction]:
+    """The entries of a sound file."""
+    return [AbortedTransaction(*values) for _, *values in ABORTED_ENTRY.iter_unpack(data)]
+
+
+def overlapping(data: Buffer, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+    """The entries of transactions with records in [start, end), and whether those of later segments cannot have any.
+    (Kafka's TransactionIndex.collectAbortedTxns.)"""
+    found = []
+    for number in range(_first_from(data, start), len(data) // ABORTED_ENTRY.size):
+        _, *values = ABORTED_ENTRY.unpack_from(data, number * ABORTED_ENTRY.size)
+        entry = AbortedTransaction(*values)
+        if entry.first_offset < end:
+            found.append(entry)
+        if entry.last_stable_offset >= end:
+            return found, True
+    return found, False
+
+
+def _first_from(data: Buffer, offset: int) -> int:
+    """Number of the first entry whose marker is at or above ``offset``."""
+
+    def last_offset(number: int) -> int:
+        found: int = _LAST_OFFSET.unpack_from(data, number * ABORTED_ENTRY.size + _LAST_OFFSET_AT)[0]
+        return found
+
+    return bisect_left(range(len(data) // ABORTED_ENTRY.size), offset, key=last_offset)

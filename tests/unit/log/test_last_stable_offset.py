@@ -1,0 +1,80 @@
+"""The producer table's last stable offset and aborted transactions, against a model that only knows the batches."""
+
+from __future__ import annotations
+
+import random
+
+from headrace_core.log.producer_files import tell_marker
+from headrace_core.log.producer_state import ProducerTable, Remembered
+from headrace_core.records import read_header
+from tests.worlds.txn_log_world import Transactions, aborted_of, stable_offset_of
+
+
+def fed(table: ProducerTable, data: bytes) -> Remembered:
+    """Feed the table with a batch; returns what undoes it."""
+    header = read_header(data)
+    remembered = table.remember(header.producer_id)
+    if header.is_control:
+        tell_marker(table, header, data)
+    else:
+        table.appended(header)
+    return remembered
+
+
+def check(table: ProducerTable, transactions: Transactions, end: int, since: int) -> None:
+    for high_watermark in range(since, end + 1):
+        expected = stable_offset_of(transactions.written, end, high_watermark)
+        assert table.last_stable_offset(high_watermark) == expected, (end, high_watermark)
+    open_ones = stable_offset_of(transactions.written, end, end)
+    assert (end if table.first_unstable_offset is None else table.first_unstable_offset) == open_ones
+
+
+def test_random_histories_with_undone_appends_and_a_rising_high_watermark(rng: random.Random) -> None:
+    for _ in range(25):
+        transactions, table = Transactions(rng), ProducerTable()
+        end = committed = 0
+        aborted = []
+        for _ in range(40):
+            made = transactions.batches(end, rng.randint(1, 4))
+            undo = [fed(table, data) for data, _ in made]
+            if rng.random() < 0.3:  # the write failed
+                table.take_back(reversed(undo), end)
+                transactions.cut(end)
+            else:
+                transactions.written += [written for _, written in made]
+                end = made[-1][1].next_offset
+            aborted += table.aborted
+            table.aborted.clear()
+            check(table, transactions, end, committed)
+            assert aborted == aborted_of(transactions.written, end)
+            if rng.random() < 0.5:
+                committed = rng.randint(committed, end)
+                table.committed_end = committed
+        assert len(table._undecided) < 30, "what is committed is forgotten"
+
+
+def test_a_snapshot_and_the_batches_behind_it_give_the_same_answers(rng: random.Random) -> None:
+    for _ in range(25):
+        transactions, table = Transactions(rng), ProducerTable()
+        made = transactions.batches(0, 60)
+        transactions.written += [written for _, written in made]
+        at = rng.randrange(len(made))
+        snapshot = b""
+        for number, (data, written) in enumerate(made):
+            if number == at:
+                snapshot, offset = table.snapshot(), written.base_offset
+            fed(table, data)
+        again = ProducerTable.from_snapshot(snapshot, "snapshot", offset)
+        for data, _ in made[at:]:
+            fed(again, data)
+        end = made[-1][1].next_offset
+        check(again, transactions, end, end)
+        assert again.aborted == [each for each in aborted_of(transactions.written, end) if each.last_offset >= offset]
+        again.inherit_undecided(table, offset)
+        check(again, transactions, end, 0)
+
+
+def test_a_table_that_does_not_know_how_transactions_ended_lets_readers_wait() -> None:
+    table = ProducerTable(next_offset=10)
+    table.forget_undecided(10)
+    assert [table.last_stable_offset(high_watermark) for high_watermark in (9, 10)] == [0, 10]
