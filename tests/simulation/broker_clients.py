@@ -439,12 +439,13 @@ def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply
                 reply(((b"", position), False))
                 return
             consumer.world.checks.reads_on(consumer, replica, position)
-        found = replica.read(position, 4_000)
+        end = replica.reads.high_watermark
+        found = replica.read(position, 4_000, end)
         if found is None:
             if leader is None:
                 reply(((b"", position), False))
                 return
-            reading = replica.read_cold(position, 4_000)
+            reading = replica.read_cold(position, 4_000, end, committed=False)
             reading.add_done_callback(lambda done: reply(done.exception() or (done.result(), True)))
         else:
             reply((found, leader is not None))

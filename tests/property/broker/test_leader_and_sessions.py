@@ -161,7 +161,6 @@ class LeaderMachine(RuleBasedStateMachine):
         ):
             assert leader.high_watermark == promised
             assert leader.log_start == start <= leader.high_watermark <= leader.log_end
-            assert leader.last_stable_offset == promised
 
     @invariant()
     def producers_hear_once_and_not_too_soon(self) -> None:

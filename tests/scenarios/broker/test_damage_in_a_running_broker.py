@@ -113,7 +113,7 @@ def test_a_search_by_time_finds_it_too() -> None:
             replica = broker.partitions.leader(ROTTEN)
             fs.flip(SEALED, 150)
             with pytest.raises(CorruptLogError):
-                await replica.timestamp_offset(1000)
+                await replica.timestamp_offset(1000, replica.leader.high_watermark)
             await quarantined(broker)
 
     asyncio.run(scenario())

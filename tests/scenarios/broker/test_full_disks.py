@@ -168,7 +168,7 @@ def test_a_start_with_nothing_free_serves_what_is_there_and_writes_its_checkpoin
         async with again:
             assert not again.storage.offline_directories()
             assert again.values("orders") == values
-            found = await again.partitions.leader(TopicPartition("orders", 0)).timestamp_offset(0)
+            found = await again.partitions.leader(TopicPartition("orders", 0)).timestamp_offset(0, 12)
             assert found is not None
             assert found.offset == 0
             assert await append(again, "orders", b"x") == DISK_FULL

@@ -126,7 +126,7 @@ def test_a_reader_of_the_old_files_finishes() -> None:
             await moved(broker, "/two")
             assert old.is_closed
             assert segment.log.pread(segment.size, 0) == before
-            found = await broker.partitions.leader(ORDERS).timestamp_offset(0)
+            found = await broker.partitions.leader(ORDERS).timestamp_offset(0, 1)
             assert found is not None
             assert found.offset == 0
 

@@ -255,7 +255,7 @@ def test_only_a_read_that_shows_a_failed_disk_takes_its_directory_offline(leads:
                 raise OSError(error, os.strerror(error))
 
             with mock.patch.object(PartitionLog, "read", failing), pytest.raises(errors.StorageError):
-                replica.read(0, 1_000)
+                replica.read(0, 1_000, 1)
             asyncio.get_running_loop().call_soon(fails.set_result, None)  # (a failure was scheduled before)
             await fails
             assert [type(event) for event in broker.events].count(LogDirectoryFailed) == (error == errno.EIO)

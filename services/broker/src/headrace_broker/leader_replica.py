@@ -24,6 +24,7 @@ from headrace_core.errors import (
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.fencing import Fence, check_stamps
+from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.types import NO_EPOCH
 
@@ -241,26 +242,44 @@ class LeaderReplica:
         self._seen_bytes = active.size
         flushed_end = log.flushed_end  # first: a turn may be running on the writer's thread
         self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
+        log.committed_to(self.leader.high_watermark)
 
     @property
     def reads(self) -> PartitionLeader:
         """The state from which consumers read (``reading.ReadState``)."""
         return self.leader
 
-    def read(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Read batches up to the high watermark, from the batch that holds ``offset``; returns at least one batch.
-        Returns None if the batches are not in the page cache: then call ``read_cold``. Raises OffsetOutOfRangeError,
+    @property
+    def last_stable_offset(self) -> int:
+        """End of the records for read_committed consumers."""
+        return self.log.last_stable_offset(self.leader.high_watermark)
+
+    def read(self, offset: int, max_bytes: int, up_to: int) -> ReadResult | None:
+        """Read batches up to ``up_to``, from the batch that holds ``offset``; returns at least one batch. Returns None
+        if the batches are not in the page cache: then call ``read_cold``. Raises OffsetOutOfRangeError,
         CorruptLogError, StorageError."""
         log = self.log
         try:
-            return log.read(offset, max_bytes, self.leader.high_watermark, wait=False)
+            return log.read(offset, max_bytes, up_to, wait=False)
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
-    def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk."""
-        up_to = self.leader.high_watermark
-        return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
+    def read_cold(
+        self, offset: int, max_bytes: int, up_to: int, *, committed: bool
+    ) -> asyncio.Future[ReadResult | None]:
+        """Like ``read``, on a thread that may wait for the disk. ``committed``: ``aborted_transactions`` comes next."""
+        return self._threads.run(
+            lambda: self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed))
+        )
+
+    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None:
+        """The aborted transactions with records in [start, end); call it after these were read. ``wait=False``: None
+        if that must wait for the disk. Raises OffsetOutOfRangeError (the records were deleted meanwhile),
+        CorruptLogError, StorageError."""
+        try:
+            return self.log.aborted_transactions(start, end, wait=wait)
+        except OSError as error:
+            raise self._writer.read_failed(self.partition, error) from error
 
     @property
     def log_start(self) -> int:
@@ -323,14 +342,12 @@ class LeaderReplica:
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         check_not_truncated(self.log, offset, last_fetched_epoch)
 
-    def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
-        """The first record below the high watermark with this timestamp or a later one; None if there is none."""
-        up_to = self.leader.high_watermark
+    def timestamp_offset(self, timestamp_ms: int, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
+        """The first record below ``up_to`` with this timestamp or a later one; None if there is none."""
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_for_timestamp(timestamp_ms, up_to)))
 
-    def max_timestamp_offset(self) -> asyncio.Future[FoundTimestamp | None]:
-        """The record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
-        up_to = self.leader.high_watermark
+    def max_timestamp_offset(self, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
+        """The record with the largest timestamp below ``up_to``; None for an empty log (KIP-734)."""
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_of_max_timestamp(up_to)))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
@@ -371,6 +388,14 @@ class LeaderReplica:
                     raise
         # A later leader of the same log may have advanced the log start further.
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
+
+
+def read_for(log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult | None:
+    """``log.read`` that may wait for the disk; ``committed``: also loads what ``aborted_transactions`` needs."""
+    found = log.read(offset, max_bytes, up_to)
+    if committed and found is not None:
+        log.aborted_transactions(offset, found.next_offset)
+    return found
 
 
 def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:

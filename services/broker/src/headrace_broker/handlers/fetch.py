@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headrace_core.errors import (
@@ -34,6 +35,7 @@ from headrace_core.errors import (
     UnknownServerError,
 )
 from headrace_core.log import ReadResult
+from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.rpc.memory import give_memory_back
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
@@ -66,6 +68,7 @@ QUEUED_REQUEST_BYTES_MAX = 64 * 1024
 #: Bytes counted for a response, and for each partition in it, in addition to the records: an empty response is not
 #: free.
 _OVERHEAD_BYTES = 64
+_ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in an answer.
 #: Milliseconds between two searches of a leader for a replica that is nearer to a consumer (KIP-392).
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""
@@ -95,6 +98,7 @@ class _Piece(NamedTuple):
     slice: ReadResult | None
     error: HeadraceError | None
     nearer: int | None = None
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 class FetchStream(StreamHandler[Any]):
@@ -102,7 +106,9 @@ class FetchStream(StreamHandler[Any]):
         "_broker",
         "_closed",
         "_cold",
+        "_committed",
         "_current",
+        "_held_back",
         "_looked_ms",
         "_loop",
         "_rack",
@@ -130,6 +136,8 @@ class FetchStream(StreamHandler[Any]):
         self._requests_bytes = 0
         self._unread = 0  # bytes of answers, as counted in the broker's
         self._current: Any = None  # the request in progress
+        self._committed = False  # the request in progress is read_committed
+        self._held_back = False  # an undecided transaction held back committed bytes at the last look
         self._refused: list[Any] = []  # results of partitions that the current request named wrongly
         self._cold: dict[TopicPartition, tuple[int, ReadResult | HeadraceError]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -187,6 +195,10 @@ class FetchStream(StreamHandler[Any]):
                 return
             self._current = self._next_request()
             looked_up += len(self._current.partitions)
+            committed = self._current.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
+            if committed is not self._committed:
+                self._committed = committed
+                self._cold.clear()
             self._rack = self._current.rack or self._rack
             self._apply(self._current)
             self._broker.metrics.fetch_requests.value += 1
@@ -231,15 +243,17 @@ class FetchStream(StreamHandler[Any]):
             self._stop_waiting()
             self._answer(request, pieces, size)
             return
-        self._session.expect(wanted - size)
+        # The marker that ends a transaction is small, and releases all its records.
+        self._session.expect(1 if self._held_back else wanted - size)
         if self._timer is None:
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
-    def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int] | None]:
+    def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int, int] | None]:
         """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions. The third
         item of the result is a read that must wait for the disk; later partitions were not visited."""
         pieces: list[_Piece] = []
         size = 0
+        self._held_back = False
         for entry in self._session.ready():
             replica = self._replicas[entry.partition]
             reads = replica.reads
@@ -251,8 +265,12 @@ class FetchStream(StreamHandler[Any]):
                     if nearer is not None:
                         pieces.append(_Piece(entry, replica, None, None, nearer))
                         continue
-                high_watermark = reads.high_watermark
-                if entry.position >= high_watermark or entry.position < reads.log_start:
+                end = reads.high_watermark
+                if self._committed:
+                    stable_offset = replica.last_stable_offset
+                    self._held_back |= stable_offset < end
+                    end = stable_offset
+                if entry.position >= end or entry.position < reads.log_start:
                     if not reads.log_start <= entry.position <= reads.log_end:
                         raise _out_of_range(entry, replica)
                     pieces.append(_Piece(entry, replica, None, None))
@@ -261,22 +279,29 @@ class FetchStream(StreamHandler[Any]):
                 if room <= 0:
                     break
                 found = self._cold.pop(entry.partition, None)
-                if found is not None and found[0] == entry.position:
+                was_cold = found is not None and found[0] == entry.position
+                if found is not None and was_cold:
                     if isinstance(found[1], HeadraceError):
                         raise found[1]
                     piece = found[1]
                 else:
-                    warm = replica.read(entry.position, room)
+                    warm = replica.read(entry.position, room, end)
                     if warm is None:
-                        return pieces, size, (entry, replica, room)
+                        return pieces, size, (entry, replica, room, end)
                     piece = warm
+                aborted: Sequence[AbortedTransaction] = ()
+                if self._committed:
+                    listed = replica.aborted_transactions(entry.position, piece.next_offset, wait=was_cold)
+                    if listed is None:
+                        return pieces, size, (entry, replica, room, end)
+                    aborted = listed
             except HeadraceError as error:
                 pieces.append(_Piece(entry, replica, None, error))
                 continue
             if size and len(piece.records) > room:
                 break  # only an answer's first batch may exceed the requested size
-            size += len(piece.records)
-            pieces.append(_Piece(entry, replica, piece, None))
+            size += len(piece.records) + len(aborted) * _ABORTED_BYTES
+            pieces.append(_Piece(entry, replica, piece, None, aborted=aborted))
         return pieces, size, None
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
@@ -284,7 +309,7 @@ class FetchStream(StreamHandler[Any]):
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # in place: adding a finished message would copy it with its records
-        for entry, replica, piece, error, nearer in pieces:
+        for entry, replica, piece, error, nearer, aborted in pieces:
             reads, position = replica.reads, entry.position
             if error is not None:
                 self._drop(entry.partition)
@@ -298,7 +323,7 @@ class FetchStream(StreamHandler[Any]):
                     fetch_offset=position,
                     next_offset=position,
                     high_watermark=reads.high_watermark,
-                    last_stable_offset=reads.last_stable_offset,
+                    last_stable_offset=replica.last_stable_offset,
                     log_start_offset=reads.log_start,
                     preferred_read_replica=nearer,
                 )
@@ -308,16 +333,20 @@ class FetchStream(StreamHandler[Any]):
             if piece is not None or entry.has_changed(high_watermark, log_start):
                 entry.sent_high_watermark = high_watermark
                 entry.sent_log_start = log_start
-                tell(
+                result = tell(
                     topic=entry.partition.topic,
                     partition=entry.partition.partition,
                     fetch_offset=position,
                     next_offset=next_offset,
                     high_watermark=high_watermark,
-                    last_stable_offset=reads.last_stable_offset,
+                    last_stable_offset=replica.last_stable_offset,
                     log_start_offset=log_start,
                     records=_EMPTY if piece is None else piece.records,
                 )
+                for transaction in aborted:
+                    result.aborted_transactions.add(
+                        producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                    )
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
         self._current = None
         self._broker.metrics.fetch_bytes.value += size
@@ -349,9 +378,9 @@ class FetchStream(StreamHandler[Any]):
             self._timer.cancel()
             self._timer = None
 
-    def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int) -> None:
+    def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int, end: int) -> None:
         self._reading = True
-        future = replica.read_cold(entry.position, room)
+        future = replica.read_cold(entry.position, room, end, committed=self._committed)
         position, partition = entry.position, entry.partition
         future.add_done_callback(lambda done: self._cold_read(partition, position, done))
 
@@ -451,7 +480,7 @@ class FetchStream(StreamHandler[Any]):
                 # While the writer's thread advances the log start, the log can have a higher start than its
                 # PartitionLeader.
                 high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
-                last_stable_offset = reads.last_stable_offset
+                last_stable_offset = replica.last_stable_offset
         return fetch_pb2.FetchPartitionResult(
             topic=partition.topic,
             partition=partition.partition,

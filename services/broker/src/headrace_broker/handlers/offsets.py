@@ -142,16 +142,16 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
     """Find the offset for a timestamp: (offset, its timestamp, its leader epoch), with offset -1 if there is no such
     record. Raises OffsetNotAvailableError after an election, until the new leader knows the committed end (KIP-207)."""
     leader = replica.leader
+    end = replica.last_stable_offset if read_committed else leader.high_watermark
     if timestamp_ms == LATEST_TIMESTAMP:
         leader.check_latest_known()
-        end = leader.last_stable_offset if read_committed else leader.high_watermark
         return end, -1, leader.leader_epoch
     if timestamp_ms == EARLIEST_TIMESTAMP:
         return leader.log_start, -1, replica.epoch_at(leader.log_start)
     if timestamp_ms == MAX_TIMESTAMP:
-        found = await turns.outside(replica.max_timestamp_offset())
+        found = await turns.outside(replica.max_timestamp_offset(end))
     elif timestamp_ms >= 0:
-        found = await turns.outside(replica.timestamp_offset(timestamp_ms))
+        found = await turns.outside(replica.timestamp_offset(timestamp_ms, end))
     else:
         raise InvalidRequestError(
             f"{replica.partition}: timestamp_ms={timestamp_ms} must be a time (ms since 1970), -1 (end), -2 (start) "

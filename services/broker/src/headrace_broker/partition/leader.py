@@ -189,12 +189,6 @@ class PartitionLeader:
         self._recompute()
 
     @property
-    def last_stable_offset(self) -> int:
-        """End of the records for read_committed consumers. The last stable offset is the high watermark, because there
-        are no transactions yet."""
-        return self.high_watermark
-
-    @property
     def durable_end(self) -> int:
         """Everything below this offset has met the topic's flush policy on this broker."""
         return self.flushed_end if self.flush_policy is FlushPolicy.COMMIT else self.log_end

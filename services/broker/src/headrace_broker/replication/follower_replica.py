@@ -35,11 +35,12 @@ from headrace_core.errors import (
 )
 from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
 from headrace_core.log.replicated import check_replicated
+from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.rpc.outage import Backoff
 from headrace_core.types import NO_EPOCH, TopicPartition
 
-from ..leader_replica import OnDamage, check_not_truncated
+from ..leader_replica import OnDamage, check_not_truncated, read_for
 from ..partition import PartitionFollower
 from ..partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from ..partition.leader import PartitionWatcher
@@ -362,6 +363,7 @@ class FollowerReplica:
         follower.appended(log_end, durable_end, log.epochs.latest_epoch)
         if self._lanes is not None:
             self._lanes.ack_due(self)
+        log.committed_to(follower.high_watermark)
         self._follow_log_start()
         self._notify_watchers(before)
 
@@ -468,8 +470,8 @@ class FollowerReplica:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark, because there are no transactions yet."""
-        return self.follower.high_watermark
+        """End of the records for read_committed consumers."""
+        return self.log.last_stable_offset(self.follower.high_watermark)
 
     @property
     def log_start(self) -> int:
@@ -504,27 +506,36 @@ class FollowerReplica:
             raise FencedLeaderEpochError(f"{said}; refresh the metadata")
         raise UnknownLeaderEpochError(f"{said}; retry")
 
-    def read(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Read batches up to the high watermark, from the batch that holds ``offset``; returns at least one batch.
-        Returns None if the batches are not in the page cache. Raises OffsetNotAvailableError for an offset beyond the
-        high watermark, and StorageError."""
+    def read(self, offset: int, max_bytes: int, up_to: int) -> ReadResult | None:
+        """Read batches up to ``up_to``, from the batch that holds ``offset``; returns at least one batch. Returns None
+        if the batches are not in the page cache. Raises OffsetNotAvailableError for an offset beyond the high
+        watermark, and StorageError."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} is not known to be committed, only offsets below "
                 f"{self.high_watermark} are; retry"
             )
         try:
-            return self.log.read(offset, max_bytes, self.high_watermark, wait=False)
+            return self.log.read(offset, max_bytes, up_to, wait=False)
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
-    def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk."""
-        log, up_to = self.log, self.high_watermark
+    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None:
+        """See ``LeaderReplica.aborted_transactions``."""
+        try:
+            return self.log.aborted_transactions(start, end, wait=wait)
+        except OSError as error:
+            raise self._writer.read_failed(self.partition, error) from error
+
+    def read_cold(
+        self, offset: int, max_bytes: int, up_to: int, *, committed: bool
+    ) -> asyncio.Future[ReadResult | None]:
+        """Like ``read``, on a thread that may wait for the disk. ``committed``: ``aborted_transactions`` comes next."""
+        log = self.log
 
         def read() -> ReadResult | None:
             try:
-                return log.read(offset, max_bytes, up_to)
+                return read_for(log, offset, max_bytes, up_to, committed=committed)
             except CorruptLogError as error:
                 self._threads.call_soon(functools.partial(self._on_damage, log, error))
                 raise

@@ -180,10 +180,7 @@ class Cleaners:
 
     def _targets(self, directory: LogDirectory, logs: dict[TopicPartition, PartitionLog]) -> list[Target]:
         def stable_offset_of(log: PartitionLog) -> int:
-            leader = self._partitions.leader_of(log)
-            if leader is None:
-                return high_watermark_of(log, directory, self._partitions)
-            return leader.last_stable_offset
+            return log.last_stable_offset(high_watermark_of(log, directory, self._partitions))
 
         return directory.compaction.plan(logs, stable_offset_of=stable_offset_of, now_ms=self._clock.now_ms())
 
