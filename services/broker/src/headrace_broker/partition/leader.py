@@ -11,8 +11,8 @@ The offsets of a partition, in ascending order::
 *Durable end.* Records below the durable end are as durable on one replica as the topic's ``log.flush`` asks. The
 durable end is the flushed end under ``commit``, and the log end under ``interval`` and ``os`` (the produce response
 names the policy). Each follower acknowledges the durable end of its own log. *High watermark.* The high watermark is
-the smallest durable end in the maximal ISR (isr.py), which includes the leader (decision 4). Three rules protect the
-high watermark:
+the smallest durable end in the maximal ISR (isr.py), which includes the leader (decision 4). A follower that keeps up
+and may join the ISR counts too, as in Kafka. Three rules protect the high watermark:
 
     it never goes back under one leader epoch
     it waits for every replica that the controllers may hold to be in sync, confirmed or not       KIP-497
