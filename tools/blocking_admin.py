@@ -16,14 +16,14 @@ SOURCE = ROOT / "clients/python/src/headrace/admin/aio.py"
 TARGET = SOURCE.with_name("blocking.py")
 COMMAND = "tools/blocking_admin.py generate"
 
-#: Replacements, as (text in aio.py, text in blocking.py); every one must occur.
+#: Replacements, as pairs (text in aio.py, text in blocking.py); every text must occur in aio.py.
 DIFFERENCES = (
     (r"\bAsyncAdmin\b", "Admin"),
     (r"\basync (def|with) ", r"\1 "),
     (r"\bawait ", ""),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\brun_async\b", "run"),
-    # A callback must not block: raise before anything is closed.
+    # A callback must not block, so raise before the client closes anything.
     (r"( +)if self\._calls\.begin_close\(\):", r"\1refuse_to_wait()\n\g<0>"),
     (r'\A"""[^"]*"""', f'"""Admin: AsyncAdmin without async. Generated from aio.py by {COMMAND}: change aio.py."""'),
     (r"from \.\.faces ", r"from ..callbacks import refuse_to_wait\n\g<0>"),

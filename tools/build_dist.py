@@ -1,11 +1,11 @@
-"""Wheels and sdists of every distribution, in dist/ (`make dist`).
+"""Build wheels and sdists of every distribution in dist/ (`make dist`).
 
-Each distribution is built from a copy: its sdist, then its wheel from the unpacked sdist, so that a file missing in the
-sdist fails here. No file may contain a path of this machine: debug information and run paths are left out, and results
-are searched for such paths before they reach dist/. Two builds of one commit with the same tools and Python give the
-same wheels (SOURCE_DATE_EPOCH is the commit's time).
+The script copies each distribution, builds the sdist from the copy, and builds the wheel from the unpacked sdist. So a
+file that is missing in the sdist fails the build. No published file may contain a path of this machine. The script
+leaves out debug information and run paths, and searches the results for such paths before it writes them to dist/. Two
+builds of one commit with the same tools and Python give the same wheels (SOURCE_DATE_EPOCH is the commit's time).
 
-The build tools are those of .venv, in the versions of constraints.txt.
+The build uses the build tools in .venv, in the versions of constraints.txt.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from install import DISTRIBUTIONS, native_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "dist"
-#: Build results in a checkout, which copies leave out.
+#: Names of build results in a checkout; the copies do not include them.
 _LEFTOVERS = shutil.ignore_patterns("*.so", "*.c", "*.html", "*.py[cod]", "__pycache__", "*.egg-info", "build", "dist")
 
 
 class BuildError(Exception):
-    """A distribution was not built, or must not be published. The message has the tools' output."""
+    """A distribution could not be built, or must not be published. The message has the output of the build tools."""
 
 
 def paths_of_this_machine(*more: Path) -> list[bytes]:
@@ -64,13 +64,14 @@ def leaks(archive: Path, paths: list[bytes]) -> list[str]:
 
 
 def _environment(headers: Path) -> dict[str, str]:
-    """The build environment. ``headers``: the core's sources, whose .pxd files the SDK's modules need."""
+    """The build environment. Build one distribution. ``headers``: the core's sources, whose .pxd files the modules of
+    the SDK need."""
     chosen = {
         **os.environ,
         "PYTHONPATH": str(headers),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Replaces Python's own flags, so it repeats them: without NDEBUG each assert of Python.h would name its file's
-        # path.
+        # These flags replace Python's own flags, so they include NDEBUG again: without NDEBUG each assert of Python.h
+        # would contain the path of its file.
         "CFLAGS": f"{sysconfig.get_config_var('CFLAGS')} -g0",
     }
     if sys.platform.startswith("linux"):  # without the run path of a self-built Python
@@ -83,7 +84,7 @@ def _environment(headers: Path) -> dict[str, str]:
 
 
 def _hook(what: str, where: Path, output: Path, environment: dict[str, str]) -> Path:
-    """Call setuptools' ``build_sdist`` or ``build_wheel`` for the project at ``where``."""
+    """Call ``build_sdist`` or ``build_wheel`` of setuptools for the project at ``where``."""
     output.mkdir(parents=True, exist_ok=True)
     call = f"import sys; from setuptools import build_meta; build_meta.{what}(sys.argv[1])"
     done = subprocess.run(
@@ -101,7 +102,7 @@ def _hook(what: str, where: Path, output: Path, environment: dict[str, str]) -> 
 
 
 def build(directory: str, workspace: Path) -> list[Path]:
-    """The sdist and the wheel of one distribution, below ``workspace``. Raises BuildError."""
+    """Build the sdist and the wheel of one distribution below ``workspace``; returns their paths. Raises BuildError."""
     name = directory.replace("/", "-")
     copy = workspace / "copies" / name
     shutil.copytree(ROOT / directory, copy, ignore=_LEFTOVERS)

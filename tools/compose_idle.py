@@ -1,8 +1,8 @@
-"""The idle cost of compose.yaml's stack: ``tools/compose_idle.py [SECONDS]``, after `up --wait`.
+"""Measure the idle cost of the containers of compose.yaml: ``tools/compose_idle.py [SECONDS]``, after `up --wait`.
 
 For all processes of each running container of the project (COMPOSE_PROJECT_NAME, or headrace): PSS (shared memory
-counted once), and processor time over SECONDS (60). Running health checks are included; the engine's part is not.
-Linux, as root, on the engine's machine.
+counted once), and processor time over SECONDS (60). The figures include running health checks, but not the container
+engine. Needs Linux and root, on the machine of the container engine.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def docker(*arguments: str) -> list[str]:
 
 
 def processes(project: str) -> dict[str, set[int]]:
-    """Container name -> process ids on this machine."""
+    """A dictionary of container names and the ids of the containers' processes on this machine."""
     names = docker("ps", "--filter", f"label=com.docker.compose.project={project}", "--format", "{{.Names}}")
     return {name: {int(line) for line in docker("top", name, "-eo", "pid")[1:]} for name in sorted(names)}
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Total PSS; ended processes count as 0."""
+    """The total PSS of the processes; a process that has ended counts as 0."""
     total = 0
     for pid in pids:
         try:

@@ -1,8 +1,8 @@
-"""Draw the pages' Mermaid diagrams as SVG, for the site: no script, no file from another host.
+"""Draw the pages' Mermaid diagrams as SVG for the site, without a script and without files from another host.
 
-GitHub draws Mermaid by itself. This draws what our pages use of it: sequence diagrams (participants, messages, lost
-messages), and flowcharts of nodes, subgraphs and labelled edges. Both become columns with an arrow in each row. Other
-syntax is a ValueError, so the site's build fails instead of showing half a diagram.
+GitHub draws Mermaid itself. This tool draws the parts of Mermaid that the pages use: sequence diagrams (participants,
+messages, lost messages), and flowcharts of nodes, subgraphs and labelled edges. It draws both kinds as columns with an
+arrow in each row. Other syntax is a ValueError, so the site's build fails instead of showing half a diagram.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EDGE = re.compile(r'(\w+)(?: -- "(.+)")? --> (\w+)')
 
 @dataclass(frozen=True)
 class Arrow:
-    """``lost``: it does not arrive."""
+    """An arrow of a diagram. ``lost``: the message does not arrive."""
 
     start: int
     end: int
@@ -38,7 +38,8 @@ class Arrow:
 
 @dataclass
 class Diagram:
-    """Columns by their labels, groups of them as (name, first, last), and arrows from top to bottom."""
+    """A diagram: the labels of its columns, groups of columns as (name, first column, last column), and arrows from top
+    to bottom."""
 
     labels: list[list[str]] = field(default_factory=list)
     groups: list[tuple[str, int, int]] = field(default_factory=list)
@@ -71,7 +72,8 @@ def parsed(source: str) -> Diagram:
 
 
 def columns(diagram: Diagram) -> list[float]:
-    """The middle of each column, then the right edge: as close together as labels and texts permit."""
+    """The x positions of the middle of each column and of the right edge, as close together as labels and texts
+    permit."""
     widths = [max(map(len, label)) * CHARACTER + 2 * MARGIN for label in diagram.labels]
     at = [MARGIN + widths[0] / 2]
     for column, width in enumerate(widths[1:], 1):
@@ -90,7 +92,7 @@ def columns(diagram: Diagram) -> list[float]:
 
 
 def svg(source: str) -> str:
-    """One line of HTML; it takes its colours from the text around it."""
+    """The diagram as one line of HTML. The drawing has the colours of the text around it."""
     diagram = parsed(source)
     *at, width = columns(diagram)
     shapes: list[str] = []
@@ -155,5 +157,5 @@ def svg(source: str) -> str:
 
 
 def drawn(page: str) -> str:
-    """The text of a page with a picture in place of each Mermaid block."""
+    """Replace each Mermaid block in the text of a page by a picture."""
     return re.sub(r"^```mermaid\n(.*?)^```$", lambda found: svg(found[1]), page, flags=re.DOTALL | re.MULTILINE)

@@ -19,13 +19,13 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def retired() -> dict[str, str]:
-    """Retired word -> its replacement."""
+    """A dictionary of retired words and their replacements."""
     _, _, section = PAGE.read_text().partition("## Retired words")
     return dict(_ROW.findall(section))
 
 
 def uses(path: Path, words: dict[str, str]) -> Iterator[str]:
-    """``file:line: message`` for each retired word among the file's identifiers."""
+    """A message ``file:line: message`` for each retired word in the identifiers of a file."""
     text = path.read_text().lower()
     if not any(word.lower() in text for word in words):
         return

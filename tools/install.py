@@ -1,10 +1,13 @@
-"""Fill .venv: pinned build tools, every dependency, our distributions (editable), native code. Run by tools/setup.sh.
+"""Install into .venv: pinned build tools, every dependency, our distributions (editable), and compiled modules. Run by
+tools/setup.sh.
 
-A stamp in .venv stores digests of the inputs, so that a second run repeats only what changed: constraints or the dev
-group -> pip for everything; a pyproject.toml -> pip for that distribution; a .pyx -> compile changed modules of that
-distribution; a .pxd -> compile everything, because distributions use each other's. Outdated bytecode is written each
-time. pip does that for packages it installs, but not for editable ones; with PYTHONDONTWRITEBYTECODE each node of each
-test would otherwise compile all its imports (half of the processor time of its start).
+A stamp file in .venv stores digests of the inputs, so that a second run repeats only steps whose inputs changed. A
+change of constraints or of the dev group runs pip for everything. A change of a pyproject.toml runs pip for its
+distribution. A change of a .pyx compiles the changed modules of its distribution. A change of a .pxd compiles
+everything, because distributions use the .pxd files of other distributions. Every run writes the outdated bytecode
+files again. pip writes bytecode for packages that it installs, but not for editable packages. With
+PYTHONDONTWRITEBYTECODE each node of each test would otherwise compile all its imports, which takes half of the
+processor time of its start.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix) / "headrace-setup.json"
 
-#: Distribution directory -> extras for a checkout.
+#: A dictionary of distribution directories and the extras to install in a checkout.
 DISTRIBUTIONS = {
     "protos": "",
     "core": "[server,arrow,zstd,snappy]",
@@ -47,7 +50,7 @@ def say(text: str) -> None:
 
 
 def digest(paths: Iterable[Path], *extra: str) -> str:
-    """One digest of the files' names and contents, and of ``extra``."""
+    """Compute one digest of the names and contents of the files, and of ``extra``."""
     total = hashlib.sha256("\0".join(extra).encode())
     for path in sorted(paths):
         total.update(f"\0{path.relative_to(ROOT)}\0".encode())
@@ -56,7 +59,7 @@ def digest(paths: Iterable[Path], *extra: str) -> str:
 
 
 def what_is_installed_from() -> dict[str, str]:
-    """Per distribution, the digest of pip's inputs."""
+    """For each distribution, the digest of the files from which pip installs it."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     common = digest([ROOT / "constraints.txt"], json.dumps([groups, BUILD_TOOLS]), sys.version, str(ROOT))
     return {
@@ -70,7 +73,7 @@ def native_sources(directory: str) -> list[Path]:
 
 
 def declarations() -> str:
-    """Digest of the .pxd files: layouts that must be equal in all compiled modules."""
+    """Digest of the .pxd files. They declare struct layouts that must be equal in all compiled modules."""
     return digest([p for d in DISTRIBUTIONS for s in ("pxd", "h") for p in (ROOT / d / "src").rglob(f"*.{s}")])
 
 
@@ -90,7 +93,7 @@ def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
         **os.environ,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
-        # Cython finds the .pxd files of other distributions there, before any of them is installed.
+        # Cython finds the .pxd files of other distributions in these directories before any distribution is installed.
         "PYTHONPATH": os.pathsep.join(str(ROOT / directory / "src") for directory in DISTRIBUTIONS),
         **variables,
     }
@@ -104,7 +107,7 @@ def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
 
 
 class Timed:
-    """``with Timed("what"):`` prints the step, and its duration afterwards."""
+    """Context manager ``with Timed("what"):`` that prints the name of a step, and then its duration."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -142,7 +145,7 @@ def install(directories: list[str]) -> None:
 
 
 def compile_in_place(directory: str, *, anew: bool) -> None:
-    """Compile changed modules, or (``anew``) all."""
+    """Compile the changed modules of a distribution; with ``anew`` compile all its modules."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", *(["--force"] if anew else [])]
     with Timed(f"native code of {directory}"):
         run(*command, cwd=ROOT / directory, **({"CYTHON_FORCE_REGEN": "1"} if anew else {}))
@@ -154,7 +157,8 @@ def write_bytecode() -> None:
 
 
 def enable_hooks() -> None:
-    """Let git run .githooks/, unless this clone has hooks of its own. Without git, or outside a clone, do nothing."""
+    """Configure git to run the hooks in .githooks/, unless this clone has its own hooks. Without git, or outside of a
+    clone, do nothing."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return
 

@@ -4,8 +4,8 @@
     .venv/bin/python tools/pictures.py --bootstrap HOST:PORT --to DIR    of this cluster (makes topics), no recording
 
 Each command runs in a pseudo terminal of a fixed width. The recording shows the README's first commands with the time
-that each took, on the default ports, so no other cluster may use them. It plays once, by CSS, and ends as a picture of
-the whole session. Viewers without animations show that picture at once.
+that each took, on the default ports, so no other cluster may use them. The recording is a CSS animation that plays once
+and ends with a picture of the whole session. Viewers without animations show this last picture at once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, LINES = 118, 60
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
-#: Name of the picture -> what is typed.
+#: A dictionary of picture names and the commands to type.
 PICTURES = {
     "top": ("top", "--once", "-i", "2"),
     "topics": ("topics", "describe", "orders"),
     "groups": ("groups", "describe", "packers"),
 }
 _RECORDS_PER_S = 4_000
-#: What is typed in the recording: the README's first commands.
+#: The commands to type in the recording: the README's first commands.
 RECORDED = (
     "headrace up --data ./data -d",
     "headrace topics create orders -p 6",
@@ -83,7 +83,8 @@ _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:
 
 
 def on_a_terminal(arguments: Sequence[str], environment: dict[str, str], directory: Path = ROOT) -> str:
-    """What a command writes to a terminal of our width; CalledProcessError when it fails."""
+    """The output of a command in a terminal of the pictures' width. Raises CalledProcessError when the command
+    fails."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HEADRACE_", "NO_COLOR"))}
@@ -110,7 +111,7 @@ def on_a_terminal(arguments: Sequence[str], environment: dict[str, str], directo
 
 
 def svg(*steps: tuple[str, str], style: str = "{styles}") -> str:
-    """A terminal in which each command has written its text (with the escapes of colours and weights)."""
+    """Draw a terminal with each command and its output (with the escape sequences of colours and weights)."""
     from rich.console import Console
     from rich.text import Text
 
@@ -123,7 +124,8 @@ def svg(*steps: tuple[str, str], style: str = "{styles}") -> str:
 
 
 def animated(drawn: str, steps: Sequence[tuple[str, str, float]]) -> str:
-    """The picture of (command, text, seconds) as it came about: typed, then the text after so many seconds."""
+    """Draw the recording of (command, text, seconds): each command is typed, and its output appears after so many
+    seconds."""
     lines: list[str] = []  # the style of each line of the terminal
     at = 0.5
     for command, shown, seconds in steps:
@@ -141,7 +143,7 @@ def animated(drawn: str, steps: Sequence[tuple[str, str, float]]) -> str:
 
 
 def record() -> str:
-    """The recording, of a cluster on the default ports that is gone afterwards."""
+    """Make the recording with a new cluster on the default ports, which is removed afterwards."""
     place = Path(tempfile.gettempdir()) / "demo"  # the texts name it
     place.mkdir()
     path = {"PATH": f"{Path(HEADRACE).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -159,7 +161,7 @@ def record() -> str:
 
 
 def draw(bootstrap: str, to: Path) -> list[Path]:
-    """Write every picture of the cluster at ``bootstrap``; returns the files."""
+    """Write every picture of the cluster at ``bootstrap``; returns the written files."""
     to.mkdir(parents=True, exist_ok=True)
     made = []
     with _life(bootstrap):
@@ -173,7 +175,7 @@ def draw(bootstrap: str, to: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _life(bootstrap: str) -> Iterator[None]:
-    """Give the pictures something to show: a producer of orders, and a group that reads them with some delay."""
+    """Prepare the cluster for the pictures: a producer writes orders, and a group reads the orders with some delay."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         for topic, partitions in (("orders", 6), ("shipments", 3)):
             with contextlib.suppress(TopicAlreadyExistsError):
@@ -210,7 +212,7 @@ def _life(bootstrap: str) -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw them; return the exit code."""
+    """Draw the pictures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--bootstrap", help="HOST:PORT of a running cluster (default: start new clusters)")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "pictures")

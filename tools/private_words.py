@@ -4,7 +4,7 @@
     tools/private_words.py core/src    each use below these paths, as file:line: word: text
     tools/private_words.py --lower     write today's counts into this file as the limits
 
-The aim is 40 in all, tests aside.
+The aim is at most 40 private words in all, without the tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMITS = {
     "other": 6,
 }
 
-# Name -> pattern, and what to write in its place.
+# A dictionary of names of private words; each has a pattern and a suggested replacement.
 WORDS = {
     "nobody": (r"nobody", "name it: no consumer, no thread"),
     "somebody": (r"somebody", "name it: the caller, a client"),
@@ -49,7 +49,7 @@ WORDS = {
     "makes its way": (r"ma(?:kes|ke|king|de) (?:its|their) way", "name the sender and the receiver"),
     "does without": (r"do(?:es|ne|ing)? without", "does not need"),
     "patience": (r"patience|pursuit|farewell|voucher", "timeout, leader discovery, leave, ReadIndex barrier"),
-    # The subject of a clause, without a noun before it: "who asks", "and who waits", "those who read".
+    # Matches a clause whose subject is "who" without a noun before it: "who asks", "and who waits", "those who read".
     "who": (
         r"(?:(?:^|[.:;(\"] ?|\b(?:and|as|but|by|for|from|if|of|only|or|so|than|that|then|those|to|when|where|with) ))"
         r"(?:^|(?<=[ (\"]))who(?=\s)(?![^.]*\?)",
@@ -66,7 +66,7 @@ _PLAIN = {".md", ".proto", ".sh", ".toml", ".yaml", ".yml", ".java", ".c"}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Each text of a file with its first line's number: a page, a string, a block of comments."""
+    """Each text of a file with the number of its first line. A text is a page, a string or a block of comments."""
     text = path.read_text()
     if path.suffix in _PLAIN:
         yield 1, text
@@ -92,7 +92,7 @@ def uses(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def files(below: list[str]) -> list[str]:
-    """The repository's files that have words of ours: no generated code, none of EXCLUDED."""
+    """The repository's files with prose, without generated code and without the files in EXCLUDED."""
     command = ["git", "ls-files", "--", *below]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [
@@ -111,7 +111,7 @@ def area(name: str) -> str:
 
 
 def lower(counts: dict[str, Counter[str]]) -> None:
-    """Write today's counts into this file, where they are below the limits."""
+    """Write the current counts into this file where they are below the limits."""
     here = Path(__file__)
     text = here.read_text()
     for name, limit in LIMITS.items():

@@ -1,9 +1,9 @@
-"""Compatibility of .proto files with clients compiled from an older set.
+"""Check that .proto files are compatible with clients compiled from an older version of the files.
 
 ``describe`` reduces descriptors to sorted JSON (the *baseline*, committed as protos/baseline.json);
-``breaking_changes`` compares two of them. Additions are compatible. Breaking: anything that an existing client would
-misread, fail to compile against, or call without success. Fields and enum values are identified by number, as on the
-wire, methods by name.
+``breaking_changes`` compares two of them. Additions are compatible. A change is breaking if an existing client would
+misread a message, no longer compile, or make a call that fails. Fields and enum values are identified by number, as on
+the wire; methods are identified by name.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _signature(method: Method) -> str:
 
 
 def breaking_changes(old: Description, new: Description) -> list[str]:
-    """One line for each thing in ``old`` that ``new`` breaks; empty when compatible."""
+    """Describe each breaking change from ``old`` to ``new`` in one line; empty when the two are compatible."""
     found: list[str] = []
     for message, fields in old["messages"].items():
         if message in new["messages"]:

@@ -28,7 +28,7 @@ def proto_files() -> list[Path]:
 
 
 def run_protoc(*arguments: str) -> None:
-    """Run the bundled protoc over all our files; exits the process when it fails (protoc prints why)."""
+    """Run the bundled protoc on all .proto files. If protoc fails, it prints the reason and this process exits."""
     names = [str(path.relative_to(SOURCES)) for path in proto_files()]
     code = protoc.main(["protoc", f"-I{SOURCES}", f"-I{WELL_KNOWN}", *arguments, *names])
     if code:
@@ -57,7 +57,7 @@ def save_baseline(description: proto_compat.Description) -> None:
 
 
 def stale_files() -> list[str]:
-    """Generated files that are missing, outdated, or without a .proto."""
+    """The generated files that are missing, outdated, or without a .proto file."""
     with tempfile.TemporaryDirectory() as name:
         fresh = Path(name)
         generated = generate_into(fresh)
@@ -82,7 +82,8 @@ def problems() -> list[str]:
 
 
 def generate() -> list[str]:
-    """Write the generated code; extend the baseline unless that breaks it (then return the complaints)."""
+    """Write the generated code and extend the baseline; if the .proto files break the baseline, return the breaking
+    changes instead."""
     generate_into(SOURCES)
     now = describe_sources()
     broken = proto_compat.breaking_changes(load_baseline(), now) if BASELINE.exists() else []

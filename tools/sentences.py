@@ -1,11 +1,11 @@
-"""The sentences of the project: draw some for a reader who is new to it, or list the long ones.
+"""Draw sentences of the project for a reader who is new to the project, or list the long sentences.
 
     tools/sentences.py --draw 100 --seed 20261122     a quarter each from errors, pages, docstrings and comments
     tools/sentences.py --over 25 docs README.md       every sentence of these paths with more than 25 words
 
-Each line is ``number  file:line  kind  sentence``. Only whole sentences count: from a capital (or code) to a full stop.
-An error is its whole message, with ``{name}`` where a value is filled in. Help texts of options are drawn with the
-errors.
+Each line is ``number  file:line  kind  sentence``. Only whole sentences count: they begin with a capital letter or
+code, and end with a full stop. An error counts as one sentence: its whole message, with ``{name}`` in place of a value.
+The help texts of options count as errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("error", "page", "docstring", "comment")
-#: What is drawn from when no path is named: the product, its tools and its pages. CHANGELOG.md is kept by date.
+#: The default paths: the product, its tools and its pages. CHANGELOG.md is not included, because it is a history.
 PRODUCT = ("core", "clients", "services", "pipelines", "protos", "tools", "docs", "README.md", "CONTRIBUTING.md")
 WORDS_MIN = 4
 
@@ -38,7 +38,7 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """``path`` is relative to the repository."""
+    """One sentence and its place. ``path`` is relative to the repository."""
 
     path: str
     line: int
@@ -47,7 +47,7 @@ class Sentence:
 
     @property
     def words(self) -> int:
-        """Code counts as one word, figures and signs as none."""
+        """The number of words. Code counts as one word; figures and signs do not count."""
         return sum(any(map(str.isalpha, word)) for word in re.sub(r"`[^`]*`", "code", self.text).split())
 
     def __str__(self) -> str:
@@ -70,7 +70,8 @@ def of_text(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def paragraphs(lines: list[str], first: int, indent_max: int) -> Iterator[list[tuple[int, str]]]:
-    """Paragraphs, list items and table cells, without code: fenced, or indented by more than ``indent_max``."""
+    """Split text into paragraphs, list items and table cells, without code blocks. A code block is fenced, or indented
+    by more than ``indent_max``."""
     found: list[tuple[int, str]] = []
     fenced = in_item = False
     for number, line in enumerate(lines, first):
@@ -98,7 +99,7 @@ def of_page(path: str, text: str) -> Iterator[Sentence]:
 
 
 def of_code(path: str, text: str) -> Iterator[Sentence]:
-    """Docstrings and comments of Python and Cython."""
+    """The sentences in docstrings and comments of Python and Cython files."""
     comment: list[tuple[int, str]] = []
     begins = True  # a logical line
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -129,7 +130,7 @@ def of_proto(path: str, text: str) -> Iterator[Sentence]:
 
 
 def of_messages(path: str, text: str) -> Iterator[Sentence]:
-    """The messages of what is raised, warned of and logged, and the help texts of options."""
+    """The messages of errors, warnings and log lines, and the help texts of options."""
     raised: set[ast.expr | None] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Raise):
@@ -182,7 +183,7 @@ def every(paths: list[str]) -> list[Sentence]:
 
 
 def drawn(sentences: list[Sentence], count: int, seed: int) -> list[Sentence]:
-    """``count`` of them, as many of one kind as of another; the same ones for the same seed."""
+    """Draw ``count`` sentences, equally many of each kind. The same seed draws the same sentences."""
     draw = random.Random(seed)
     found = []
     for index, kind in enumerate(KINDS):

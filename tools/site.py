@@ -1,4 +1,4 @@
-"""The site: all pages of the repository, the command line, errors, the protocol, and the API from docstrings.
+"""Build the site: all pages of the repository, the command line, errors, the protocol, and the API from docstrings.
 
     tools/site.py                 build/site; read it with `python -m http.server -d build/site` (part of CI)
     tools/site.py sources         only MkDocs' input, in build/site-src
@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "tools" / "site_requirements.txt"
 SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", "site-venv"))
 
-#: Pages outside of docs/ -> their place in the site.
+#: A dictionary of pages outside of docs/ and their places in the site.
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-#: Title -> pages or folders; a page in no section fails a test.
+#: A dictionary of section titles and their pages or folders. A test fails if a page is in no section.
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "tutorial.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
     "Programs": ["sdk"],
@@ -44,7 +44,7 @@ SECTIONS: dict[str, list[str]] = {
     "Reference": ["reference", "api"],
     "Project": ["contributing.md", "releasing.md", "changelog.md"],
 }
-#: API page -> its contents.
+#: A dictionary of API pages and their contents.
 API = {
     "producers": ["headrace.producer.blocking.Producer", "headrace.producer.aio.AsyncProducer"],
     "consumers": ["headrace.consumer.blocking.Consumer", "headrace.consumer.aio.AsyncConsumer"],
@@ -94,14 +94,15 @@ nav: {nav}
 
 
 def home(path: str) -> str | None:
-    """The place of a repository file in the site; None: not there."""
+    """The place of a repository file in the site; None if the site does not have the file."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else None
 
 
 def linked(text: str, page: str) -> str:
-    """``text`` of a repository page with links for the site; targets outside of it keep only their name."""
+    """Change the links in ``text`` of a repository page to places in the site. A link to a file outside of the site
+    becomes plain text."""
 
     def one(found: re.Match[str]) -> str:
         label, target = found[1], found[2]
@@ -128,9 +129,10 @@ def linked(text: str, page: str) -> str:
 
 
 def as_python_markdown(text: str) -> str:
-    """Add what Python's Markdown needs and GitHub's does not: a blank line before a list, four spaces in an item.
+    """Add white space that Python's Markdown needs and GitHub's does not: blank lines before lists, four spaces in
+    items.
 
-    The first line of an item's second paragraph needs the spaces, and the item after it a blank line.
+    The second paragraph of an item needs the four spaces in its first line, and a blank line before the next item.
     """
     lines: list[str] = []
     fenced = in_second = False
@@ -246,7 +248,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def navigation(pages: list[str]) -> list[dict[str, list[str]]]:
-    """The pages in their sections; those of a folder by name, its README first."""
+    """The pages in their sections. The pages of a folder are sorted by name, with its README first."""
     found = []
     for title, members in SECTIONS.items():
         inside = [
@@ -286,14 +288,14 @@ class _Assets(HTMLParser):
 
 
 def external_assets(html: str) -> list[str]:
-    """Resources that a page loads from another host: scripts, styles, pictures, frames; not links."""
+    """The resources that a page loads from another host: scripts, styles, pictures and frames, but not links."""
     parser = _Assets()
     parser.feed(html)
     return [each for each in parser.found if re.match(r"(\w+:)?//", each)]
 
 
 def tools() -> Path:
-    """Install MkDocs by the requirements; returns its directory."""
+    """Install MkDocs from tools/site_requirements.txt; returns the directory of the venv."""
     stamp, wanted = TOOLS / "stamp", hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
         venv.create(TOOLS, clear=True, with_pip=True)

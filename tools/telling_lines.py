@@ -2,9 +2,9 @@
 
     tools/telling_lines.py build/ci/sim build/ci/kafka       of build/ci/sim.log and build/ci/kafka.log
 
-Usually a log's end has them, without progress, empty lines and durations. If errors occur earlier (a compiler error
-above other files' output), a third of the lines are for these. All steps share about 80 lines, so that they fit at the
-end of CI's output.
+Usually the explaining lines are at the end of a log; progress, empty lines and durations are left out. If errors occur
+earlier (such as a compiler error before the output of other files), a third of the printed lines are these errors. All
+steps share about 80 lines, so that they fit at the end of CI's output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TELLS = re.compile(
 
 
 def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
-    """At most ``most`` lines of a log, in order; ``...`` marks omissions."""
+    """Select at most ``most`` lines of a log, in order; ``...`` marks omitted lines."""
     # Drop text overwritten by a progress bar, and escape sequences.
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line.rstrip("\n").split("\r")[-1]) for line in text.split("\n")]
     kept = [(at, line) for at, line in enumerate(lines) if not _NOISE.match(line)]
@@ -59,7 +59,7 @@ def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
 
 
 def report(logs: Sequence[Path]) -> list[str]:
-    """The lines of these logs, each with the step's name."""
+    """Select the lines of these logs, each with the name of its CI step."""
     most = min(LINES_OF_ONE, max(10, LINES_OF_ALL // max(1, len(logs))))
     said: list[str] = []
     for log in logs:

@@ -1,13 +1,14 @@
-"""`make test`, then a second run, alone, of tests that timed out. CI runs this.
+"""Run `make test`, then run the tests that timed out a second time, with no other tests beside them. CI runs this.
 
-CI's machine is slow and shared. A test of real processes with generous timeouts may still hit a minute in which nothing
-runs. So a test that timed out runs again with nothing beside it (as in Kafka's own build: maxTestRetries=1). If it
-passes then, it is reported as flaky, to be fixed. If it fails twice, it has failed.
+CI's machine is slow and shared. A test of real processes with generous timeouts may still fail because the machine runs
+nothing for a minute. So a test that timed out runs again with no other test beside it (Kafka's build does the same:
+maxTestRetries=1). If the second run passes, the test is reported as flaky and must be fixed. If both runs fail, the
+test has failed.
 
-Nothing else runs again: no safety verdict (lost, doubled, reordered, shared, a violated invariant), no failed
-assertion, no error, no crashed worker. One of these fails the whole run at once. tests/conftest.py records the cause of
-each failure (headrace_core.testing.verdicts defines time-outs); a test without a record does not run again. Neither
-does any test after more than ten failures.
+Other failures do not run again: violated invariants (lost, doubled or reordered records, a partition with two owners),
+failed assertions, errors, and crashed workers. One of these fails the whole run at once. tests/conftest.py records the
+cause of each failure (headrace_core.testing.verdicts defines time-outs); a test without a record does not run again.
+Neither does any test after more than ten failures.
 
     tools/test_again.py            exit code 0 when every test has passed, in the first or the second run
 """
@@ -36,7 +37,8 @@ _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s
 def run(
     first: Sequence[str] = FIRST, again: Sequence[str] = AGAIN, *, root: Path = ROOT, cache: Path | None = None
 ) -> int:
-    """Run both; returns the exit code. ``cache``: pytest's directory of failed tests."""
+    """Run the tests, and the failed tests again; returns the exit code. ``cache``: pytest's directory of failed
+    tests."""
     failed_file = (cache or root / ".pytest_cache") / "v" / "cache" / "lastfailed"
     failed_file.unlink(missing_ok=True)  # of earlier runs
     with tempfile.TemporaryDirectory() as directory:
@@ -65,7 +67,7 @@ def run(
 
 
 def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
-    """Causes of each failed test: (kind, error) for its call, and for its teardown if that failed."""
+    """The causes of each failed test: (kind, error) of its call, and of its teardown if the teardown failed."""
     ended: dict[str, list[tuple[str, str]]] = {}
     for line in record.read_text(encoding="utf-8").splitlines() if record.exists() else ():
         found = json.loads(line)
@@ -74,7 +76,7 @@ def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def _run(command: Sequence[str], root: Path, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run pytest; returns its exit code and last summary. Output is passed on at once."""
+    """Run pytest; returns the exit code and the last summary of pytest. The output is printed at once."""
     summary = ""
     with subprocess.Popen(
         command,

@@ -4,9 +4,9 @@
     tools/texts.py --draw 50 --seed 2026-11-22  so many of them at random, for a reading
     tools/texts.py --check                      refuse private words and plurals in parentheses (part of `make check`)
 
-A text is a string of the product's code that is no docstring, no message of an assert and no line of the log below
-WARNING. What stands for a value is shown in braces. A command's docstring is its help, and so a text; the first line of
-an error class is the message of an error that is raised without one.
+A text is a string in the product's code that is not a docstring, not the message of an assert, and not a log line below
+WARNING. An expression whose value is filled in is shown in braces. The docstring of a command is its help, so it is a
+text too. The first line of an error class's docstring is the message of an error that is raised without a message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from private_words import WORDS as PRIVATE
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("clients", "services", "core", "pipelines")
-#: A shorter string is a name, a key or a format unless it stands in an error, a warning or a help.
+#: A string with fewer words is a name, a key or a format, unless it is in an error, a warning or a help text.
 WORDS = 3
 _QUIET = {"debug", "info"}
 _LOGGED = {"warning", "error", "exception", "critical", "warn"}
@@ -34,7 +34,7 @@ _HELP = {"help", "epilog", "short_help", "metavar"}
 _ERROR = re.compile(r"(Error|Exception|Violation|BadParameter|UsageError|Conflict|[Rr]efuse)$")
 _KEYS = {"honoured", "accepted", "refused", "ConfigKey"}
 _CALL = re.compile(r"\b\w*(?:Error|Exception|BadParameter)\(")
-#: What no text has: private words, a few more that read badly at 3 a.m., and "1 replica(s)".
+#: Patterns that no text may contain: private words, a few other unclear words, and plurals such as "1 replica(s)".
 _REFUSED = re.compile(
     rf"\b({'|'.join(pattern for word, (pattern, _) in PRIVATE.items() if word != 'who')}"
     r"|former life|go(?:es)? on|try again|time-out)\b|\w\(s\)",
@@ -53,7 +53,8 @@ class Text(NamedTuple):
 
 
 def shown(node: ast.expr) -> str | None:
-    """The text of a string expression, with ``{expression}`` for what is known at run time; None: it is no string."""
+    """The text of a string expression, with ``{expression}`` in place of a value; None if the expression is not a
+    string."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -149,7 +150,7 @@ def of_python(path: Path) -> list[Text]:
 
 
 def of_cython(path: Path) -> Iterator[Text]:
-    """The errors that Cython code makes; the rest of it has no texts."""
+    """The errors that Cython code raises; other Cython code has no texts."""
     source = path.read_text()
     for start in _CALL.finditer(source):
         for end in range(start.end(), min(len(source), start.end() + 600)):
@@ -166,7 +167,7 @@ def of_cython(path: Path) -> Iterator[Text]:
 
 
 def texts(paths: Iterable[str] = ROOMS) -> list[Text]:
-    """Every text below ``paths``; generated code and helpers of tests are left out."""
+    """Every text below ``paths``, without generated code and without test helpers."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths],
         cwd=ROOT, capture_output=True, text=True, check=True,

@@ -5,15 +5,15 @@
     tools/trace_record.py --json FILE
 
 The tool starts a local cluster (three brokers, three controllers) in which every process runs under ``sys.setprofile``.
-It sends records one at a time with acks=all and waits for each at a consumer. A function counts if the processes call
-it at least once for every second record, after idle calls are subtracted.
+It sends records one at a time with acks=all and waits for each at a consumer. The tool counts a function if the
+processes call it at least once for every second record. It subtracts the calls of an idle cluster.
 
 * *functions*: distinct functions of the product (generated protobuf code and compiled modules are not seen).
 * *files*: the files that contain them.
 * *handoffs*: places where another thread, task, callback or process takes over: a function that the event loop or a
-  thread starts or resumes. The caller of ``send`` does not count; the polling thread does.
+  thread starts or resumes. The count leaves out the thread that calls ``send``, and includes the thread that polls.
 
-The two followers do the same work and count once.
+The two followers do the same work, so the tool counts only one of them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, RECORDS = 300, 200
-#: One call per two records suffices: a group of two may share a call.
+#: Smallest number of calls per record that counts: two records in one batch share a call.
 CALLS_MIN = 0.5
 
 OFF, IDLE, BUSY, DUMP = 0, 1, 2, 3
-#: Frames that start and resume our code.
+#: Functions of the standard library that start or resume our code.
 _SCHEDULERS = (
     "/asyncio/events.py",
     "/asyncio/base_events.py",
@@ -50,7 +50,7 @@ _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<modul
 
 
 class Recorder:
-    """Counts the calls of one process by phase, which is one byte of a file that all processes map."""
+    """Counts the calls of one process in each phase. The current phase is one byte of a file that all processes map."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Recorder:
             self._starts[phase][f"{threading.current_thread().name}: {start}"] += 1
 
     def _name(self, code: CodeType) -> str | None:
-        """``file:function`` of our own code, otherwise None."""
+        """The name ``file:function`` of a function in our code; None for other code."""
         try:
             return self._names[code]
         except KeyError:
@@ -94,7 +94,7 @@ class Recorder:
             return found
 
     def _start_of(self, frame: FrameType) -> str | None:
-        """The function that the event loop or a thread started, if this call is it."""
+        """The function that the event loop or a thread started, if this frame is that function."""
         caller = frame.f_back
         while caller is not None:
             code = caller.f_code
@@ -195,7 +195,7 @@ def measure(directory: Path) -> tuple[float, float]:
 
 
 def on_the_way(counts: dict[str, dict[str, int]], idle_s: float, busy_s: float) -> dict[str, float]:
-    """Calls per record, minus those of an idle process."""
+    """The number of calls per record, minus the calls of an idle process."""
     idle, busy = counts[str(IDLE)], counts[str(BUSY)]
     rates = {name: (calls - idle.get(name, 0) * busy_s / idle_s) / RECORDS for name, calls in busy.items()}
     return {name: rate for name, rate in rates.items() if rate >= CALLS_MIN}

@@ -1,12 +1,12 @@
-"""Install the results of `make dist` as a user does, and use them: a new venv outside the checkout, no compiler in
-PATH.
+"""Install and use the results of `make dist` as a user does: in a new venv outside of the checkout, without a compiler
+in PATH.
 
     tools/try_dist.py                       with constraints.txt and without, side by side
     tools/try_dist.py --without-constraints only that
 
-Third-party packages come from pip's configured registry, ours only from dist/, as wheels; pip's report proves it. Then,
-in that environment: `headrace version`, `headrace up`, a record sent and read by the command line and by the SDK, a
-pytest with LocalCluster and the fixtures, `headrace down`.
+Third-party packages come from the registry that pip is configured for. Our packages come only from dist/, as wheels;
+the script checks this in pip's report. Then the script runs in the new environment: `headrace version`, `headrace up`,
+a record sent and read by the command line and by the SDK, a pytest with LocalCluster and the fixtures, `headrace down`.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def test_the_fixture_of_the_plugin(headrace, headrace_topic):
 
 
 class TrialError(Exception):
-    """A distribution cannot be installed or used. The message has the output of the failed command."""
+    """A distribution could not be installed or used. The message has the output of the failed command."""
 
 
 class Trial:
-    """One empty venv in ``directory``. ``constraints``: a file for pip, or None."""
+    """A trial in an empty venv in ``directory``. ``constraints``: a constraints file for pip, or None."""
 
     def __init__(self, directory: Path, constraints: Path | None) -> None:
         self.directory = directory
@@ -90,7 +90,8 @@ class Trial:
         self.environment |= {"PATH": str(self.bin), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def run(self, *command: str, given: str | None = None, limit_s: float = 120) -> str:
-        """The output of ``command`` in the venv. Raises TrialError with all its output when it fails."""
+        """Run ``command`` in the venv and return its output. Raises TrialError with the whole output when the command
+        fails."""
         started = time.monotonic()
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
@@ -109,7 +110,7 @@ class Trial:
         return done.stdout
 
     def install(self) -> None:
-        """Fill the venv, and check that every distribution of ours is a wheel from dist/."""
+        """Install into the venv, and check that each of our distributions was installed from a wheel in dist/."""
         venv.create(self.directory / "venv", with_pip=True)
         if found := [name for name in COMPILERS if shutil.which(name, path=self.environment["PATH"])]:
             raise TrialError(f"{self.name}: the venv has a compiler in its PATH: {found}")
@@ -130,7 +131,7 @@ class Trial:
                 raise TrialError(f"{self.name}: {name} was installed from {url}, not from a wheel in dist/")
 
     def use(self) -> None:
-        """Run the README's first minute on a small cluster."""
+        """Run the README's first commands on a small cluster."""
         output = self.run("headrace", "version")
         if output.strip() != version():
             raise TrialError(f"{self.name}: headrace version says {output!r}, not {version()}")

@@ -1,7 +1,7 @@
 """`make verify`: all tests and checks, in resumable shards.
 
-Each shard is a command. One that passed for the current files is not repeated; a stopped run continues where it was.
-State: build/verify/<shard>.json and .log.
+Each shard is a command. A shard that passed for the current files does not run again, so a stopped run continues with
+the next shard. State: build/verify/<shard>.json and .log.
 
     tools/verify.py              run unfinished shards
     tools/verify.py --again      run all
@@ -27,7 +27,7 @@ STATE = ROOT / "build" / "verify"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """``seconds_max``: a timeout, after which it has failed."""
+    """A shard: a command and its time limit. After ``seconds_max`` the shard has failed."""
 
     name: str
     command: tuple[str, ...]
@@ -65,7 +65,7 @@ SHARDS = (
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "-m", "tests.fuzz.run_fuzz", "--seconds", "600"), 1200),
     Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
-    # The fault programme in parts, so that a stopped run continues in between.
+    # The fault tests are split into parts, so that a stopped run continues with the next part.
     *(
         Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
         for part in range(1, 5)
@@ -83,7 +83,7 @@ SHARDS = (
 
 
 def fingerprint() -> str:
-    """Digest of every file that git tracks or would track: results hold for this state only."""
+    """Digest of every file that git tracks or would track. Results are valid only for this state of the files."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     total = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""The version of all distributions: one line of the root pyproject.toml, [tool.headrace] version.
+"""Manage the version of all distributions, which is one line of the root pyproject.toml: [tool.headrace] version.
 
 tools/version.py            print it
 tools/version.py generate   write it to all other places, after you change that line
@@ -15,12 +15,12 @@ from pathlib import Path
 from install import DISTRIBUTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Any version of ours: a release or a candidate (PEP 440).
+#: Matches a version of Headrace: a release or a release candidate (PEP 440).
 _ANY = r"\d+\.\d+\.\d+(?:rc\d+)?"
-#: File -> pattern before a version in it, and its minimum number of matches.
+#: A dictionary of files; each has a pattern that precedes a version in the file, and the minimum number of matches.
 PLACES = {
     **{
-        # A distribution's own version, and its pins of the others.
+        # Pattern of a distribution's own version and of the versions to which it pins the other distributions.
         f"{directory}/pyproject.toml": (r'^version = "|\bheadrace(?:-[a-z]+)?(?:\[[a-z,]+\])?==', 1)
         for directory in DISTRIBUTIONS
     },
@@ -33,7 +33,8 @@ PLACES = {
 
 
 def version(root: Path = ROOT) -> str:
-    """The version in the root pyproject.toml. Raises ValueError unless it is a release or a candidate."""
+    """The version in the root pyproject.toml. Raises ValueError unless this version is a release or a release
+    candidate."""
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["headrace"]["version"]
     if not re.fullmatch(_ANY, declared):
         raise ValueError(f'pyproject.toml: [tool.headrace] version "{declared}" is neither X.Y.Z nor X.Y.ZrcN')
@@ -41,7 +42,7 @@ def version(root: Path = ROOT) -> str:
 
 
 def rewritten(root: Path = ROOT) -> dict[Path, str]:
-    """Files with another version -> the text they should have."""
+    """A dictionary of the files that have another version, and the text that each file should have."""
     wanted, changed = version(root), {}
     for name, (before, at_least) in PLACES.items():
         path = root / name

@@ -47,7 +47,7 @@ def test_controllers_that_begin_together_are_notified_of_each_other(
     )
     shown = bare_cli("metadata", "cat", tmp_path / "controller", "/local/quorum", "-o", "json").json()
     assert [f"{each['id']}@{each['address']}:{each['directory_id']}" for each in shown["voters"]] == voters.split(",")
-    assert "formatted already" in bare_cli(*line, code=1).err
+    assert "already formatted" in bare_cli(*line, code=1).err
     assert "already formatted" in bare_cli(*line, "--ignore-formatted").text
 
 

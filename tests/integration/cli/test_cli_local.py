@@ -236,7 +236,7 @@ def test_format_prepares_directories_once(bare_cli: Cli, tmp_path: Path) -> None
     done = bare_cli("format", "--log-dirs", f"{first},{second}", "-o", "json").json()
     assert [row["created"] for row in done["directories"]] == [True, True]
     assert f"cluster.id={done['cluster_id']}" in (second / "meta.properties").read_text()
-    assert "formatted already" in bare_cli("format", "--log-dirs", first, code=1).err
+    assert "already formatted" in bare_cli("format", "--log-dirs", first, code=1).err
     again = bare_cli(
         "format", "--log-dirs", first, "--cluster-id", done["cluster_id"], "--ignore-formatted", "-o", "json"
     ).json()

@@ -392,7 +392,7 @@ def test_what_is_wrong_with_a_start_is_said_in_one_line(make_controller: Make) -
     controller = make_controller()
     again = controller.format()
     assert again.returncode == 1
-    assert "is formatted already" in again.stderr
+    assert "is already formatted" in again.stderr
     ignored = controller.format("--ignore-formatted")
     assert ignored.returncode == 0
     assert json.loads(ignored.stdout)["formatted"] is False

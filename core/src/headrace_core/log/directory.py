@@ -170,7 +170,9 @@ class LogDirectory:
             ("node.id", node_id, meta.node_id),
         ):
             if wanted is not None and wanted != found:
-                raise InvalidConfigError(f"{root}/{META_PROPERTIES} says {what}={found}, but this node's is {wanted}")
+                raise InvalidConfigError(
+                    f"{root}/{META_PROPERTIES} says {what}={found}, but this node has {what}={wanted}"
+                )
         try:
             lock = fs.lock(f"{root}/{LOCK}")
         except BlockingIOError as error:

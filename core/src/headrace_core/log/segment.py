@@ -707,7 +707,7 @@ class BatchWalk:
         position = self._position
         if position >= self._end:
             if self._indexed_offset >= 0 and position >= self._segment.size:
-                raise self._mismatch(f"the log has only {self._segment.size} bytes")
+                raise self._mismatch(f"the log file has only {self._segment.size} bytes")
             raise StopIteration
         inside = position - self._chunk_at
         if inside + HEADER_BYTES > len(self._chunk):

@@ -94,7 +94,8 @@ def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties],
     for directory, meta in zip(directories, metas, strict=True):
         if meta.cluster_id != metas[0].cluster_id:
             raise InconsistentClusterIdError(
-                f"{directory} belongs to cluster {meta.cluster_id}, but {directories[0]} to {metas[0].cluster_id}"
+                f"{directory} belongs to cluster {meta.cluster_id}, but {directories[0]} belongs to cluster "
+                f"{metas[0].cluster_id}"
             )
         if node_id >= 0 and meta.node_id >= 0 and meta.node_id != node_id:
             raise InvalidConfigError(
@@ -131,8 +132,8 @@ def format_directories(
     for path, meta in formatted.items():
         if not ignore_formatted:
             raise InvalidConfigError(
-                f"{path} is formatted already (cluster {meta.cluster_id}), nothing was changed; pass "
-                "--ignore-formatted to skip it"
+                f"{path} is already formatted (cluster {meta.cluster_id}), nothing was changed; pass "
+                "--ignore-formatted to skip this directory"
             )
         if meta.cluster_id != cluster_id:
             raise InconsistentClusterIdError(f"{path} belongs to cluster {meta.cluster_id}, not to {cluster_id}")

@@ -188,7 +188,7 @@ def _row_numbers(rows: Any, row_count: int) -> pa.Array:
     try:
         chosen = chosen.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgumentError(f"rows must be row numbers: {error}") from None
+        raise InvalidArgumentError(f"the argument rows must have row numbers: {error}") from None
     if chosen.null_count:
         raise InvalidArgumentError("rows must be row numbers without nulls")
     if len(chosen):
@@ -285,7 +285,7 @@ def arrow_schema(columns: tuple[str, ...] | None = None, include_headers: bool =
         if name not in _TYPES:
             raise InvalidArgumentError(f"no column {name!r}: a record has {', '.join(_TYPES)}")
     if len(set(names)) != len(names):
-        raise InvalidArgumentError(f"columns names a column twice: {', '.join(names)}")
+        raise InvalidArgumentError(f"the argument columns names a column twice: {', '.join(names)}")
     return pa.schema([(name, _TYPES[name]) for name in names])
 
 

@@ -90,11 +90,11 @@ def _package(module: str, extra: str) -> Any:
 
 
 def _too_large(codec: str, max_bytes: int) -> InvalidRecordError:
-    return InvalidRecordError(f"{codec} block decompresses to more than {max_bytes} bytes, the limit for one batch")
+    return InvalidRecordError(f"a {codec} block decompresses to more than {max_bytes} bytes, the limit for one batch")
 
 
 def _damaged(codec: str, why: object) -> InvalidRecordError:
-    return InvalidRecordError(f"{codec} block does not decompress: {why}")
+    return InvalidRecordError(f"a {codec} block does not decompress: {why}")
 
 
 def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_bytes: int) -> Buffer:
@@ -142,7 +142,7 @@ def _gzip_back(data: Buffer, max_bytes: int) -> Buffer:
             if part:
                 return part
             if not unpacker.eof:
-                raise _damaged("gzip", "it ends too early")
+                raise _damaged("gzip", "the block ends too early")
 
     try:
         return _in_steps("gzip", read, max(_STEP_BYTES, 4 * len(data)), max_bytes)
@@ -237,7 +237,7 @@ def _lz4_back(data: Buffer, max_bytes: int) -> Buffer:
                 if part:
                     return part
                 if not unpacker.eof and unpacker.needs_input:
-                    raise _damaged("lz4", "it ends too early")
+                    raise _damaged("lz4", "the block ends too early")
 
         return _in_steps("lz4", read, min(size or max(_STEP_BYTES, 4 * len(data)), max_bytes + 1), max_bytes)
     except (RuntimeError, EOFError, ValueError) as error:

@@ -1,4 +1,5 @@
-"""What the source needs of a Headrace cluster: partitions, offsets, and records of a range as Arrow batches.
+"""The interface of the Spark source to a Headrace cluster: partitions, offsets, and records of a range as Arrow
+batches.
 
 ``Cluster`` is implemented with the SDK in ``sdk_cluster.py``, and by a fake in tests.
 """
@@ -24,13 +25,15 @@ class KnownTopic(NamedTuple):
 
 
 class Cluster(Protocol):
-    """Blocking, for one thread at a time. Failures are HeadraceErrors."""
+    """A client of a Headrace cluster. Calls block; only one thread at a time may use the object. Failures are
+    HeadraceErrors."""
 
     def topics(self, names: Collection[str] | None) -> dict[str, KnownTopic]:
-        """Topics by name (None: all that are not internal), without those that do not exist."""
+        """The existing topics of ``names``, by name; None: all topics that are not internal."""
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offset at a time (milliseconds, or -1 latest, -2 earliest) by partition; -1 without such a record.
+        """The offset at a time by partition; a time is in milliseconds, or -1 (latest) or -2 (earliest). An offset of
+        -1 means that no record is that late.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -38,7 +41,7 @@ class Cluster(Protocol):
     def read(
         self, wanted: OffsetRange, *, topic_id: str, columns: Sequence[str], timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """The existing records of ``wanted``, in order, in batches of some ten thousand rows.
+        """The existing records of the range ``wanted``, in order, in batches of some ten thousand rows.
 
         Raises OffsetOutOfRangeError when the log lacks ``wanted.start``; InconsistentTopicIdError when the topic no
         longer has ``topic_id`` ("": any); RequestTimedOutError without data for ``timeout_ms``.

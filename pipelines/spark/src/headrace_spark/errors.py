@@ -1,4 +1,4 @@
-"""Errors of source and sink beyond the client's."""
+"""Errors of the Spark source and sink, in addition to the client's errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DataLossError(ClientError):
 
 
 class SinkSchemaError(ClientError):
-    """The frame's columns are not those of the sink."""
+    """The DataFrame's columns do not fit the sink: a column is missing, has the wrong type, or occurs twice."""
 
     code = "INVALID_SINK_SCHEMA"
 
@@ -24,13 +24,14 @@ class SaveModeError(ClientError):
 
 
 class NullTopicError(ClientError):
-    """A row names no topic."""
+    """A row has no topic (null), and no option sets one."""
 
     code = "NULL_TOPIC"
 
 
 class SinkWriteError(ClientError):
-    """A task could not write all its rows. The message has the partition, the cause, and what was written."""
+    """A task could not write all its rows. The message has the partition, the cause, and the records that were
+    written."""
 
     code = "SINK_WRITE_FAILED"
 

@@ -1,8 +1,8 @@
 """Commit a stream's progress to a consumer group, so that common tools show its lag.
 
-The query does not depend on these commits: its position is in Spark's checkpoint. A failed or hanging commit is a
-warning and delays the query by a moment at most. The query is no member of the group; it commits like
-``kafka-consumer-groups``.
+The query does not need these commits, because its position is in Spark's checkpoint. A commit that fails or hangs only
+logs a warning, and delays the query by at most ``COMMIT_TIMEOUT_S``. The query is not a member of the group; it commits
+in the same way as ``kafka-consumer-groups``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .offsets import PartitionOffsets
 
 logger = logging.getLogger(__name__)
 
-#: How long a trigger waits for its commit, which otherwise continues beside the next batch (seconds).
+#: How long a trigger waits for its commit (seconds). A slower commit continues during the next batch.
 COMMIT_TIMEOUT_S = 5.0
 #: Pause after a failed commit (seconds).
 PAUSE_S = 60.0
@@ -30,10 +30,10 @@ REPEAT_S = 3_600.0
 
 
 class Group(Protocol):
-    """Commits progress; implemented with the SDK in ``sdk_cluster.py``."""
+    """Commits the progress of a query; ``sdk_cluster.py`` implements this interface with the SDK."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Future[None]:
-        """Begin to commit as a non-member; does not block."""
+        """Begin to commit ``offsets`` without group membership; does not block."""
 
     def close(self) -> None:
         """Close the connections and drop pending commits."""
@@ -49,7 +49,8 @@ class GroupProgress:
         self._under_way: tuple[PartitionOffsets, Future[None]] | None = None
 
     def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Everything before ``offsets`` is done. Never raises; returns within ``COMMIT_TIMEOUT_S``."""
+        """Commit ``offsets``: the query has processed all records before them. Never raises; returns within
+        ``COMMIT_TIMEOUT_S``."""
         self._look(0.0)
         now = self._now_s()
         if not offsets or self._under_way is not None or now < self._not_before_s:
@@ -70,7 +71,7 @@ class GroupProgress:
                 )
 
     def close(self) -> None:
-        """Close; waits for a pending commit as a trigger does."""
+        """Close the group client; waits for a pending commit at most ``COMMIT_TIMEOUT_S``."""
         self._look(COMMIT_TIMEOUT_S)
         self._group.close()
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from .errors import JavaNotFoundError
 
 OLDEST = 17
-#: Versions that Spark 4 is tested with, best first; any other one from OLDEST on is used after them.
+#: Java versions that Spark 4 is tested with, best first. Other versions from OLDEST on are used only if none of these
+#: is found.
 TESTED = (17, 21)
 JVM_DIRECTORIES = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/opt")
 
@@ -20,8 +21,8 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def find_java(environment: dict[str, str] | None = None, directories: Iterable[str] = JVM_DIRECTORIES) -> Path:
-    """The home of a Java that runs Spark: JAVA_HOME when it is set and new enough, otherwise PATH's, otherwise
-    Debian's.
+    """The home directory of a Java that can run Spark: JAVA_HOME if this Java is new enough, otherwise the Java in
+    PATH, otherwise the Java in Debian's directory.
 
     Raises JavaNotFoundError, which lists the places searched and how to install Java.
     """
@@ -44,7 +45,7 @@ def find_java(environment: dict[str, str] | None = None, directories: Iterable[s
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in ``home``; None when none runs."""
+    """The major version of the Java in ``home``; None if ``home`` has no Java that runs."""
     release = home / "release"
     if release.is_file():
         match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"))

@@ -1,4 +1,4 @@
-"""The driver's metadata requests: a query's partitions, their starts and ends, and offsets by time."""
+"""Metadata requests of the Spark driver: the partitions of a query, their log starts and ends, and offsets by time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 
 class OffsetReader:
-    """Asks the cluster, with ``fetchOffset.numRetries`` attempts, because topics may change in between."""
+    """Reads offsets from the cluster, with ``fetchOffset.numRetries`` attempts, because topics may change between two
+    requests."""
 
     def __init__(
         self,
@@ -40,12 +41,12 @@ class OffsetReader:
         self.options = options
         self.cluster = cluster
         self._sleep = sleep
-        #: The id of each topic that was seen. Another id for the same name is another topic.
+        #: The id of each topic that this reader has seen. A topic of the same name with another id was created again.
         self.topic_ids: dict[str, str] = {}
         self._renewed: set[str] = set()
 
     def take_renewed(self) -> set[str]:
-        """Topics found with a new id since the last call."""
+        """Names of topics whose id has changed since the last call."""
         renewed, self._renewed = self._renewed, set()
         return renewed
 
@@ -77,7 +78,7 @@ class OffsetReader:
         return every & set(options.assigned) if options.assigned else every
 
     def earliest(self, partitions: Collection[TopicPartition]) -> PartitionOffsets:
-        """The log starts of those of ``partitions`` that still exist."""
+        """The log start of each of ``partitions`` that still exists."""
 
         def ask() -> PartitionOffsets:
             still = self._existing(partitions)
@@ -88,8 +89,8 @@ class OffsetReader:
     def latest(self, known: Mapping[TopicPartition, int] | None = None) -> PartitionOffsets:
         """The log ends of all partitions of the query.
 
-        An end before ``known`` (a broker that has not caught up, or a re-created topic) is asked for again; the last
-        answer counts.
+        An end before ``known`` comes from a broker that has not caught up, or from a topic that was created again. The
+        reader then requests the end again and uses the last answer.
         """
         start = known or {}
         for attempt in range(1, self.options.offset_attempts + 1):
@@ -108,11 +109,11 @@ class OffsetReader:
         return ends
 
     def resolve(self, limit: OffsetLimit, option: str, *, starting: bool) -> PartitionOffsets:
-        """Numeric offsets of a starting or ending position, for every partition of the query."""
+        """The offsets, as numbers, of a starting or ending position, for every partition of the query."""
         return self._retrying(lambda: self._resolve(limit, option, starting))
 
     def report_loss(self, message: str) -> None:
-        """Raise, or warn, as ``failOnDataLoss`` says."""
+        """Report a data loss: raise DataLossError if ``failOnDataLoss`` is true, otherwise log a warning."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}")
         logger.warning("%s. %s", message, FAIL_ON_DATA_LOSS_FALSE)
@@ -155,7 +156,7 @@ class OffsetReader:
         return {p for p in partitions if p.topic in found and p.partition in found[p.topic].partitions}
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        """Retry transient failures: a topic may be deleted between two requests."""
+        """Call again after a transient failure: a topic may be deleted between two requests."""
         for left in range(self.options.offset_attempts - 1, -1, -1):
             try:
                 return ask()

@@ -1,12 +1,14 @@
-"""Offsets as Spark stores them: ``{"orders": {"0": 123, "1": 456}}``, next offset by topic and partition.
+"""Offsets as Spark stores them: ``{"orders": {"0": 123, "1": 456}}``, the next offset to read by topic and partition.
 
-The JSON is that of the Kafka source in ``offsets/`` of a checkpoint. Pure: text and dictionaries only.
+The Kafka source has the same JSON in the directory ``offsets/`` of a checkpoint. This module is pure: it has only
+functions of texts and dictionaries.
 
-There is one addition. Spark's log stores the *end* of each batch. A batch starts where the previous one ended; the
-first one starts at ``initialOffset()``. A query that is killed in its first batch calls that again; with
-``startingOffsets=latest`` the answer differs by then, and the records in between would be lost. (The Kafka source keeps
-a file in the checkpoint; a Python source does not know the checkpoint's path.) So the end of the first batch carries
-its start, under a key that no topic can have: ``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
+The JSON has one key that the Kafka source does not have. Spark's log stores the *end* of each batch. A batch starts
+where the previous one ended; the first one starts at ``initialOffset()``. A query that is killed in its first batch
+calls ``initialOffset()`` again at its restart. With ``startingOffsets=latest`` the second answer differs, and the query
+would lose the records between the two answers. (The Kafka source keeps a file in the checkpoint; a Python source does
+not know the checkpoint's path.) So the end of the first batch carries its start, under a key that no topic can have:
+``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from headrace_core.types import TopicPartition
 #: Partition -> next offset, one past the last record read (as ``KafkaConsumer.position``).
 PartitionOffsets = dict[TopicPartition, int]
 
-#: The key of the first batch's start. ``$`` is illegal in topic names.
+#: JSON key for the start of the first batch. Topic names cannot contain ``$``.
 START_KEY = "$start"
 
 LATEST = -1
@@ -37,7 +39,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
 
 
 def from_json(topics: Mapping[str, Any]) -> PartitionOffsets:
-    """The inverse of ``to_json``; ``$start`` is left out (see ``start_within``)."""
+    """The inverse of ``to_json``, without the key ``$start`` (see ``start_within``)."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in topics.items()
@@ -56,17 +58,18 @@ def start_within(end: Mapping[str, Any]) -> PartitionOffsets | None:
 
 
 def parse_offsets(option: str, text: str) -> PartitionOffsets:
-    """A user's ``{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}``. Raises InvalidConfigError naming the option."""
+    """Parse an option value such as ``{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}``. Raises InvalidConfigError
+    naming the option."""
     return _parse_map(option, text, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, -2 for earliest, -1 for latest')
 
 
 def parse_timestamps(option: str, text: str) -> PartitionOffsets:
-    """A user's ``{"topicA": {"0": 1357034400000}}``: milliseconds since 1970 by partition."""
+    """Parse an option value such as ``{"topicA": {"0": 1357034400000}}``: milliseconds since 1970 by partition."""
     return _parse_map(option, text, '{"topicA":{"0":1357034400000,"1":1357034400000}}, milliseconds')
 
 
 def parse_partitions(option: str, text: str) -> list[TopicPartition]:
-    """A user's ``{"topicA": [0, 1], "topicB": [2, 4]}``."""
+    """Parse an option value such as ``{"topicA": [0, 1], "topicB": [2, 4]}``."""
     wrong = InvalidConfigError(f'{option}: expected for instance {{"topicA":[0,1],"topicB":[2,4]}}, got {text!r}')
     decoded = _decode(text, wrong)
     found: list[TopicPartition] = []
@@ -111,5 +114,5 @@ def _whole(value: Any, wrong: InvalidConfigError) -> int:
 
 
 def show(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in a message: ``orders-0, orders-1``."""
+    """The partitions as text for a message, such as ``orders-0, orders-1``."""
     return ", ".join(map(str, sorted(partitions))) or "none"

@@ -1,7 +1,7 @@
-"""The source's options: names, meanings, defaults and refusals of the Kafka source.
+"""The options of the Spark source, with the names, meanings, defaults and refusals of the Kafka source.
 
-Spark passes names in lower case, so matching is in lower case; messages use the documented spelling. Pure: options in,
-a frozen ``SourceOptions`` out, or InvalidConfigError.
+Spark passes option names in lower case, so this module compares names in lower case; messages use the documented
+spelling. This module is pure: it turns options into a frozen ``SourceOptions``, or raises InvalidConfigError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KNOWN = (
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
 
-#: Client keys that the source sets itself -> why.
+#: Client keys that the user cannot set because the source sets them -> the reason.
 REFUSED_CLIENT_KEYS = {
     "auto.offset.reset": "set the source option startingOffsets to earliest or latest instead: Spark "
     "stores the progress, and a query that starts again continues from its checkpoint",
@@ -79,7 +79,7 @@ class SourceOptions:
     poll_timeout_ms: int
     offset_attempts: int
     offset_retry_interval_ms: int
-    #: The group for a stream's progress; None: none, or a generated one with the prefix.
+    #: The group to which a stream commits its progress; None: no group, or a generated group with the prefix.
     group_id: str | None
     group_id_prefix: str | None
     client: Mapping[str, str]
@@ -87,7 +87,8 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Check ``given``; ``streaming`` None (not known yet) checks what holds for both kinds of query.
+    """Check the options ``given``. ``streaming`` None: the kind of query is not known yet, so only the rules for both
+    kinds are checked.
 
     Raises InvalidConfigError.
     """
@@ -169,7 +170,8 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
 def _group(
     options: Mapping[str, str], client: dict[str, str], notes: list[str], *, streaming: bool | None
 ) -> tuple[str | None, str | None]:
-    """The group, and the prefix for a group's name. Removes the group from ``client``: tasks are in no group."""
+    """The consumer group, and the prefix for the name of a generated group. Removes the group from ``client``, because
+    tasks do not join a group."""
     group_id, prefix = client.pop("group.id", None), options.get("groupidprefix")
     for name, value in (("kafka.group.id", group_id), ("groupIdPrefix", prefix)):
         if value is None:
@@ -185,9 +187,9 @@ def _group(
 
 
 def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, where: str) -> dict[str, str]:
-    """Client configuration from ``kafka.*`` and ``headrace.*``; the latter has precedence.
+    """The client configuration from the options ``kafka.*`` and ``headrace.*``; ``headrace.*`` has precedence.
 
-    Raises InvalidConfigError for a key of ``refused`` (key -> why), and without ``bootstrap.servers``.
+    Raises InvalidConfigError for a key of ``refused`` (key -> reason), and when ``bootstrap.servers`` is missing.
     """
     client: dict[str, str] = {}
     for prefix in reversed(CLIENT_PREFIXES):
@@ -204,7 +206,7 @@ def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, w
 
 
 def _limit(options: Mapping[str, str], end: str, default: Limit) -> OffsetLimit:
-    """The position of one end: ``<end>Timestamp``, or ``<end>OffsetsByTimestamp``, or ``<end>Offsets``."""
+    """The starting or ending position, from ``<end>Timestamp``, ``<end>OffsetsByTimestamp`` or ``<end>Offsets``."""
     name = f"{end}Timestamp"
     if name.lower() in options:
         text = options[name.lower()].strip()
@@ -270,7 +272,8 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """Milliseconds of Spark's time strings: ``100ms``, ``50s``, ``15m``, ``3h``, ``5d``; a bare number is in ms."""
+    """Milliseconds of a Spark time string such as ``100ms``, ``50s``, ``15m``, ``3h`` or ``5d``; a bare number is in
+    ms."""
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
     if match is None or (match[2] or "ms") not in _UNITS_MS:
         raise InvalidConfigError(f"{name}={text!r}: must be a duration such as 500ms, 30s, 15m or 2h")
@@ -278,7 +281,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def unknown_notes(options: Mapping[str, str], known_names: Iterable[str], *, where: str) -> list[str]:
-    """Notes about unknown options. Spark's convention is to ignore them; we report them."""
+    """Notes for the user about unknown options. Spark sources ignore unknown options; this source also reports them."""
     known = {name.lower(): name for name in known_names}
     notes = []
     for name in options:

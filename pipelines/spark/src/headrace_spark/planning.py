@@ -1,7 +1,7 @@
 """The offsets of a batch, and their split into tasks. Pure arithmetic.
 
-The rules are the Kafka source's: a limit on offsets is split in proportion to each partition's backlog; a new partition
-is read from its start; missing records are reported as a possible loss.
+The rules are those of the Kafka source. A limit on offsets is split in proportion to each partition's backlog. A new
+partition is read from its start. Missing records are reported as a possible data loss.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of offsets; an upper bound of the records (compaction and markers leave gaps)."""
+        """Number of offsets in the range: an upper bound of the number of records, because compaction and markers leave
+        gaps."""
         return self.end - self.start
 
 
 class Plan(NamedTuple):
-    """The ranges of a batch, and possible losses (a sentence each)."""
+    """The ranges of a batch, and a sentence about each possible data loss."""
 
     ranges: list[OffsetRange]
     losses: list[str]
@@ -53,12 +54,13 @@ def rate_limit(
     end: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> PartitionOffsets:
-    """The end of a batch of ``limit`` offsets, in proportion to the backlogs.
+    """The end of a batch of ``limit`` offsets, split in proportion to the backlogs of the partitions.
 
-    ``first`` has the log starts: partitions missing in ``start`` are read from there, and deleted offsets do not count.
-    A share below one is rounded up, so that small partitions are never starved, and the limit is exceeded by as much.
-    Other shares are rounded down, and the remainder goes, one offset each, to those that lost most; left to the next
-    batch, as in the Kafka source, it would cost AvailableNow another batch for a few rows.
+    ``first`` has the log start of each partition. Partitions missing in ``start`` are read from their log start, and
+    offsets below the log start do not count. A share below one offset is rounded up, so that small partitions make
+    progress; then the batch exceeds the limit. Other shares are rounded down, and the partitions that lost most by the
+    rounding get one offset more until the limit is reached. The Kafka source leaves this remainder to the next batch,
+    which costs AvailableNow another batch for a few rows.
     """
     begins = {partition: _begin(partition, start, first) for partition in end}
     sizes = {
@@ -92,17 +94,17 @@ def _begin(
 
 
 def offsets_waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """Number of offsets in between; a partition missing in ``start`` counts from 0."""
+    """Number of offsets from ``start`` to ``end``; a partition missing in ``start`` counts from offset 0."""
     return sum(offset - start.get(partition, 0) for partition, offset in end.items())
 
 
 def plan_ranges(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
 ) -> Plan:
-    """One range for each partition of ``end`` that has something to read.
+    """One range for each partition of ``end`` that has offsets to read.
 
-    ``first`` has the log starts: partitions missing in ``start`` are read from there, and ranges of the others begin
-    there if their records were deleted.
+    ``first`` has the log start of each partition. A range begins at the log start if the partition is missing in
+    ``start``, or if records at its start were deleted.
     """
     losses: list[str] = []
     added = end.keys() - start.keys()
@@ -137,10 +139,11 @@ def plan_ranges(
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Split ranges for parallelism: none above ``max_records`` offsets, then about ``min_partitions`` in all.
+    """Split ranges for parallelism: first into ranges of at most ``max_records`` offsets, then into about
+    ``min_partitions`` ranges in all.
 
-    With ``min_partitions`` large ranges are split in proportion to their size; ranges whose share is at most one task
-    stay whole and do not count in the proportion.
+    With ``min_partitions`` large ranges are split in proportion to their size. A range whose share is at most one task
+    stays whole, and its size does not count for the proportion.
     """
     parts = [item for item in ranges if item.size > 0]
     if max_records is not None:
@@ -164,7 +167,7 @@ def _share(size: int, total: int, tasks: int) -> int:
 
 
 def _cut(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    """``parts`` nearly equal pieces, in order; the last one has the remainder."""
+    """Split a range into ``parts`` nearly equal pieces, in order; the last piece has the remainder."""
     pieces, begin, remaining = [], item.start, item.size
     for left in range(parts, 0, -1):
         size = remaining // left

@@ -34,11 +34,11 @@ def read_range(
     timeout_ms: int,
     topic_id: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ``wanted``. Gaps left by compaction are no loss; offsets missing in the log are, and so is a topic
-    that was deleted, also when a new one has its name (``topic_id`` differs).
+    """The records of the range ``wanted``. Gaps left by compaction are no data loss. Offsets missing in the log are a
+    loss, and so is a deleted topic, even if a new topic has the same name (``topic_id`` differs).
 
-    A loss raises DataLossError, or with ``fail_on_data_loss`` False logs a warning and continues at the next existing
-    offset of the range. Raises RequestTimedOutError without an answer for ``timeout_ms``.
+    With ``fail_on_data_loss`` a loss raises DataLossError. Otherwise the reader logs a warning and continues at the
+    next existing offset of the range. Raises RequestTimedOutError when the cluster sends no answer for ``timeout_ms``.
     """
     where = TopicPartition(wanted.topic, wanted.partition)
     asked = list(columns)
@@ -88,7 +88,7 @@ def read_range(
 
 
 def next_available(wanted: OffsetRange, available: tuple[int, int]) -> int:
-    """The first offset of ``wanted`` within ``available`` (start, end); ``wanted.end`` without one."""
+    """The first offset of ``wanted`` within ``available`` (start, end); ``wanted.end`` if there is no such offset."""
     earliest, latest = available
     if wanted.start >= latest or earliest >= wanted.end:
         return wanted.end

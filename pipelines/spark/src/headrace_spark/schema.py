@@ -1,7 +1,7 @@
-"""The source's rows: the Kafka source's columns, as Spark and Arrow schemas.
+"""The columns of the source's rows, which are the Kafka source's columns, as Spark and Arrow schemas.
 
-A query may select columns with ``.schema("partition INT, value BINARY")``: Spark does not tell a Python source which
-columns a query uses, and unused columns still cost a transfer to the JVM.
+A query may select columns with ``.schema("partition INT, value BINARY")``: Spark does not pass the columns that a query
+uses to a Python source, and the transfer of unused columns to the JVM costs time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ RECORD_WITH_HEADERS = StructType([*RECORD.fields, StructField("headers", HEADERS
 
 
 def record_schema(include_headers: bool) -> StructType:
-    """All columns; ``headers`` (null for a record without any) only on request."""
+    """The schema with all columns. The column ``headers`` is included only on request; it is null for a record without
+    headers."""
     return RECORD_WITH_HEADERS if include_headers else RECORD
 
 
 def check_schema(asked: StructType, include_headers: bool) -> StructType:
-    """``asked``, if it consists of the source's columns; otherwise raises InvalidConfigError."""
+    """The user's schema ``asked``, if it has only columns of the source; otherwise raises InvalidConfigError."""
     known = {field.name: field for field in record_schema(include_headers).fields}
     for field in asked.fields:
         found = known.get(field.name)
@@ -66,7 +67,7 @@ def check_schema(asked: StructType, include_headers: bool) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow types that Spark expects of a batch with these columns."""
+    """The Arrow schema that Spark expects of a batch with these columns."""
     import pyarrow as pa
 
     types = {

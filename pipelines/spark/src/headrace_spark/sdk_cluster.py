@@ -1,4 +1,5 @@
-"""The cluster behind the source, through the SDK: metadata and offsets on the driver, ranges in the workers."""
+"""The Spark source's access to a cluster through the SDK: metadata and offsets on the driver, ranges of records in the
+workers."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ from .planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Log bytes per Arrow batch: 35,000 rows of 100 bytes. Smaller batches cost a message each to the JVM, larger ones
-#: leave the CPU caches (bench/spark.py).
+#: Bytes of log per Arrow batch: 35,000 rows of 100 bytes. Smaller batches cost more messages to the JVM; larger batches
+#: do not fit into the CPU caches (bench/spark.py).
 ARROW_BATCH_BYTES = 4 << 20
 #: At most this many rows per Arrow batch, for small records.
 ARROW_BATCH_ROWS = 100_000
 
 
 class SdkCluster:
-    """Cluster (see cluster.py) on one Admin and one Consumer, opened at first use."""
+    """Implements Cluster (see cluster.py) with one Admin and one Consumer, which are opened at first use."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._config = {**config, "allow.auto.create.topics": "false"}
@@ -100,7 +101,7 @@ class SdkCluster:
 
 
 class SdkGroup:
-    """Group (see group_progress.py) through a Consumer that reads nothing."""
+    """Implements Group (see group_progress.py) with a Consumer that only commits."""
 
     def __init__(self, config: Mapping[str, str], group_id: str) -> None:
         self._consumer = Consumer({**config, "group.id": group_id, "enable.auto.commit": "false"})
@@ -113,12 +114,12 @@ class SdkGroup:
 
 
 def open_group(config: Mapping[str, str], group_id: str) -> Group:
-    """A new group client; the caller closes it. It connects at its first commit."""
+    """Create a group client, which the caller must close. The client connects at its first commit."""
     return SdkGroup(config, group_id)
 
 
 def open_cluster(config: Mapping[str, str]) -> Cluster:
-    """A new cluster client; the caller closes it."""
+    """Create a cluster client, which the caller must close."""
     return SdkCluster(config)
 
 
@@ -128,7 +129,8 @@ _of_worker: dict[tuple[int, frozenset[tuple[str, str]]], SdkCluster] = {}
 def worker_cluster(config: Mapping[str, str]) -> Cluster:
     """The cluster client of this worker process, which runs one task after the other.
 
-    It is never closed: Spark ends its workers with a signal. Keyed by process id, because workers are forks.
+    This client is never closed, because Spark ends its workers with a signal. The cache key includes the process id,
+    because workers are forks.
     """
     key = (os.getpid(), frozenset(config.items()))
     found = _of_worker.get(key)

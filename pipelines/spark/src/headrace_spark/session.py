@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from .java import find_java
 from .source import HeadraceDataSource
 
-#: Defaults of a local session; docs/spark.md explains each.
+#: Default settings of a local session; docs/spark.md explains each setting.
 LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -24,11 +24,12 @@ LOCAL_DEFAULTS = {
 
 
 def session(name: str = "headrace", *, master: str | None = None, **settings: Any) -> SparkSession:
-    """A session with ``format("headrace")`` registered.
+    """Return a Spark session in which ``format("headrace")`` is registered.
 
-    ``master`` defaults to spark-submit's, otherwise to ``local[*]``. ``settings`` are Spark's, with ``_`` for ``.``
-    (``spark_sql_shuffle_partitions=4``) or literally (``**{"spark.sql.shuffle.partitions": 4}``). An active session is
-    used unchanged. Raises JavaNotFoundError.
+    ``master`` defaults to the master of spark-submit, otherwise to ``local[*]``. ``settings`` are Spark settings, with
+    ``_`` in place of ``.`` (``spark_sql_shuffle_partitions=4``) or with their own names
+    (``**{"spark.sql.shuffle.partitions": 4}``). If a session is already active, this session is returned unchanged.
+    Raises JavaNotFoundError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:

@@ -1,8 +1,9 @@
 """The sink: writes a frame, or a stream's micro-batches, to topics. At least once.
 
-A task writes and waits for acknowledgements (sink_task.py); the driver's ``commit`` or ``abort`` receives where the
-rows went. ``commit`` has nothing left to do, and ``abort`` cannot undo: a log is append-only. A task that Spark
-retries, and a batch that a restarted driver repeats, are written again.
+A task writes its rows and waits for acknowledgements (sink_task.py). Then Spark calls ``commit`` or ``abort`` on the
+driver with the partitions and offsets of the rows. ``commit`` does nothing, and ``abort`` cannot undo the writes,
+because a log is append-only. If Spark retries a task, or a restarted driver repeats a batch, the rows are written
+again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class SinkTask:
         return [*self.options.notes, *([self.columns.note] if self.columns.note else [])]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task. Runs in a worker; the producer lives as long as the worker."""
+        """Write the rows of one task. Runs in a worker process; the producer stays open until the worker process
+        ends."""
         producer = worker_producer(self.options.client)
         commit = write_rows(
             iterator,
@@ -73,10 +75,10 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
             logger.warning("headrace sink: %s", note)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to do: every task's rows are acknowledged."""
+        """Does nothing, because the rows of every task are already acknowledged."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report what may have been written; it cannot be undone."""
+        """Report the records that may have been written; the sink cannot remove them."""
         logger.warning("the write failed. %s", written_text(commits(messages)))
 
 
@@ -84,16 +86,16 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
     """``frame.writeStream.format("headrace")``: a micro-batch's rows are written before Spark commits the batch."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Every task's rows are acknowledged. Logs the query's notes with the first batch."""
+        """The rows of every task are acknowledged. Logs the query's notes with the first batch."""
         if batchId == 0:
             for note in self.notes:
                 logger.warning("headrace sink: %s", note)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Report what may have been written; a restarted query writes the batch's rows again."""
+        """Report the records that may have been written; a restarted query writes the rows of the batch again."""
         logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))
 
 
 def commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit | None]:
-    """Cast commit messages: this sink's tasks send no others."""
+    """The commit messages as TaskCommit, the only type that tasks of this sink send."""
     return [cast("SinkCommit | None", message) for message in messages]

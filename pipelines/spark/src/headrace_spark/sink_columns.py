@@ -1,7 +1,7 @@
-"""The sink's rows: accepted columns and types, and the rows of each topic. Pure.
+"""The rows of the Spark sink: the accepted columns and types, and the rows of each topic. Pure.
 
 The rules are the Kafka sink's: ``value`` is required; ``key``, ``headers``, ``topic`` and ``partition`` are optional;
-other columns are ignored (so a frame read from a topic can be written to another one unchanged); names are
+other columns are ignored (so a DataFrame read from one topic can be written to another topic unchanged); names are
 case-sensitive; the option ``topic`` overrides the column.
 """
 
@@ -28,7 +28,8 @@ SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The columns of a frame. ``taken``: in record order; ``by_row``: the column topic decides."""
+    """The columns of a DataFrame. ``taken``: the written columns, in the order of a record's fields. ``by_row``: the
+    column ``topic`` names the topic of each row."""
 
     taken: tuple[str, ...]
     by_row: bool
@@ -36,7 +37,7 @@ class SinkColumns:
 
     @property
     def note(self) -> str | None:
-        """A note on unexpectedly ignored columns."""
+        """A note for the user about columns that the sink ignores."""
         known = set(RECORD_WITH_HEADERS.fieldNames())
         strange = [name for name in self.ignored if name not in known]
         if not strange:
@@ -92,8 +93,8 @@ def rows_by_topic(
 ) -> Iterator[tuple[str, pa.Table]]:
     """(topic, its rows in order, with the columns that are written).
 
-    ``first_row`` is the number of the table's first row within the task. Raises NullTopicError naming the first row
-    without a topic, before any rows are returned.
+    ``first_row`` is the number of the table's first row within the task. Raises NullTopicError, which names the first
+    row without a topic, before it returns any rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

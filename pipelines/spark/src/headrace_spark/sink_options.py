@@ -1,6 +1,7 @@
-"""The sink's options: names, meanings and refusals of the Kafka sink.
+"""The options of the Spark sink, with the names, meanings and refusals of the Kafka sink.
 
-Pure: options in, a frozen ``SinkOptions`` out, or a typed error. Names are matched in lower case, as Spark passes them.
+This module is pure: it turns options into a frozen ``SinkOptions``, or raises an error. It compares names in lower
+case, because Spark passes them in lower case.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from headrace_core.types import check_topic_name
 from .options import KNOWN as SOURCE_OPTIONS
 from .options import client_settings, unknown_notes
 
-#: The sink itself uses ``topic``; Spark uses the others. Source options are accepted too, so that one set of options
-#: serves both.
+#: The sink uses the option ``topic``; Spark uses the others. The sink also accepts the options of the source, so that a
+#: query can use the same options for source and sink.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
-#: Client keys that the sink sets itself -> why.
+#: Client keys that the user cannot set because the sink sets them -> the reason.
 REFUSED_CLIENT_KEYS = {
     "key.serializer": "the column key is written as its bytes; use DataFrame functions to encode it",
     "value.serializer": "the column value is written as its bytes; use DataFrame functions to encode it",
@@ -31,7 +32,7 @@ AT_LEAST_ONCE = "the sink is at least once until transactions are built; leave t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Checked options of a writer. ``topic`` None: the column ``topic`` decides, row by row."""
+    """Checked options of a writer. ``topic`` None: the column ``topic`` names the topic of each row."""
 
     topic: str | None
     client: Mapping[str, str]
@@ -39,7 +40,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Check ``given``, the producer's keys included.
+    """Check the options ``given``, including the keys of the producer.
 
     Raises InvalidConfigError, InvalidTopicError for an invalid name, UnsupportedVersionError for a planned feature.
     """

@@ -1,8 +1,8 @@
 """The work of a sink task: send Spark's rows, and count acknowledgements per partition.
 
-Spark's Arrow batches (10,000 rows by default) are merged to a few MiB, so that the log's batches are full; the producer
-gets one call per topic in the merged table. The task ends when every row is acknowledged: when it returns, its rows are
-in the log; when it fails, some may be.
+A task merges Spark's Arrow batches (10,000 rows by default) into tables of a few MiB, so that the batches in the log
+are full. It calls the producer once per topic of a merged table. The task returns when every row is acknowledged. If
+the task fails, some of its rows may be in the log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from headrace import Producer
 
-#: Bytes of rows merged before a send: some full batches of the log (1 MiB each).
+#: Bytes of rows that a task merges before a send: a few full batches of the log (1 MiB each).
 GATHERED_BYTES = 4 << 20
-#: A message names at most this many written partitions.
+#: An error message names at most this many written partitions.
 SHOWN_PARTITIONS = 8
 
 
@@ -37,27 +37,28 @@ class Outcome(Protocol):
     """The future of one ``send_arrow`` (headrace's ManyFuture)."""
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Whether the outcome of the send is known."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """The ManyMetadata; raises the first failure."""
+        """Wait for the outcome and return the ManyMetadata; raises the error of the first failed record."""
 
 
 class Rows(Protocol):
-    """The part of headrace's Producer that a task uses."""
+    """The methods of headrace's Producer that a task uses."""
 
     def send_arrow(self, topic: str, table: pa.Table) -> Outcome:
-        """Queue a table's rows; they are copied before this returns."""
+        """Queue the rows of a table; the producer copies the rows before it returns."""
 
     def flush(self) -> None:
-        """Send everything now and wait for every outcome."""
+        """Send all queued rows now and wait for every outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionWritten:
-    """What a task wrote to one partition: ``records``, the first at offset ``first``, the last at ``last``.
+    """The records that a task wrote to one partition: ``records`` is their number, ``first`` and ``last`` are the
+    offsets of the first and last record.
 
-    Records of other writers may lie in between. Offsets are -1 with acks=0.
+    Records of other writers may have offsets in between. Offsets are -1 with acks=0.
     """
 
     topic: str
@@ -72,7 +73,7 @@ class PartitionWritten:
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """A task's commit message: what it wrote, in the order of topic and partition."""
+    """The commit message of a task: the records that it wrote, in the order of topic and partition."""
 
     written: tuple[PartitionWritten, ...]
 
@@ -86,7 +87,8 @@ class Tally:
         self._written: dict[TopicPartition, PartitionWritten] = {}
 
     def acknowledged(self, ranges: Iterable[Any]) -> None:
-        """``ranges``: topic, partition, offset of the first record (-1 unknown), count, as the client reports them."""
+        """Add acknowledged records. ``ranges``: topic, partition, offset of the first record (-1: unknown) and number
+        of records, as the client reports them."""
         for item in ranges:
             last = item.offset + item.count - 1 if item.offset >= 0 else -1
             self.add(PartitionWritten(item.topic, item.partition, item.offset, last, item.count))
@@ -112,10 +114,10 @@ def write_rows(
     producer: Rows,
     give_up: Callable[[], None],
 ) -> SinkCommit:
-    """Write all rows; returns when each is acknowledged.
+    """Write all rows; returns when every row is acknowledged.
 
-    Raises NullTopicError, or SinkWriteError for the client's errors. On any failure, and when the task is ended, it
-    calls ``give_up`` first (close the producer and drop queued rows).
+    Raises NullTopicError, or SinkWriteError for the client's errors. After a failure, and when Spark ends the task
+    early, the function first calls ``give_up`` to close the producer and drop queued rows.
     """
     tally = Tally()
     sent: deque[Outcome] = deque()
@@ -151,7 +153,7 @@ def write_rows(
 
 
 def gathered(batches: Iterable[pa.RecordBatch], size: int = GATHERED_BYTES) -> Iterator[pa.Table]:
-    """Spark's batches in tables of at least ``size`` bytes (except the last); nothing is copied."""
+    """Merge Spark's batches into tables of at least ``size`` bytes (the last table may be smaller), without a copy."""
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
@@ -169,14 +171,14 @@ def gathered(batches: Iterable[pa.RecordBatch], size: int = GATHERED_BYTES) -> I
 
 
 def _settle(sent: Iterable[Outcome], tally: Tally) -> None:
-    """Count what was acknowledged before the producer was closed."""
+    """Count the records that were acknowledged before the producer was closed."""
     for outcome in sent:
         with contextlib.suppress(HeadraceError, TimeoutError):
             tally.acknowledged(outcome.result(0).ranges)
 
 
 def written_text(commits: Iterable[SinkCommit | None]) -> str:
-    """A sentence on what is in the log; None is an unfinished task."""
+    """A sentence that says which rows are in the log; None stands for an unfinished task."""
     tally = Tally()
     for commit in commits:
         for item in commit.written if commit is not None else ():
@@ -199,14 +201,15 @@ KEPT = 4
 
 Key = tuple[int, frozenset[tuple[str, str]]]
 
-#: Keyed by process id, because workers are forks; least recently used first.
+#: The producers of this process. The keys include the process id, because workers are forks; the least recently used
+#: producer is first.
 _of_worker: dict[Key, Producer] = {}
 
 
 def worker_producer(config: Mapping[str, str]) -> Producer:
     """The producer of this worker process, which runs one task after the other.
 
-    Between tasks it holds no unacknowledged rows, so Spark may end the worker with a signal at any time.
+    Between tasks the producer has no unacknowledged rows, so Spark may end the worker with a signal at any time.
     """
     from headrace import Producer
 
@@ -219,7 +222,7 @@ def worker_producer(config: Mapping[str, str]) -> Producer:
 
 
 def give_up(producer: Producer) -> None:
-    """Close the producer at once and drop queued rows, so that a failed task stops writing."""
+    """Close the producer of a failed task at once and drop its queued rows."""
     for key in [key for key, kept in _of_worker.items() if kept is producer]:
         del _of_worker[key]
     producer.close(0)

@@ -1,8 +1,9 @@
-"""``format("headrace")``: the data source that Spark registers. It reads (here and in stream.py) and writes (sink.py).
+"""``format("headrace")``: the data source that Spark registers. The source reads topics (here and in stream.py) and
+writes topics (sink.py).
 
 Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes beside the
-driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. So no channel is opened before one of
-these calls, and only plain data is pickled.
+driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. So the source opens no gRPC channel
+before one of these calls, and pickles only plain data.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class HeadraceDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name, for Spark's registration on the driver."""
+        """The name of the format, which Spark's registration on the driver needs."""
         use_own_interpreter()
         return "headrace"
 
     def schema(self) -> StructType:
-        """The Kafka source's columns. Checks the options, so that mistakes surface where the frame is created."""
+        """The schema: the columns of the Kafka source. Checks the options, so that errors occur where the user creates
+        the DataFrame."""
         return record_schema(checked(self.options, streaming=None).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -58,7 +60,8 @@ class HeadraceDataSource(DataSource):
         return HeadraceBatchWriter(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """``overwrite`` means output mode complete; as in the Kafka sink, each batch appends its whole result."""
+        """``overwrite`` is True for the output mode complete. Then each batch appends its whole result, as in the Kafka
+        sink."""
         return HeadraceStreamWriter(dict(self.options), schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -66,10 +69,10 @@ class HeadraceDataSource(DataSource):
 
 
 def use_own_interpreter() -> None:
-    """Have a local session's workers run the driver's Python.
+    """Make the workers of a local session run the same Python as the driver.
 
-    Spark starts ``python3`` from the PATH unless PYSPARK_PYTHON is set, which often lacks our packages. On a cluster
-    the driver's path may not exist, so only ``local[*]`` is changed.
+    Unless PYSPARK_PYTHON is set, Spark starts ``python3`` from the PATH, and this Python often lacks the Headrace
+    packages. On a cluster the driver's path may not exist, so only ``local[*]`` is changed.
     """
     from pyspark import SparkContext
 
@@ -82,7 +85,7 @@ def use_own_interpreter() -> None:
 
 
 class HeadraceBatchReader(RangeTask, DataSourceReader):
-    """A bounded read from the starting to the ending offsets, both resolved when the query is planned."""
+    """A bounded read from the starting to the ending offsets. The offsets are resolved when Spark plans the query."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=False)
@@ -94,7 +97,8 @@ class HeadraceBatchReader(RangeTask, DataSourceReader):
 
 
 def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]:
-    """The tasks of a batch query. Raises DataLossError, or warns, when the log lacks given offsets."""
+    """Plan the tasks of a batch query. If the log lacks requested offsets, raises DataLossError or logs a warning,
+    depending on ``failOnDataLoss``."""
     offsets = OffsetReader(options, cluster)
     start = offsets.resolve(options.starting, "startingOffsets", starting=True)
     end = offsets.resolve(options.ending, "endingOffsets", starting=False)

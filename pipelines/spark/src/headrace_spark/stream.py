@@ -1,8 +1,8 @@
 """The streaming reader: the offsets of each micro-batch, with Kafka's admission control.
 
 Spark runs it in one Python process for the whole query: ``latestOffset(start, limit)`` once per trigger, then
-``partitions(start, end)`` for the batch. It keeps no state that a restart needs: positions are in Spark's checkpoint,
-as JSON (``offsets.py``).
+``partitions(start, end)`` for the batch. The reader has no state that a restart needs, because positions are in Spark's
+checkpoint, as JSON (``offsets.py``).
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
     # --- Spark's calls, in their order
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts. Spark asks at each trigger until the first batch is done, so the answer is kept."""
+        """The offsets where a new query starts. Spark calls this method at each trigger until the first batch is done,
+        so the reader keeps the answer."""
         return to_json(self._initial_offsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of the options; with both a minimum and a maximum, ``latestOffset`` handles the minimum itself."""
+        """The read limit that the options set. With both a minimum and a maximum, ``latestOffset`` applies the
+        minimum."""
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -68,10 +70,11 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; ``start`` when there is nothing to do, or not enough yet.
+        """The end of the next batch; ``start`` if there are no new records, or fewer than minOffsetsPerTrigger.
 
-        Spark calls it when everything before ``start`` is done. Spark's ``commit`` for that comes only with the next
-        batch, so never for a query's last one; therefore progress is committed to the group here.
+        Spark calls this method when it has processed all records before ``start``. Spark's ``commit`` call for a batch
+        comes only with the next batch, and never for the last batch of a query. So this method also commits the
+        progress to the consumer group.
         """
         stood = from_json(start)
         self._tell_group(stood)
@@ -89,11 +92,12 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return start if end == begin else to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The log's end as last seen, for the query's progress."""
+        """The last known end of the log, which Spark shows in the progress of the query."""
         return None if not self._latest else to_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch from ``start`` to ``end``. Raises or warns on a loss, as ``failOnDataLoss`` says."""
+        """The tasks of the batch from ``start`` to ``end``. A data loss raises DataLossError or logs a warning,
+        depending on ``failOnDataLoss``."""
         reader = self._reader()
         begin, until = self._true_start(start, end), from_json(end)
         ranges, losses = plan_ranges(begin, until, reader.earliest(until) if until else {})
@@ -109,7 +113,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit progress to the group, if there is one. Spark's checkpoint is the record of what was read."""
+        """Commit the progress to the consumer group, if the query has a group. The position of the query is only in
+        Spark's checkpoint."""
         self._tell_group(from_json(end))
 
     def stop(self) -> None:
@@ -156,7 +161,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return self._initial
 
     def _log_end(self, begin: PartitionOffsets) -> PartitionOffsets:
-        """The log's end; for AvailableNow, as it was when the run began."""
+        """The end of the log; for AvailableNow, the end at the time when the run began."""
         if not self._available_now:
             self._latest = self._reader().latest(begin)
         else:
@@ -166,10 +171,12 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return dict(self._latest)
 
     def _after_renewal(self, begin: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
-        """``begin``, with topics that were deleted and re-created since the last trigger set to their start.
+        """The offsets ``begin``, but the log start for topics that were deleted and created again since the last
+        trigger.
 
-        A batch that does not begin at the end of the previous one carries its start, so that a restart within it reads
-        the same. A topic replaced while no query ran is not detected, because offsets have no topic ids.
+        If a batch does not begin at the end of the previous batch, its end offset also stores its start, so that a
+        restart within the batch reads the same records. The reader does not detect a topic that was created again while
+        the query did not run, because offsets have no topic ids.
         """
         reader = self._reader()
         topics = reader.take_renewed()
@@ -184,7 +191,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return begin | {partition: first[partition] for partition in renewed if partition in first}
 
     def _too_few(self, begin: PartitionOffsets, end: PartitionOffsets) -> bool:
-        """minOffsetsPerTrigger: wait for more, but not longer than maxTriggerDelay. AvailableNow never waits."""
+        """Whether to wait for more records (minOffsetsPerTrigger); never longer than maxTriggerDelay. AvailableNow
+        never waits."""
         least = self.options.min_offsets_per_trigger
         if least is None or self._available_now:
             return False
@@ -195,10 +203,10 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return False
 
     def _must_carry_start(self, start: dict[str, Any], begin: PartitionOffsets, end: PartitionOffsets) -> bool:
-        """Whether a restart within this first batch would find another start (see offsets.py).
+        """Whether a restart within the first batch would find another start offset (see offsets.py).
 
-        False when the user gave offsets, when "earliest" was 0 everywhere, and when a batch that began elsewhere is
-        empty: ``_true_start`` knows these cases.
+        False when the user set the starting offsets, when "earliest" was 0 in every partition, and when the batch is
+        empty: ``_true_start`` handles these cases.
         """
         if START_KEY in start or begin != self._initial:
             return False
@@ -207,11 +215,11 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return begin != end and not self._start_is_given()
 
     def _true_start(self, start: dict[str, Any], end: dict[str, Any]) -> PartitionOffsets:
-        """The start of the batch that ends at ``end``: what ``end`` carries, otherwise ``start``, unless that is not
-        real.
+        """The start of the batch that ends at ``end``: the start stored in ``end``, otherwise ``start``, if ``start``
+        is the real start.
 
-        It is not real when Spark asked this process for the initial offset: in the query's first batch, new or
-        restarted.
+        ``start`` is not the real start when Spark asked this process for the initial offset, that is, in the first
+        batch of a new or restarted query.
         """
         carried = start_within(end)
         if carried is not None:
@@ -224,6 +232,6 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return begin if begin == until else until  # the batch was empty
 
     def _start_is_given(self) -> bool:
-        """Whether the user gave every offset, so that a repeated call returns the same."""
+        """Whether the user set the offset of every partition, so that a repeated call returns the same offsets."""
         starting = self.options.starting
         return starting.kind is Limit.OFFSETS and all(offset >= 0 for offset in starting.values.values())

@@ -1,6 +1,6 @@
 """Common part of batch and stream readers: a task reads one range of offsets.
 
-Workers get plain data (options, columns, ranges); channels are opened only by ``read`` in a worker.
+Workers receive plain data (options, columns, ranges); only ``read``, which runs in a worker, opens gRPC channels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """One task: a range of offsets of the topic that had ``topic_id`` at planning."""
+    """The input of one task: a range of offsets of a topic, and the topic's id at planning."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str = "") -> None:
         super().__init__((*wanted, topic_id))
@@ -37,12 +37,12 @@ class RangePartition(InputPartition):
         return OffsetRange(*self.value[:4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As plain data, so that an error in a worker comes from the reader (shipping.py).
+        # The options are plain data, so that an error in a worker comes from the reader (shipping.py).
         return InputPartition, (self.value,)
 
 
 def checked(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Check source and client options, so that mistakes surface before any connection."""
+    """Check the options of source and client, so that errors occur before any connection."""
     parsed = parse_options(options, streaming=streaming)
     CONSUMER.parse(parsed.client, defaults=False)
     return parsed
@@ -58,7 +58,7 @@ class RangeTask:
             logger.warning("headrace source: %s", note)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range. Runs in a worker, which opens one channel for its lifetime."""
+        """The rows of one range. Runs in a worker process, which opens one gRPC channel and keeps it."""
         from .sdk_cluster import worker_cluster
 
         if partition.value is None:  # Spark's value for "no partition at all"

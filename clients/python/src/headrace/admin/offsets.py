@@ -50,6 +50,6 @@ def _timestamp(partition: TopicPartition, spec: OffsetSpec) -> int:
     if isinstance(spec, int) and not isinstance(spec, bool) and 0 <= spec < 2**63:
         return spec
     raise InvalidArgumentError(
-        f"{TopicPartition(*partition)}: {spec!r}: must be 'earliest', 'latest', 'max-timestamp', or a time "
+        f"{TopicPartition(*partition)}: offset {spec!r}: must be 'earliest', 'latest', 'max-timestamp', or a time "
         "(ms since 1970)"
     )

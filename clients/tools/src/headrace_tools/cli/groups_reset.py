@@ -206,11 +206,12 @@ def reset_offsets(
         typer.Option(
             "--by-duration",
             metavar="DURATION",
-            help="Reset to the first record of this last period, such as 7d or PT1H30M.",
+            help="Reset to the first record of the last period of this length, such as 7d or PT1H30M.",
         ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="Move by this many offsets: forward, or back if negative.")
+        int | None,
+        typer.Option("--shift-by", help="Shift the committed offsets by this number: forward, or back if negative."),
     ] = None,
     from_file: Annotated[
         Path | None,

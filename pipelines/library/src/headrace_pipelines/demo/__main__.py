@@ -1,4 +1,5 @@
-"""``python -m headrace_pipelines.demo``: see ``docs/spark-running.md``. KEEP=1 keeps the cluster running."""
+"""Run the demo with ``python -m headrace_pipelines.demo``: see ``docs/spark-running.md``. KEEP=1 keeps the cluster
+running."""
 
 from __future__ import annotations
 

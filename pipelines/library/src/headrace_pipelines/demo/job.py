@@ -33,7 +33,7 @@ class DemoFailedError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The directories and files of the demo, all under one directory."""
+    """Paths of the demo's directories and files, all under one directory."""
 
     root: Path
 
@@ -54,7 +54,7 @@ class Places:
         return self.root / "summary.json"
 
     def clear(self) -> None:
-        """Remove an earlier run, and a cluster kept by KEEP=1."""
+        """Remove the files of an earlier run, and the cluster that KEEP=1 kept running."""
         cluster = ClusterDirectory(self.cluster)
         if cluster.exists():
             cluster.delete()

@@ -1,15 +1,17 @@
 """The pipeline: departures by window, airport and carrier into Parquet, and queries on the result.
 
 **The watermark.** Spark closes a window when the largest event time read so far, minus the watermark's delay, has
-passed its end; rows for closed windows are dropped. So the delay must cover how far apart in event time partitions are
-read. Events are published in order of time, so each partition is ordered. ``maxOffsetsPerTrigger`` takes the same share
-of each partition's backlog, so after a batch all partitions are read to nearly the same fraction. Aircraft do not fly
-evenly over the year, so the same fraction of two partitions may be days apart: at most 6.7 with this data set's keys.
-``WATERMARK`` is twice that.
+passed the window's end. Spark drops rows for closed windows. So the delay must cover the largest difference in event
+time between the partitions' read positions. The demo publishes events in the order of their time, so each partition is
+ordered by time. ``maxOffsetsPerTrigger`` takes the same share of each partition's backlog, so after a batch the query
+has read nearly the same fraction of every partition. Aircraft do not fly evenly over the year, so the same fraction of
+two partitions may be days apart: at most 6.7 days with the keys of this data set. ``WATERMARK`` is twice this
+difference.
 
-**The end.** A window closes only when a later event arrives, and the last departure has none. So a closing marker,
-months later, is published to each partition after all departures have been read: read earlier, it would make the last
-departures of other partitions late. Markers pass the watermark and are excluded from everything else.
+**The end.** A window closes only when a later event arrives, and the last departure has none. So the demo publishes a
+closing marker with a time months later to each partition. It does so after the query has read all departures: an
+earlier marker would make the last departures of other partitions late. Markers only move the watermark; all other steps
+of the query exclude them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ VALUE = "carrier STRING, origin STRING, departed BOOLEAN, delay_min INT"
 
 @dataclass(slots=True)
 class Progress:
-    """Totals of the query's batches."""
+    """Totals over all batches of the query."""
 
     rows: int = 0
     late_groups: int = 0
@@ -43,7 +45,7 @@ class Progress:
 
 
 def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
-    """The streaming frame: one row per hour, airport and carrier with a scheduled departure."""
+    """The streaming DataFrame: one row per hour, airport and carrier with a scheduled departure."""
     events = (
         spark.readStream.format("headrace")
         .option("headrace.bootstrap.servers", bootstrap_servers)
@@ -57,8 +59,8 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
         )
         .withWatermark("event_time", WATERMARK)
     )
-    # Spark keeps a condition on event_time above the watermark in the plan, so markers reach the watermark; it would
-    # push any other condition below it.
+    # Spark keeps a condition on event_time after the watermark in the plan, so markers still move the watermark. Spark
+    # would move any other condition before the watermark.
     real = events.where(F.col("event_time") < F.timestamp_millis(F.lit(MARKER_TIMESTAMP_MS)))
     return (
         real.groupBy(F.window("event_time", WINDOW).alias("hour"), "event.origin", "event.carrier")
@@ -72,7 +74,8 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
 
 
 def run(frame: DataFrame, output: Path, checkpoint: Path, on_batch: Callable[[dict[str, Any]], None]) -> Progress:
-    """Process what is in the log now, then return; ``on_batch`` receives each batch's progress (Spark's dictionary)."""
+    """Process the records that are in the log now, then return; ``on_batch`` receives the progress of each batch
+    (Spark's dictionary)."""
     started = time.perf_counter()
     query = (
         frame.writeStream.format("parquet")
@@ -107,7 +110,7 @@ def run(frame: DataFrame, output: Path, checkpoint: Path, on_batch: Callable[[di
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Scheduled departures of one airport or carrier, and the delay of those that left."""
+    """Number of scheduled departures of one airport or carrier, and the delay of the departures that took place."""
 
     name: str
     departures: int
@@ -124,7 +127,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of the final batch query; carriers are ranked, worst first."""
+    """Result of the final batch query; carriers are sorted by mean delay, largest delay first."""
 
     by_origin: list[Totals]
     by_carrier: list[Totals]

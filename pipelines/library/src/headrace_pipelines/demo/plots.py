@@ -11,14 +11,14 @@ from rich.table import Table
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
-#: A mean of fewer departures is not plotted in the line chart.
+#: The line chart leaves out a mean of fewer departures than this.
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 INK, FAINT = "#222222", "#8a8a8a"
 
 
 def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
-    """Tables of airports, and of carriers by rank."""
+    """The result as tables for the terminal: airports, and carriers ranked by mean delay."""
     carriers = Table(title="Carriers by mean departure delay, worst first", title_justify="left")
     for header, justify in (("", "right"), ("carrier", "left"), ("scheduled", "right"), ("left", "right")):
         carriers.add_column(header, justify=justify)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Publish the events, and verify afterwards that all acknowledged records are in the log."""
+"""Publish the events, and verify later that all acknowledged records are in the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Acknowledged = dict[int, dict[int, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Result of publishing. ``seconds``: from the first send to the last acknowledgement."""
+    """Result of publishing. Outcome of publishing. ``seconds`` is the time from the first send to the last
+    acknowledgement."""
 
     acknowledged: Acknowledged
     failed: int
@@ -44,7 +45,8 @@ class Published:
 
 
 def create_topics(bootstrap_servers: str) -> None:
-    """Create both topics, empty. Events are of 2013: without ``retention.ms=-1`` retention would delete them."""
+    """Create the topics of events and of results, without records. The events are of 2013, so retention would delete
+    them without ``retention.ms=-1``."""
     new = [
         NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, config={"retention.ms": "-1"}),
         NewTopic(
@@ -61,7 +63,7 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.create_topics(new)
 
 
-#: After the leader's death, every n-th record is watched until it is acknowledged.
+#: After the leader was killed, the demo watches every n-th record until the record is acknowledged.
 _WATCHED_EVERY = 20
 
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-#: Shortest interval of progress lines in plain output.
+#: Shortest interval between progress lines in plain output.
 PLAIN_EVERY_S = 2.0
 
 
 class Meter:
-    """Progress of one step towards a known number of records."""
+    """Progress display of one step with a known number of records."""
 
     def __init__(self, console: Console, what: str, total: int, bar: Progress | None) -> None:
         self._console, self._what, self._total, self._bar = console, what, total, bar
@@ -22,7 +22,7 @@ class Meter:
         self._shown_s = time.monotonic()
 
     def at(self, done: int, note: str = "") -> None:
-        """Show ``done`` of the total, with ``note`` at the end of the line."""
+        """Show that ``done`` records of the total are done, with ``note`` at the end of the line."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, description=f"{self._what}  {note}")
         elif time.monotonic() - self._shown_s >= PLAIN_EVERY_S or done == self._total:

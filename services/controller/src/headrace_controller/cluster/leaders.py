@@ -129,7 +129,7 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
     partition = topic.partitions[number]
     if kind is ElectionType.PREFERRED:
         if partition.leader == partition.replicas[0]:
-            raise ElectionNotNeededError(f"{name}-{number} is led by its preferred replica already")
+            raise ElectionNotNeededError(f"the preferred replica of partition {name}-{number} is already its leader")
         record = preferred_election(electorate, topic, number)
         if record is None:
             raise PreferredLeaderNotAvailableError(
@@ -138,7 +138,7 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
             )
         return record
     if partition.leader != NO_LEADER:
-        raise ElectionNotNeededError(f"{name}-{number} has a leader already")
+        raise ElectionNotNeededError(f"partition {name}-{number} already has a leader")
     record = partition_change(electorate, topic, number, how=Election.UNCLEAN)
     if record is None:
         raise EligibleLeadersNotAvailableError(

@@ -48,7 +48,7 @@ def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
 def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
     """Raise VoterNotFoundError unless ``key`` is a voter."""
     if key not in voters:
-        raise VoterNotFoundError(f"{key} is not a voter; the voters are {voters}")
+        raise VoterNotFoundError(f"controller {key} is not a voter; the voters are {voters}")
 
 
 def check_addition(voters: VoterSet, key: ReplicaKey) -> None:

@@ -138,7 +138,7 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
 def check_connection(member: Member, connection: int | None) -> None:
     """Guard: raise an error for a stream that is older than the member's latest stream. FencedMemberEpochError."""
     if connection is not None and connection < member.session.connection:
-        raise FencedMemberEpochError(f"member {member.member_id!r} has a newer connection; this one is closed")
+        raise FencedMemberEpochError(f"member {member.member_id!r} has a newer connection; this connection is closed")
 
 
 def knows_all(request: Heartbeat, member: Member) -> bool:

@@ -65,7 +65,9 @@ def encode_key(group_id: str, partition: TopicPartition) -> bytes:
     """The record key of an offset commit. Raises InvalidGroupIdError if the group's id is too long."""
     group, topic = group_id.encode(), partition.topic.encode()
     if len(group) > STRING_BYTES_MAX:
-        raise InvalidGroupIdError(f"the group id has {len(group)} bytes, more than the {STRING_BYTES_MAX} of a record")
+        raise InvalidGroupIdError(
+            f"the group id has {len(group)} bytes, more than the {STRING_BYTES_MAX} bytes that fit into a record"
+        )
     return b"".join(
         (
             _TWO_LENGTHS.pack(RecordKind.OFFSET_COMMIT, len(group)),
