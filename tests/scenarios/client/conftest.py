@@ -22,6 +22,7 @@ from headrace_core.records import check_batch, read_header, split_batches, with_
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    common_pb2,
     fetch_pb2,
     fetch_pb2_grpc,
     metadata_pb2,
@@ -31,6 +32,9 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
+from tests.worlds.transactional_log import TransactionalLog
+
+READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
 
 class FakeCluster:
@@ -55,6 +59,8 @@ class FakeCluster:
         #: "break" to append and break the stream.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
+        #: Logs with transactions; they decide what read_committed requests receive.
+        self.transactions: dict[tuple[str, int], TransactionalLog] = {}
         #: (broker, partition, rack) -> the follower that is nearer, None: stay.
         self.nearer: Callable[[int, tuple[str, int], str], int | None] = lambda broker, key, rack: None
         self.on_answer: Callable[[Any], object] = lambda answer: None  # may spoil a produce answer
@@ -162,6 +168,18 @@ class FakeCluster:
             if header.leader_epoch <= epoch:
                 found = (header.leader_epoch, header.next_offset)
         return found
+
+    def put(self, topic: str, partition: int, log: TransactionalLog) -> None:
+        """Make ``log`` the partition's log."""
+        with self.changed:
+            self.transactions[topic, partition] = log
+            self.logs[topic, partition] = list(log.batches)
+            self.ends[topic, partition] = log.end_offset
+            self.changed.notify_all()
+
+    def last_stable_offset(self, key: tuple[str, int]) -> int:
+        log = self.transactions.get(key)
+        return self.ends[key] if log is None else log.last_stable_offset
 
     def records(self, topic: str, partition: int = 0) -> list[Any]:
         from headrace_core.records import RecordIterator
@@ -372,10 +390,13 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
                 continue
             taken, at, size = [], offset, 0
             base = 0
+            stable, committed = cluster.last_stable_offset(key), request.isolation_level == READ_COMMITTED
             for batch in cluster.logs[key]:
                 base = split_batches(batch)[0][3] + 1
                 if base <= offset:
                     continue
+                if committed and base > stable:
+                    break
                 if taken and (size + len(batch) > max_bytes or size + len(batch) > room):
                     break
                 taken.append(batch)
@@ -384,16 +405,19 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
             if taken:
                 room -= size
                 session[key][0], session[key][2] = at, -1
-                answer.results.add(
+                result = answer.results.add(
                     topic=key[0],
                     partition=key[1],
                     fetch_offset=offset,
                     next_offset=at,
                     high_watermark=cluster.ends[key],
-                    last_stable_offset=cluster.ends[key],
+                    last_stable_offset=stable,
                     log_start_offset=cluster.starts[key],
                     records=b"".join(taken),
                 )
+                if committed and key in cluster.transactions:
+                    for each in cluster.transactions[key].aborted_between(offset, at):
+                        result.aborted_transactions.add(producer_id=each.producer_id, first_offset=each.first_offset)
             if room <= 0:
                 break
         return answer
@@ -410,7 +434,9 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
         with cluster.changed:
             for item in request.partitions:
                 key = (item.topic, item.partition)
-                offset = cluster.starts[key] if item.timestamp_ms == -2 else cluster.ends[key]
+                committed = request.isolation_level == READ_COMMITTED
+                end = cluster.last_stable_offset(key) if committed else cluster.ends[key]
+                offset = cluster.starts[key] if item.timestamp_ms == -2 else end
                 result = answer.results.add(topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=-1)
                 result.error.code = cluster.offsets_error  # type: ignore[assignment]
         return answer

@@ -38,7 +38,8 @@ class RangeSlice(NamedTuple):
     """Whole record batches of one partition, as stored in the log.
 
     Only records with ``start`` <= offset < ``end`` belong to the range; the first and the last batch may contain other
-    records. ``next_offset`` is the offset at which reading of the range continues.
+    records. ``read_committed`` leaves the batches of aborted transactions out, so ``records`` may be empty; control
+    batches stay. ``next_offset`` is the offset at which reading of the range continues.
     """
 
     topic: str
@@ -160,8 +161,10 @@ class RangeReader(Face):
                     )
             if time.monotonic() > deadline:
                 waiting = ", ".join(f"{tp} at {core.reading.partitions[tp].position}" for tp in sorted(self._left)[:5])
+                open_ = "; read_committed waits for open transactions" if core.reading.reads_committed else ""
                 raise RequestTimedOutError(
-                    f"no records within default.api.timeout.ms={core.config['default.api.timeout.ms']}: {waiting}"
+                    f"no records within default.api.timeout.ms={core.config['default.api.timeout.ms']}: "
+                    f"{waiting}{open_}"
                 )
 
     def close(self) -> None:

@@ -348,8 +348,8 @@ CONSUMER = ConfigDef(
         honoured(
             "isolation.level",
             "read_uncommitted",
-            "Whether the consumer returns all records, or only those of committed "
-            "transactions. Headrace has no transactions yet.",
+            "Whether the consumer returns all records, or none of aborted transactions and only records below the last "
+            "stable offset, the start of the first open transaction.",
             choices=("read_uncommitted", "read_committed"),
         ),
         honoured(

@@ -29,6 +29,7 @@ from headrace_protos.v1 import fetch_pb2
 
 from ..engine.connections import SILENT_S, pause
 from .inbox import Slice
+from .isolation import without_aborted
 from .positions import note_epochs
 from .tracked import SessionOwner, Tracked
 
@@ -243,9 +244,14 @@ class FetchLink:
             assigned.last_stable_offset = result.last_stable_offset
             assigned.log_start_offset = result.log_start_offset
             if result.next_offset > (tracked.fetch_at or 0):
-                data = result.records
+                data = readable = result.records
                 total += len(data)
-                fetcher.inbox.put(Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, data))
+                if result.aborted_transactions:
+                    aborted = [(each.producer_id, each.first_offset) for each in result.aborted_transactions]
+                    readable = without_aborted(data, aborted, check_crc=fetcher.config["check.crcs"])
+                fetcher.inbox.put(
+                    Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, readable)
+                )
                 note_epochs(tracked, data, self._leader_epoch(tp))
                 tracked.fetch_at = result.next_offset
                 tracked.may_be_truncated = False

@@ -41,6 +41,7 @@ class Reading:
         self.fetcher = Fetcher(engine, config, self.inbox, self.metrics)
         self.max_poll_records: int = config["max.poll.records"]
         self.check_crcs: bool = config["check.crcs"]
+        self.reads_committed: bool = config["isolation.level"] == "read_committed"
         self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
         self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
         self.plain = self.key_deserializer is None and self.value_deserializer is None
@@ -470,6 +471,10 @@ class Reading:
             item.assigned.position = item.next_offset
         return batches
 
+    def _end(self, assigned: Assigned) -> int:
+        """Where the records end that this consumer may read; -1: not known yet."""
+        return assigned.last_stable_offset if self.reads_committed else assigned.high_watermark
+
     # --- close -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -481,9 +486,9 @@ class Reading:
     def metric_values(self) -> dict[str, float]:
         m = self.metrics
         lags = [
-            assigned.high_watermark - position
+            max(end - position, 0)  # the position may lie above the last stable offset: a seek, or a committed offset
             for tp, assigned in self.partitions.items()
-            if assigned.high_watermark >= 0 and (position := self.known_position(tp)) is not None
+            if (end := self._end(assigned)) >= 0 and (position := self.known_position(tp)) is not None
         ]
         return {
             "records-consumed-rate": m["records-consumed"].rate(),
