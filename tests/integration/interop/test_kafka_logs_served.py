@@ -218,11 +218,11 @@ def _raw(cluster: Cluster, name: str) -> bytes:
     return found
 
 
-def _consumed(bootstrap: str, name: str, end: int) -> list[Consumed]:
+def _consumed(bootstrap: str, name: str, end: int, isolation: str = "read_uncommitted") -> list[Consumed]:
     """What our consumer gives, in the shape of Kafka's."""
     partition = TopicPartition(name, 0)
     found: list[Consumed] = []
-    with Consumer(bootstrap_servers=bootstrap) as consumer:
+    with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         while consumer.position(partition) < end:
@@ -276,6 +276,15 @@ def test_records_are_those_of_kafkas_consumer(
 ) -> None:
     end = until(lambda: Topic(ours, f"{name}-{moment}", b"").end(), "the partition to be led")
     assert _consumed(ours.broker.address(), f"{name}-{moment}", end) == written[name].consumed
+
+
+@pytest.mark.parametrize(("name", "moment"), COPIES)
+def test_committed_records_are_those_of_kafkas_consumer(
+    ours: Cluster, written: dict[str, Written], name: str, moment: str
+) -> None:
+    end = until(lambda: Topic(ours, f"{name}-{moment}", b"").end(), "the partition to be led")
+    found = _consumed(ours.broker.address(), f"{name}-{moment}", end, "read_committed")
+    assert found == written[name].committed
 
 
 @pytest.mark.parametrize(("name", "moment"), COPIES)

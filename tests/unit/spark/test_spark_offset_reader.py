@@ -133,6 +133,8 @@ def test_a_batch_that_ends_beyond_the_log_is_a_loss() -> None:
     given = {"endingOffsets": '{"t":{"0":9}}'}
     with pytest.raises(DataLossError, match="ends at 9, the log at 5"):
         plan_batch(parse_options(options(**given), streaming=False), cluster)
+    with pytest.raises(DataLossError, match="ends at 9, the last stable offset is 5"):
+        plan_batch(parse_options(options(**given, kafka__isolation__level="read_committed"), streaming=False), cluster)
     lenient = parse_options(options(**given, failOnDataLoss="false"), streaming=False)
     assert [task.wanted for task in plan_batch(lenient, cluster)] == [OffsetRange("t", 0, 0, 5)]
 

@@ -105,9 +105,11 @@ def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]
     check_covers("endingOffsets", end, start)
     if options.ending.kind is Limit.OFFSETS:
         log_end = cluster.list_offsets(dict.fromkeys(end, LATEST))
+        committed = options.client.get("isolation.level") == "read_committed"
+        where = "the last stable offset is" if committed else "the log at"
         for partition, offset in end.items():
             if offset > log_end[partition]:
-                offsets.report_loss(f"{partition}: the query ends at {offset}, the log at {log_end[partition]}")
+                offsets.report_loss(f"{partition}: the query ends at {offset}, {where} {log_end[partition]}")
                 end[partition] = log_end[partition]
     first = offsets.earliest(start) if options.starting.kind is Limit.OFFSETS else {}
     ranges, losses = plan_ranges(start, end, first)

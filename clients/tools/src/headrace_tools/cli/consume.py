@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import select
 import sys
@@ -33,6 +34,11 @@ _POLL_S = 0.5
 _POLL_RECORDS = 10_000
 
 Render = Callable[[Any], bytes]
+
+
+class _Isolation(enum.StrEnum):
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
 
 
 def register(app: typer.Typer) -> None:
@@ -88,6 +94,12 @@ def consume(
     delimiter: Annotated[str, typer.Option("-D", help="The delimiter after each record.")] = r"\n",
     null: Annotated[bool, typer.Option("-Z", help="Print NULL for a null key or value.")] = False,
     unbuffered: Annotated[bool, typer.Option("-u", help="Flush after each record.")] = False,
+    isolation: Annotated[
+        _Isolation | None,
+        typer.Option(
+            help="read_committed: no records of aborted or open transactions. Default: read_uncommitted, all records."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", help="Print no notes on stderr.")] = False,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -141,6 +153,8 @@ def consume(
             writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
     defaults = {"allow.auto.create.topics": False} | ({} if group is None else {"auto.offset.reset": "earliest"})
     flags = {} if group is None else {"group.id": group}
+    if isolation is not None:
+        flags["isolation.level"] = isolation.value
     config = client_config(bootstrap, properties, kind="consumer", defaults=defaults, flags=flags)
     choice = _Choice(wanted, config.get("auto.offset.reset"), tell_resets)
     if count == 0:

@@ -1,0 +1,146 @@
+"""isolation.level=read_committed on a real broker, whose partitions hold committed, aborted and open transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Admin, AsyncConsumer, Consumer, OffsetRange, RangeReader, TopicPartition
+from headrace_core.records import RecordIterator
+from tests.worlds.broker_world import Cluster
+from tests.worlds.transactional_log import Row, TransactionalLog
+from tests.worlds.transactional_topics import serving
+
+#: Topic -> its log. Some logs end in an open transaction, some do not.
+LOGS = {f"log-{seed}": TransactionalLog.random(seed, steps=150) for seed in range(4)}
+SETTINGS: dict[str, Any] = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    stable = [log.last_stable_offset == log.end_offset for log in LOGS.values()]
+    assert {*stable} == {True, False}, "the test wants logs with and without an open transaction"
+    with serving(tmp_path_factory.mktemp("transactions"), LOGS) as found:
+        yield found
+
+
+@pytest.fixture(params=LOGS)
+def topic(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def row(record: Any) -> Row:
+    return Row(record.offset, record.key, record.value)
+
+
+def rows_of(table: Any) -> list[Row]:
+    return [Row(*each) for each in zip(*(table[name].to_pylist() for name in ("offset", "key", "value")), strict=True)]
+
+
+@pytest.mark.parametrize("partition_bytes", [200, 1 << 20])
+@pytest.mark.parametrize("api", ["poll", "arrow"])
+def test_a_consumer_reads_the_committed_records(cluster: Cluster, topic: str, api: str, partition_bytes: int) -> None:
+    log, partition = LOGS[topic], TopicPartition(topic, 0)
+    found: list[Row] = []
+    settings = {**SETTINGS, "max.partition.fetch.bytes": partition_bytes}
+    with Consumer(settings, bootstrap_servers=cluster.broker.address()) as consumer:
+        consumer.assign([partition])
+        while consumer.position(partition) < log.last_stable_offset:
+            if api == "poll":
+                found += map(row, consumer.poll(5, max_records=7))
+            else:
+                table = consumer.fetch_arrow(5)
+                found += [] if table is None else rows_of(table)
+        assert found == log.committed
+        assert consumer.poll(0.1) == [], "open transactions are not returned"
+        assert consumer.end_offsets([partition]) == {partition: log.last_stable_offset}
+        assert consumer.metrics()["records-lag-max"] == 0
+
+
+def test_every_start_gives_the_committed_records_from_there(cluster: Cluster, topic: str) -> None:
+    log, partition = LOGS[topic], TopicPartition(topic, 0)
+    with Consumer(SETTINGS, bootstrap_servers=cluster.broker.address()) as consumer:
+        consumer.assign([partition])
+        for start in range(0, log.last_stable_offset, 17):
+            consumer.seek(partition, start)
+            expected = next((each for each in log.committed if each.offset >= start), None)
+            records: list[Any] = []
+            while not records and consumer.position(partition) < log.last_stable_offset:
+                records = consumer.poll(5, max_records=1)
+            assert [row(each) for each in records] == [expected] * (expected is not None)
+
+
+def test_read_uncommitted_reads_everything(cluster: Cluster, topic: str) -> None:
+    log, partition = LOGS[topic], TopicPartition(topic, 0)
+    found: list[Row] = []
+    with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        while consumer.position(partition) < log.end_offset:
+            found += map(row, consumer.poll(5))
+        assert consumer.end_offsets([partition]) == {partition: log.end_offset}
+    assert found == log.rows
+
+
+def test_an_asyncio_consumer_reads_the_committed_records(cluster: Cluster, topic: str) -> None:
+    log = LOGS[topic]
+
+    async def main() -> list[Row]:
+        found = []
+        async with AsyncConsumer(SETTINGS, bootstrap_servers=cluster.broker.address()) as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            async for record in consumer:
+                found.append(row(record))
+                if len(found) == len(log.committed):
+                    break
+        return found
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == log.committed
+
+
+def test_range_readers_read_the_committed_records_of_their_range(cluster: Cluster, topic: str) -> None:
+    log = LOGS[topic]
+    stable = log.last_stable_offset
+    for start, end in [(0, stable), (stable // 3, 2 * stable // 3)]:
+        expected = [each for each in log.committed if start <= each.offset < end]
+        ranges = [OffsetRange(topic, 0, start, end)]
+        with RangeReader(ranges, SETTINGS, bootstrap_servers=cluster.broker.address()) as reader:
+            assert [each for batch in reader.arrow_batches() for each in rows_of(batch)] == expected
+        with RangeReader(ranges, SETTINGS, bootstrap_servers=cluster.broker.address()) as reader:
+            records = [each for part in reader.slices() for each in RecordIterator([part.records])]
+        assert [row(each) for each in records if start <= each.offset < end] == expected
+
+
+def test_admin_lists_the_last_stable_offset(cluster: Cluster, topic: str) -> None:
+    log, partition = LOGS[topic], TopicPartition(topic, 0)
+    with Admin(bootstrap_servers=cluster.broker.address()) as admin:
+        for level, end in (("read_committed", log.last_stable_offset), ("read_uncommitted", log.end_offset)):
+            assert admin.list_offsets({partition: "latest"}, isolation_level=level)[partition].offset == end
+
+
+def test_the_command_line_takes_an_isolation_level(cluster: Cluster, topic: str) -> None:
+    log = LOGS[topic]
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        program = str(Path(sys.executable).with_name("headrace"))
+        done = subprocess.run(
+            [program, "consume", "-t", topic, *arguments, "-b", cluster.broker.address()],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done
+
+    def values(*arguments: str) -> list[str]:
+        return [line["value"] for line in json.loads(run("-e", "-o", "json", *arguments).stdout)]
+
+    committed, everything = ([each.value.decode() for each in some] for some in (log.committed, log.rows))
+    assert values("--isolation", "read_committed") == committed
+    assert values("--isolation", "read_uncommitted") == values() == everything
+    assert "read_committed" in run("--isolation", "serializable", code=2).stderr
