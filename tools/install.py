@@ -73,7 +73,7 @@ def native_sources(directory: str) -> list[Path]:
 
 
 def declarations() -> str:
-    """Digest of the .pxd files. They declare struct layouts that must be equal in all compiled modules."""
+    """Digest of the .pxd files. The .pxd files declare struct layouts that must be equal in all compiled modules."""
     return digest([p for d in DISTRIBUTIONS for s in ("pxd", "h") for p in (ROOT / d / "src").rglob(f"*.{s}")])
 
 

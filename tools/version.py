@@ -33,8 +33,8 @@ PLACES = {
 
 
 def version(root: Path = ROOT) -> str:
-    """The version in the root pyproject.toml. Raises ValueError unless this version is a release or a release
-    candidate."""
+    """Read the version of all distributions from the root pyproject.toml. Raises ValueError unless this version is a
+    release or a release candidate."""
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["headrace"]["version"]
     if not re.fullmatch(_ANY, declared):
         raise ValueError(f'pyproject.toml: [tool.headrace] version "{declared}" is neither X.Y.Z nor X.Y.ZrcN')

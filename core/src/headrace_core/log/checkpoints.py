@@ -335,7 +335,7 @@ def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
     stop, problem = _decode_stop(data)
     if problem is None:
         return stop
-    logger.error("%s is damaged: %s; the previous shutdown counts as unclean", path, problem)
+    logger.error("the clean shutdown marker %s is damaged: %s; the previous shutdown counts as unclean", path, problem)
     return None
 
 

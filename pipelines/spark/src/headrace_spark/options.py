@@ -41,7 +41,7 @@ REFUSED_CLIENT_KEYS = {
 
 
 class Limit(enum.Enum):
-    """The kinds of starting and ending positions."""
+    """The ways to specify a starting or ending position."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

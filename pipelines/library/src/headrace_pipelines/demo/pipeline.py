@@ -8,10 +8,10 @@ has read nearly the same fraction of every partition. Aircraft do not fly evenly
 two partitions may be days apart: at most 6.7 days with the keys of this data set. ``WATERMARK`` is twice this
 difference.
 
-**The end.** A window closes only when a later event arrives, and the last departure has none. So the demo publishes a
-closing marker with a time months later to each partition. It does so after the query has read all departures: an
-earlier marker would make the last departures of other partitions late. Markers only move the watermark; all other steps
-of the query exclude them.
+**The end.** A window closes only when a later event arrives, and no event follows the last departure. So the demo
+publishes a closing marker with a time months later to each partition. It does so after the query has read all
+departures: an earlier marker would make the last departures of other partitions late. Markers only move the watermark;
+all other steps of the query exclude them.
 """
 
 from __future__ import annotations

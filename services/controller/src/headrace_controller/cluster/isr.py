@@ -192,9 +192,9 @@ class Altering:
             least = self.electorate.minimum(topic, partition)
             if len(members) < least:
                 raise OperationNotAttemptedError(
-                    f"{where}: min.insync.replicas may have changed below metadata offset "
-                    f"{self._min_insync_offset}, and the leader has applied {self._applied}; retry when it has "
-                    "caught up"
+                    f"{where}: the leader may not know the last change of min.insync.replicas: it has applied the "
+                    f"metadata log up to {self._applied}, the change may be as late as {self._min_insync_offset}; "
+                    "retry when the leader has caught up"
                 )
 
 
