@@ -86,7 +86,7 @@ def test_a_log_that_gives_a_partition_to_two_members_is_not_served() -> None:
 def test_assigned_partitions_without_epochs_are_damage() -> None:
     groups = Groups()
     value = records.encode_value(CurrentValue(1, 1, 1, ((b"o" * 16, (0, 1), (1,)),)))
-    with pytest.raises(CorruptLogError, match="have 1 epochs"):
+    with pytest.raises(CorruptLogError, match="are listed with 1 epochs"):
         groups.replay(records.encode_key(Key(RecordKind.CURRENT_ASSIGNMENT, "g", "a")), value, 0)
 
 

@@ -61,7 +61,7 @@ def test_a_drifting_clock_reads_its_own_time_and_says_how_long_that_takes() -> N
     assert clock.monotonic_ms() == 650.0
     assert clock.due_in_ms(700.0) == 100.0
     assert clock.due_in_ms(1.0) == 0.0
-    with pytest.raises(ValueError, match="forwards"):
+    with pytest.raises(ValueError, match="rate of a clock"):
         clock.drift(0.0)
 
 
