@@ -47,7 +47,7 @@ def test_an_outage_is_logged_soon_then_every_ten_seconds_and_when_it_is_over(cap
     )
     outage.over()
     outage.over()
-    assert _said(caplog)[3:] == [("INFO", "registering: reached again after 25 s")]
+    assert _said(caplog)[3:] == [("INFO", "registering: the connection is back after 25 s")]
 
 
 def test_a_short_outage_is_not_worth_a_line_and_is_not_added_to_the_next(caplog: pytest.LogCaptureFixture) -> None:
