@@ -21,6 +21,7 @@ import pytest
 
 from headrace import Admin, Consumer, Producer, TopicPartition
 from headrace_core.log.dump import Problem, dump
+from headrace_core.log.txn_index import read_entries
 from headrace_core.records import Record, iterate_headers
 from headrace_protos.v1 import fetch_pb2_grpc
 from tests.integration.interop.kafka_peer import Consumed, KafkaBroker
@@ -298,12 +299,19 @@ def test_offsets_by_time_are_kafkas(ours: Cluster, written: dict[str, Written], 
 def test_recovery_judges_and_repairs_what_kafka_left(
     ours: Cluster, written: dict[str, Written], name: str, moment: str
 ) -> None:
-    """The padded indexes are rebuilt; Kafka's snapshots and transaction indexes stay beside the log unchanged."""
+    """Padded indexes are rebuilt; so are transaction indexes, which then have Kafka's bytes. Kafka's snapshots stay
+    unchanged."""
     directory = _directory(ours, f"{name}-{moment}")
     source = written[name].files[moment]
     for path in source.iterdir():
-        if path.suffix in (".log", ".snapshot", ".txnindex"):
+        if path.suffix in (".log", ".snapshot") or (path.suffix == ".txnindex" and name == "ledger"):
             assert (directory / path.name).read_bytes() == path.read_bytes(), path.name
+        elif path.suffix == ".txnindex" and (directory / path.name).exists():
+            # Kafka's cleaner keeps entries of transactions whose records it removed. A rebuild begins an entry at the
+            # first remaining record, and makes none where no record remains.
+            rebuilt, kafkas = (read_entries((where / path.name).read_bytes()) for where in (directory, source))
+            begun = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in kafkas}
+            assert all(begun[each.producer_id, each.last_offset] <= each.first_offset for each in rebuilt), path.name
     assert all(path.stat().st_size < 1 << 20 for path in directory.glob("*.index"))
     assert (directory / "leader-epoch-checkpoint").exists()
     # The active segment's indexes are complete once it is closed.
