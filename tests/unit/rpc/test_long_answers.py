@@ -176,8 +176,8 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
 
     async def scenario() -> None:
         disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        leader = SimpleNamespace(check_epoch=lambda epoch: None, check_latest_known=lambda: None)
-        replica = SimpleNamespace(leader=leader, timestamp_offset=lambda timestamp_ms: asyncio.shield(disk))
+        leader = SimpleNamespace(check_epoch=lambda epoch: None, check_latest_known=lambda: None, high_watermark=7)
+        replica = SimpleNamespace(leader=leader, timestamp_offset=lambda timestamp_ms, end: asyncio.shield(disk))
         service = offsets_of(replica)
         wanted = offsets_pb2.ListOffsetsRequest()
         for number in range(turns.SHORT_ITEMS + 1):
