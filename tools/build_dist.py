@@ -27,7 +27,7 @@ from install import DISTRIBUTIONS, native_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "dist"
-#: Names of build results in a checkout; the copies do not include them.
+#: Names of build results in a checkout, which the copies for a build leave out.
 _LEFTOVERS = shutil.ignore_patterns("*.so", "*.c", "*.html", "*.py[cod]", "__pycache__", "*.egg-info", "build", "dist")
 
 

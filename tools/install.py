@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix) / "headrace-setup.json"
 
-#: A dictionary of distribution directories and the extras to install in a checkout.
+#: A dictionary of the distributions' directories, each with the extras to install in a checkout.
 DISTRIBUTIONS = {
     "protos": "",
     "core": "[server,arrow,zstd,snappy]",
@@ -93,7 +93,7 @@ def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
         **os.environ,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
-        # Cython finds the .pxd files of other distributions in these directories before any distribution is installed.
+        # Cython finds the .pxd files of the other distributions here before any distribution is installed.
         "PYTHONPATH": os.pathsep.join(str(ROOT / directory / "src") for directory in DISTRIBUTIONS),
         **variables,
     }

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, LINES = 118, 60
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
-#: A dictionary of picture names and the commands to type.
+#: A dictionary of picture names, each with the commands to type.
 PICTURES = {
     "top": ("top", "--once", "-i", "2"),
     "topics": ("topics", "describe", "orders"),
@@ -56,7 +56,7 @@ _RECORDING_STYLE = """
 @media (prefers-reduced-motion: reduce) {{ text {{ animation: none !important }} }}
 {styles}"""
 
-# Without rich's web fonts: a picture must not load a file from another host.
+# The pictures leave out rich's web fonts, because a picture must not load a file from the network.
 _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{

@@ -31,7 +31,7 @@ LIMITS = {
     "other": 6,
 }
 
-# A dictionary of names of private words; each has a pattern and a suggested replacement.
+# A dictionary of names of private words, each with a pattern and a suggested replacement.
 WORDS = {
     "nobody": (r"nobody", "name it: no consumer, no thread"),
     "somebody": (r"somebody", "name it: the caller, a client"),

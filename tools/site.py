@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "tools" / "site_requirements.txt"
 SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", "site-venv"))
 
-#: A dictionary of pages outside of docs/ and their places in the site.
+#: A dictionary of pages outside of docs/, each with its place in the site.
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-#: A dictionary of section titles and their pages or folders. A test fails if a page is in no section.
+#: A dictionary of section titles, each with its pages or folders. A test fails if a page of the site is in no section.
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "tutorial.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
     "Programs": ["sdk"],
@@ -44,7 +44,7 @@ SECTIONS: dict[str, list[str]] = {
     "Reference": ["reference", "api"],
     "Project": ["contributing.md", "releasing.md", "changelog.md"],
 }
-#: A dictionary of API pages and their contents.
+#: A dictionary of API pages, each with its contents.
 API = {
     "producers": ["headrace.producer.blocking.Producer", "headrace.producer.aio.AsyncProducer"],
     "consumers": ["headrace.consumer.blocking.Consumer", "headrace.consumer.aio.AsyncConsumer"],

@@ -25,7 +25,8 @@ from private_words import WORDS as PRIVATE
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("clients", "services", "core", "pipelines")
-#: A string with fewer words is a name, a key or a format, unless it is in an error, a warning or a help text.
+#: Minimum number of words of a text; a shorter string is a name, a key or a format, unless it is in an error, a warning
+#: or a help text.
 WORDS = 3
 _QUIET = {"debug", "info"}
 _LOGGED = {"warning", "error", "exception", "critical", "warn"}
@@ -34,7 +35,7 @@ _HELP = {"help", "epilog", "short_help", "metavar"}
 _ERROR = re.compile(r"(Error|Exception|Violation|BadParameter|UsageError|Conflict|[Rr]efuse)$")
 _KEYS = {"honoured", "accepted", "refused", "ConfigKey"}
 _CALL = re.compile(r"\b\w*(?:Error|Exception|BadParameter)\(")
-#: Patterns that no text may contain: private words, a few other unclear words, and plurals such as "1 replica(s)".
+#: Patterns that no text may contain: private words, a few unclear words, and plurals such as "1 replica(s)".
 _REFUSED = re.compile(
     rf"\b({'|'.join(pattern for word, (pattern, _) in PRIVATE.items() if word != 'who')}"
     r"|former life|go(?:es)? on|try again|time-out)\b|\w\(s\)",

@@ -33,11 +33,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, RECORDS = 300, 200
-#: Smallest number of calls per record that counts: two records in one batch share a call.
+#: Minimum number of calls per record from which a function counts as called: two records in one batch share a call.
 CALLS_MIN = 0.5
 
 OFF, IDLE, BUSY, DUMP = 0, 1, 2, 3
-#: Functions of the standard library that start or resume our code.
+#: Functions of Python's standard library that start or resume Headrace's code.
 _SCHEDULERS = (
     "/asyncio/events.py",
     "/asyncio/base_events.py",

@@ -17,7 +17,7 @@ from install import DISTRIBUTIONS
 ROOT = Path(__file__).resolve().parent.parent
 #: Matches a version of Headrace: a release or a release candidate (PEP 440).
 _ANY = r"\d+\.\d+\.\d+(?:rc\d+)?"
-#: A dictionary of files; each has a pattern that precedes a version in the file, and the minimum number of matches.
+#: A dictionary of files, each with a pattern that precedes a version in the file, and the minimum number of matches.
 PLACES = {
     **{
         # Pattern of a distribution's own version and of the versions to which it pins the other distributions.

@@ -95,8 +95,8 @@ class NetworkError(RetriableError):
 
     code, number = "NETWORK_EXCEPTION", 13
 
-    #: Whether the server may have received the request. This flag is False if there was no connection, so the request
-    #: had no effect.
+    #: Whether the server may have received the request. ``False`` if there was no connection, so the request had no
+    #: effect.
     was_sent: bool = True
 
 
@@ -594,7 +594,8 @@ class UnexpectedLogEndError(HeadraceError):
     code, number = "UNEXPECTED_LOG_END", 1010
 
 
-# Errors that arise in a client. Client errors have a code, but no number, because no response carries them.
+# Errors that arise in a client, not in a server. Client errors have a code, but no number, because no response carries
+# them.
 
 
 class ClientError(HeadraceError):

@@ -135,7 +135,7 @@ _HOMES = {
     "tune_memory": ".memory",
 }
 
-#: Submodules that are attributes of ``headrace`` after ``import headrace``, without an import of their own.
+#: Submodules that users reach as attributes after ``import headrace``, without an import of the submodule.
 _MODULES = ("errors", "serializers")
 
 

@@ -18,7 +18,7 @@ from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
 logger = logging.getLogger("headrace")
 
-#: The process's I/O thread (None before it starts); ``_inside`` is the name of the callback that the thread runs.
+#: The process's I/O thread, or None before its start; ``_inside`` is the name of the callback that the I/O thread runs.
 _io_thread: threading.Thread | None = None
 _inside: str | None = None
 

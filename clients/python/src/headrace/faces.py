@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Maximum number of topics or partitions in a repr.
+#: Maximum number of topics or partitions that a repr lists.
 SHOWN_MAX = 3
 
 

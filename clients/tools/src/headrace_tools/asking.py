@@ -19,9 +19,9 @@ from headrace_core.errors import HeadraceError
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: Maximum number of requests at once: with it, a hundred silent brokers take seven timeouts.
+#: Maximum number of concurrent requests to nodes: with this number, a hundred silent brokers take seven timeouts.
 AT_ONCE_MAX = 16
-#: Ctrl-C takes effect within this many seconds.
+#: Seconds within which Ctrl-C takes effect.
 _CTRL_C_S = 0.5
 
 

@@ -24,8 +24,8 @@ from ..errors import InvalidConfigError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-NAME_CHARACTERS_MAX = 255  #: Limit of the characters of a key's name; no key has a longer name.
-VALUE_CHARACTERS_SHOWN = 100  #: Limit of the characters of a wrong value that an error shows.
+NAME_CHARACTERS_MAX = 255  #: Maximum number of characters of a key's name.
+VALUE_CHARACTERS_SHOWN = 100  #: Maximum number of characters of a wrong value that an error shows.
 HEADRACE = "Headrace"  #: Value of ConfigKey.source for keys that Kafka does not have.
 
 
@@ -77,7 +77,7 @@ class ConfigKey:
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
-    #: Of a topic key: the broker key whose value applies to topics that do not set the topic key.
+    #: The broker key whose value applies to topics that do not set this topic key.
     server_key: str | None = None
 
     @property
@@ -306,7 +306,7 @@ class Conflict:
     message: str
 
 
-#: Checks all values of a component together; any key may be missing.
+#: Checks all values of a component together; ``checks`` must accept that any key is missing.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
 
 

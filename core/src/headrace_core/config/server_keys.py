@@ -56,7 +56,7 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "Security and what else is refused": node_keys.REFUSED,
 }
 
-CLEANER_BUFFER_BYTES_MIN = 1_048_576  #: Memory that a cleaner thread needs to store keys (as in Kafka).
+CLEANER_BUFFER_BYTES_MIN = 1_048_576  #: Bytes of memory that a cleaner thread needs to store keys (as in Kafka).
 
 
 def _room_for_cleaners(values: Mapping[str, Any]) -> Iterator[Conflict]:

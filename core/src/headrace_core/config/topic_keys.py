@@ -325,14 +325,15 @@ _KEYS = (
     ),
 )
 
-#: Values with which a topic loses records only by DeleteRecords. A new retention rule must add its key to this table.
+#: Values with which a topic loses records only by DeleteRecords. A new retention rule must add its key to
+#: KEEPS_EVERYTHING.
 KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 
 #: For each topic key: the server key that sets its default.
 TOPIC_DEFAULT_KEYS = {key.name: key.server_key for key in _KEYS if key.server_key is not None}
 
-#: Server keys in coarser units (hours, minutes), finest unit first: key -> (key in milliseconds, factor). Of several
-#: given keys, the one with the finest unit applies.
+#: Server keys in coarser units (hours, minutes), finest unit first: key -> (key in milliseconds, factor). If several
+#: keys for the same setting are given, the key with the finest unit applies.
 COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),
     "log.retention.hours": ("log.retention.ms", 3_600_000),

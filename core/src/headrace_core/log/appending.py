@@ -67,11 +67,13 @@ class AppendInfo(NamedTuple):
 
     base_offset: int  #: Offset of the append's first record.
     next_offset: int  #: Offset after the append's last record.
-    log_append_time_ms: int  #: The timestamp that the log gave the records (LogAppendTime); -1 for CreateTime.
+    #: The timestamp that the log gave the records (LogAppendTime); -1 if the records keep their own timestamps
+    #: (CreateTime).
+    log_append_time_ms: int
     size: int  #: Bytes written.
     log_start_offset: int
     max_timestamp_ms: int
-    #: Whether no batch was appended, because the log already has the batches at these offsets (a retry).
+    #: Whether the append was a retry that added no batch, because the log already has its batches.
     is_duplicate: bool = False
 
 
@@ -110,8 +112,9 @@ class Write:
         self.max_timestamp_ms = max_timestamp_ms
         #: The batches with a producer id, each as (header that the producer sent, place in the log).
         self.producers = producers
-        self.infos: list[AppendInfo] = []  #: Outcomes of the appends that were added, one for each.
-        #: Entries to restore in the producer table when the batches are not written.
+        #: Outcomes of the appends that were added to this write, one for each append.
+        self.infos: list[AppendInfo] = []
+        #: Entries that the producer table gets back if the write's batches are not written.
         self.remembered: list[Remembered] = []
 
     def add(self, other: Write, log_start_offset: int) -> None:

@@ -47,12 +47,13 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
-#: File in a partition's directory that says why the partition's log is not served. The operator removes the file.
+#: File in a partition's directory that says why the partition's log is not served. After a repair, the operator removes
+#: the quarantine file.
 QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"
 _BITS = 32
-#: Texts before and after the eight digits of a checksum at a file's end.
+#: The text before and the text after the eight digits of the checksum at a checkpoint file's end.
 _META_SEAL = (b"#crc32c=", b"\n")
 _TOPIC_SEAL = (b"\ncrc32c: ", b"")
 _STOP_SEAL = (b', "crc32c": "', b'"}')
@@ -77,8 +78,8 @@ def decode_id(text: str) -> uuid.UUID:
 class Checkpoint(NamedTuple):
     """A decoded checkpoint."""
 
-    rows: list[list[str]] | None  #: The fields of each entry of the checkpoint; None when the file is damaged.
-    problem: str | None = None  #: Description of the file's damage; None for a sound file.
+    rows: list[list[str]] | None  #: The fields of each entry of the checkpoint file; None when the file is damaged.
+    problem: str | None = None  #: Description of the checkpoint file's damage; None for a sound file.
     has_checksum: bool = False
 
 

@@ -10,8 +10,8 @@ from ..config import INT_MAX, LONG_MAX, fields_from, from_key
 from ..config.topic_keys import TOPIC
 from ..types import FlushPolicy, TimestampType
 
-#: Flush interval of an ``interval`` topic when neither the topic's flush.ms nor the broker's log.flush.interval.ms is
-#: set.
+#: Flush interval in milliseconds of an ``interval`` topic when neither flush.ms of the topic nor log.flush.interval.ms
+#: of the broker is set.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
 
 
@@ -46,20 +46,21 @@ class LogConfig:
     compression_level: int | None = None
     flush: FlushPolicy = from_key(TOPIC, "log.flush", FlushPolicy)
     flush_messages: int = from_key(TOPIC, "flush.messages")
-    #: Longest time that written records stay unflushed; None: unlimited.
+    #: Longest time in milliseconds that written records stay unflushed; None if the time is unlimited.
     flush_ms: int | None = from_key(TOPIC, "flush.ms", _unless_endless)
     retention_ms: int | None = from_key(TOPIC, "retention.ms", _unless_negative)
     retention_bytes: int | None = from_key(TOPIC, "retention.bytes", _unless_negative)
     cleanup_delete: bool = from_key(TOPIC, "cleanup.policy", lambda policies: "delete" in policies)
     cleanup_compact: bool = from_key(TOPIC, "cleanup.policy", lambda policies: "compact" in policies)
-    #: How long a deleted file stays on the disk, under a name that ends in .deleted.
+    #: Milliseconds that a deleted file stays on the disk, under a name that ends in .deleted.
     file_delete_delay_ms: int = from_key(TOPIC, "file.delete.delay.ms")
     min_dirty_ratio: float = from_key(TOPIC, "min.cleanable.dirty.ratio")
     min_compaction_lag_ms: int = from_key(TOPIC, "min.compaction.lag.ms")
     max_compaction_lag_ms: int = from_key(TOPIC, "max.compaction.lag.ms")
-    delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")  #: How long tombstones stay in a compacted log.
-    #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail. The metadata log
-    #: sets this to True, because a voter must not lose records that it acknowledged.
+    #: Milliseconds that tombstones stay in a compacted log.
+    delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")
+    #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail. True for the
+    #: metadata log, because a voter must not lose records that it acknowledged.
     refuse_whole_tail: bool = False
 
     def __post_init__(self) -> None:

@@ -29,10 +29,10 @@ from .files import FileSystem, write_files_atomically
 from .partition_log import PartitionLog
 from .segment import LogSegment
 
-#: A log to create: the partition, the topic's id, the log's settings.
+#: A log to create, as a tuple of the partition, the topic's id and the log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 
-_AT_ONCE = 128  #: Limit of the logs created together, because each log holds a descriptor meanwhile.
+_AT_ONCE = 128  #: Maximum number of logs created together, because each log holds a descriptor until its creation ends.
 
 
 def create_logs(

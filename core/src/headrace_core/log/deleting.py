@@ -35,7 +35,8 @@ class DeletedFiles:
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
         self._lock = threading.Lock()
-        self._removing = threading.Lock()  #: Held while files are removed, so that one thread at a time removes files.
+        #: Lock held while files are removed, so that only one thread at a time removes files.
+        self._removing = threading.Lock()
         self._numbers = itertools.count()
         #: (due, on the monotonic clock, number, path, bytes), a heap.
         self._waiting: list[tuple[float, int, str, int]] = []

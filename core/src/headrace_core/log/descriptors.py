@@ -41,7 +41,7 @@ from .files import Buffer, File, FileSystem, Lock
 
 T = TypeVar("T")
 
-_DIRECTORIES_AT_ONCE = 64  #: Number of directories synced at a time.
+_DIRECTORIES_AT_ONCE = 64  #: Number of directories that the process syncs at a time.
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
@@ -60,9 +60,9 @@ class CachedFile:
         self._file: File | None = None
         self._is_used = True
         self._unsynced = False  #: Whether the file was written or truncated since its last sync.
-        self._is_held = False  #: Whether the hand found the file unsynced and set it aside.
-        #: The errno that says why the file must not be opened by name (it is closed or retired); 0 while it may be
-        #: opened.
+        #: Whether the search for a descriptor to close (the clock hand) found the file unsynced and set it aside.
+        self._is_held = False
+        #: The errno that says why the file (closed or retired) must not be opened by name; 0 while opening is allowed.
         self._why_gone = 0
 
     @property
@@ -149,10 +149,11 @@ class DescriptorCache:
         self._fs = fs
         self._files_max = files_max
         self._lock = threading.Lock()
-        #: Files with a descriptor, in the order of the hand; some entries may be closed or garbage-collected files.
+        #: Files with a descriptor, in the order in which the clock hand visits them; some entries may be closed or
+        #: garbage-collected files.
         self._ring: deque[ref[CachedFile]] = deque()
-        self._held: WeakSet[CachedFile] = WeakSet()  #: Files that the hand set aside until they are synced.
-        #: For each directory: its files by name, of all files that are in use and not retired.
+        self._held: WeakSet[CachedFile] = WeakSet()  #: Files that the clock hand set aside until they are synced.
+        #: For each directory: a dictionary by name of the files that are in use and not retired.
         self._files: dict[str, dict[str, ref[CachedFile]]] = {}
 
     @property

@@ -118,7 +118,7 @@ class LogDirectory:
         self.fs = fs
         self.root = root
         self.meta = meta
-        #: Broker epoch recorded by the clean shutdown before this start; None when the last stop was not clean.
+        #: Broker epoch that the last clean shutdown recorded; None when the last stop was not clean.
         self.clean_shutdown_epoch = None if last_stop is None else last_stop.broker_epoch
         self.logs: dict[TopicPartition, PartitionLog] = {}
         #: Partitions whose logs are damaged and not served, each with a description of the damage.
@@ -133,7 +133,7 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, int] = {}
         self._knows_log_starts = True
         self._high_watermarks: dict[TopicPartition, int] = {}
-        #: Partitions whose logs are about to be renamed into this directory, each with the offset up to which the log
+        #: Partitions whose logs are about to be renamed into this directory, each with the offset below which the log
         #: will be durable.
         self._expected: dict[TopicPartition, int] = {}
         #: Names of the checkpoints whose files are out of date, because the disk was full.
@@ -210,8 +210,8 @@ class LogDirectory:
                 found[TopicPartition(match[1], int(match[2]))] = path
         if log_starts is None and not found:
             # Write the checkpoint of log starts even without logs, so that a missing checkpoint shows later that it was
-            # lost. Without the checkpoint, a log would start at its first epoch, which is wrong for a copy of a
-            # compacted log.
+            # lost. Without the checkpoint of log starts, a log would start at its first epoch, which is wrong for a
+            # copy of a compacted log.
             with _full_disk_left_out(self.root):
                 self._write(LOG_STARTS, self._log_starts)
                 self._knows_log_starts = True
@@ -316,11 +316,11 @@ class LogDirectory:
         return outcomes
 
     def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
-        # Clear the checkpoints first: a new log must not inherit the offsets of an earlier log of the same name.
+        # Clear the checkpoints first: a new log must not inherit the offsets of a deleted log of the same name.
         self._forget(missing.__contains__)
         self.compaction.forget(missing)
         self.compaction.write_pending()
-        # Remove entries that were left over by creations or deletions that a full disk stopped.
+        # Remove entries that remained when a full disk stopped creations or deletions of logs.
         left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
         if left:
             self._remove(dict.fromkeys(left, (0, 0)))
@@ -400,8 +400,8 @@ class LogDirectory:
         self.fs.sync_directory(self.root)
         for path, size, delay_ms in gone:
             self._remove_later(path, size, delay_ms)
-        # Ignore a full disk, which must not stop a deletion: ``create`` writes the checkpoints before a log of the same
-        # name exists.
+        # A full disk must not stop a deletion, so ignore the error: ``create`` writes these checkpoints again before a
+        # log of the same name exists.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
@@ -441,7 +441,7 @@ class LogDirectory:
         self._check_held(log)
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
-        # Lower the recovery point first: otherwise the truncated log would count as damaged.
+        # Lower the recovery point before the truncation: a log that ends below its recovery point counts as damaged.
         if self._recovery_points.get(partition, 0) or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[partition] = 0
             self._write(RECOVERY_POINTS, self._recovery_points)
@@ -461,8 +461,8 @@ class LogDirectory:
             self._write(LOG_STARTS, self._log_starts)
         self._drop(log)
         if start > log.segments[0].base_offset:
-            # Store the log start in the epoch checkpoint too, where no segment's name shows it. Otherwise a damaged
-            # checkpoint of log starts would bring deleted records back.
+            # If no segment's name shows the log start, store the log start in the epoch checkpoint too. Without this
+            # copy, a damaged checkpoint of log starts would bring deleted records back.
             log.epochs.restore(log.epochs.entries)
         return start
 

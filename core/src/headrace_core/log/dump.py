@@ -122,7 +122,7 @@ class Problem:
     position: int
     offset: int
     what: str
-    cure: str = ""  #: What the operator can do about the problem.
+    cure: str = ""  #: What the operator can do about the problem that the dump found.
 
     def __str__(self) -> str:
         position = f", position {self.position}" if self.position >= 0 else ""
@@ -205,7 +205,8 @@ WOULD_BE_CUT = (
 )
 
 
-#: Cure for a transaction index. A missing file means "no aborted transaction", so it must not be removed.
+#: Advice for a damaged transaction index. Do not remove the file of a transaction index: a missing file means "no
+#: aborted transaction".
 TXN_INDEX_CURE = (
     "with the broker stopped, put an empty file in its place: the broker then takes the aborted transactions from the "
     "log"

@@ -48,13 +48,14 @@ class LeaderEpochs:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
-        #: Whether the entries are complete, so that every batch must have the epoch of its offset. The flag is False
-        #: for a file without a checksum, which Kafka wrote and which may lack an entry after a crash. Rewriting such a
-        #: file adds no checksum, until all entries are rebuilt from the batches.
+        #: Whether the epoch entries are complete, so that every batch must have the epoch of its offset. False for a
+        #: file without a checksum, which Kafka wrote and which may lack an entry after a crash. A rewrite of a
+        #: checkpoint file without a checksum adds no checksum, until all entries are rebuilt from the batches.
         self.is_checksummed = True
-        self._stored: tuple[EpochStart, ...] | None = ()  #: The entries in the file; None: the file is unreadable.
-        #: Whether the file still has epochs that were cut off the log. ``catch_up`` writes the file before the next
-        #: batch is written.
+        #: The epoch entries in the file; None if the file is unreadable.
+        self._stored: tuple[EpochStart, ...] | None = ()
+        #: Whether the file still has epochs that were cut off the log. ``catch_up`` writes the epoch file before the
+        #: log writes its next batch.
         self._is_behind = False
 
     def load(self) -> bool:

@@ -31,7 +31,8 @@ from ..records import BatchHeader
 from ..types import TopicPartition
 from .segment import LogSegment
 
-NO_SHARD_EPOCH = -1  #: Shard epoch of a log whose batches carry no shard epoch; smaller than all shard epochs.
+#: Shard epoch of a log whose batches carry no shard epoch; the number is smaller than all shard epochs.
+NO_SHARD_EPOCH = -1
 #: Bytes that one step of the backward search reads, from a segment's end towards its beginning.
 _WINDOW_BYTES = 64 * 1024
 

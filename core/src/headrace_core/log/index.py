@@ -34,8 +34,8 @@ from .files import File, FileSystem, full_disk_tolerated, read_file
 OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
 RELATIVE_OFFSET_MAX = 2**31 - 1
-#: Number of entries collected in memory before a write, because the file is opened for each write. A start rebuilds
-#: lost entries.
+#: Number of index entries collected in memory before a write, because each write opens the file. After a crash, the
+#: next start rebuilds lost index entries.
 _ENTRIES_PER_WRITE = 256
 
 
@@ -66,8 +66,8 @@ class IndexFile:
         self._entry_bytes = entry_bytes
         self._size = 0
         self._pending: bytearray | None = None
-        #: Whether the file changed since its last sync by this process. Earlier processes synced their changes;
-        #: otherwise the start rebuilds the index.
+        #: Whether this process has changed the index file since its last sync. The process that ran before synced its
+        #: changes when it stopped; after a crash the start rebuilds the index.
         self._unsynced = False
         self._syncing: File | None = None
 
@@ -90,7 +90,7 @@ class IndexFile:
             pending = self._pending = bytearray()
         pending += entry
         if len(pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
-            # Keep the entry pending if the disk is full or no descriptor is free: the batch is in the log already.
+            # If the disk is full or no descriptor is free, keep the entry in memory: the batch is in the log already.
             with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
                 self.write()
 
@@ -202,7 +202,7 @@ class _SparseIndex:
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
-    _kept_for_seal = 0  #: Number of entries reserved for ``sealing``, as in Kafka.
+    _kept_for_seal = 0  #: Number of index entries that only ``sealing`` may use, as in Kafka.
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
@@ -298,7 +298,7 @@ class OffsetIndex(_SparseIndex):
     def entry_before(self, position: int) -> IndexEntry:
         """Return the last entry at or below ``position``."""
         offsets, positions = self.loaded()
-        # Ignore positions without an offset: the writer publishes a position before its offset.
+        # Ignore index positions without an offset: the writer publishes a position before its offset.
         found = bisect_right(positions, position, 0, len(offsets)) - 1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 

@@ -56,10 +56,10 @@ MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
 CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
-_RECONSIDER_S = 0.5  #: Interval at which a copy that waits for its rate limit checks for a new limit.
+_RECONSIDER_S = 0.5  #: Seconds between two checks for a new limit, while a copy waits for its rate limit.
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)\Z")
-#: Suffixes of the files copied together with a sealed segment.
+#: Suffixes of the files that a copy of a log takes over with each sealed segment.
 _BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 #: Suffixes of temporary or deleted files, which are not copied.
 _PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
@@ -104,7 +104,8 @@ class Pace:
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._bytes_per_second = bytes_per_second
-        self.has_waited = False  #: Whether the copy has waited for its rate limit since this field was set to False.
+        #: Whether the copy has waited for its rate limit since ``has_waited`` was set to False.
+        self.has_waited = False
         self._cancelled = threading.Event()
         self._is_hurried = False
         self._owed_bytes = 0.0
@@ -184,7 +185,7 @@ class LogCopy:
         self.name = future_name(log.topic_partition, move_id)
         self.path = f"{target_root}/{self.name}"
         self.copied_bytes = 0
-        self.end_offset = log.log_start_offset  #: Approximate end offset of the copy.
+        self.end_offset = log.log_start_offset  #: Approximate end offset of the log's copy.
         self._fs = fs
         self._target_root = target_root
         self._pace = pace
@@ -225,7 +226,8 @@ class LogCopy:
         for copy in self._copies.values():
             if copy.file is None:
                 continue
-            # Sync through a separate descriptor: the owner's file must keep its mark as unsynced.
+            # Sync the segment through a separate descriptor: the owner's descriptor must keep the file's mark as
+            # unsynced.
             with contextlib.suppress(FileNotFoundError):
                 source = self._fs.open(copy.segment.path, write=True)
                 try:
@@ -412,11 +414,12 @@ def remove_marker(fs: FileSystem, log_directory: str) -> None:
 class Leftovers(NamedTuple):
     """Traces of moves in a log directory."""
 
-    #: The partition of each unfinished copy, by the copy's name; None where the name is too short to show the
-    #: partition.
+    #: The partition of each unfinished copy, by the name of the copy's directory; None if the name is too short to show
+    #: the partition.
     futures: dict[str, TopicPartition | None]
     markers: dict[TopicPartition, MoveMarker]
-    damaged: dict[TopicPartition, str]  #: Partitions with an unreadable marker, and why the marker is unreadable.
+    #: Partitions with an unreadable move marker, each with the reason why the marker is unreadable.
+    damaged: dict[TopicPartition, str]
 
 
 def find_leftovers(directory: LogDirectory) -> Leftovers:

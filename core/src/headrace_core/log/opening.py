@@ -47,8 +47,10 @@ class Opened:
     epochs: LeaderEpochs
     log_start_offset: int
     log_end_offset: int
-    notes: list[str]  #: Messages for the process's log about what recovery did; empty after a clean stop.
-    scanned: dict[LogSegment, bool]  #: Segments whose indexes were rebuilt, and whether each has a control batch.
+    #: Messages for the process's log about what the recovery of this partition's log did; empty after a clean stop.
+    notes: list[str]
+    #: Segments whose indexes were rebuilt, each with a flag: whether the segment has a control batch.
+    scanned: dict[LogSegment, bool]
 
 
 class _Opening:
@@ -289,7 +291,7 @@ def open_segments(
 
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     if epochs_known and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
-        # Once records were deleted, the start of the first epoch is a second copy of the log start.
+        # After a deletion of records, the start of the first epoch is a second copy of the log start.
         if not start_is_known and opening.first_epoch(segments[0]) >= 0:
             log_start_offset = epochs.entries[0].start_offset
             opening.notes.append(
@@ -394,8 +396,8 @@ def _restore_epochs(
 
 def _remove(opening: _Opening, first_offset: int) -> None:
     if any(name.endswith(LOG_SUFFIX) for name in opening.leftovers):
-        # Force the producer snapshots first: an interrupted deletion may not have forced them, and only the snapshots
-        # know some producers.
+        # Force the producer snapshots before the leftover segments are removed, because only the snapshots know some
+        # producers.
         snapshots_in(opening.fs, opening.directory).force(first_offset)
     for name in opening.leftovers:
         opening.fs.unlink(f"{opening.directory}/{name}")

@@ -68,9 +68,9 @@ from .txn_index import TXN_INDEX_SUFFIX, AbortedTransaction, overlapping, pack_e
 
 logger = logging.getLogger(__name__)
 
-_CLOSED_AT_ONCE = 64  #: Number of logs closed at the same time, because each log holds two descriptors meanwhile.
+_CLOSED_AT_ONCE = 64  #: Maximum number of logs closed at the same time, because each closing log holds two descriptors.
 
-DELETED_SUFFIX = ".deleted"  #: Suffix of files that will be removed.
+DELETED_SUFFIX = ".deleted"  #: Suffix of files that the log will remove later.
 
 
 class DeletedFile(NamedTuple):
@@ -108,8 +108,8 @@ class PartitionLog(LogReader):
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
         #: Time (monotonic) of the first append since the last flush; None when all records are flushed.
         self.unflushed_since_ms: float | None = None
-        #: The log's largest shard epoch, if a coordinator shard writes to this log. The epoch is looked up in the log
-        #: on demand, and again when it may have changed.
+        #: The log's largest shard epoch, if a coordinator shard writes to this log. The log looks up its largest shard
+        #: epoch on demand, and again when the epoch may have changed.
         self._shard_epoch: KnownEpoch | None = None
         self._snapshots = snapshots or ProducerSnapshots(fs, directory)
         self._fs = fs
@@ -203,8 +203,8 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # Without any entry, epochs are not checked: the log was cut at its start, and the epochs of batches below the
-        # start are unknown.
+        # An epoch checkpoint without entries checks no epochs: the log was cut at its start, and the epochs of batches
+        # below the start are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:
@@ -560,7 +560,8 @@ class PartitionLog(LogReader):
         old = self.active
         if old.size == 0:
             return old
-        # Write the producer snapshot first, so that a full disk fails the roll before a segment is sealed.
+        # Write the producer snapshot before the segment is sealed: on a full disk the roll then fails without a sealed
+        # segment.
         self._snapshots.take(self.producers, self.log_end_offset, [segment.base_offset for segment in self._segments])
         old.write_last_entries()
         with _final_failures():
@@ -729,7 +730,8 @@ class PartitionLog(LogReader):
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # Delete the old empty segment first: if a crash left both, the first of the two would seem to lack records.
+            # Delete the old empty segment before the new one is created: if a crash left both, the old segment would
+            # seem to lack records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 

@@ -41,7 +41,7 @@ _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z")
 _INT16 = struct.Struct(">h")
 _TYPE_AT = 2
 _MARKER = struct.Struct(">hi")  #: Layout of a transaction marker's value: version int16, coordinator epoch int32.
-#: Limit of the bytes before a snapshot in which earlier batches of a producer are looked up.
+#: Maximum number of bytes before a producer snapshot in which the log looks up earlier batches of a producer.
 _LOOK_BACK_BYTES = 16 * 1024 * 1024
 
 
@@ -52,8 +52,8 @@ class ProducerSnapshots:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
-        #: Offsets of snapshots that an earlier process wrote. The earlier process's flush may have failed, and another
-        #: flush would not write the same pages again.
+        #: Offsets of producer snapshots that an earlier process wrote. A flush of the earlier process may have failed,
+        #: and a flush now would not write the same pages again.
         self._inherited = set(self._offsets)
 
     @property
@@ -157,7 +157,7 @@ def load_producers(
     table, known_from, notes = _believed(fs, snapshots, segments, log_end_offset, clean=clean)
     table.aborted.clear()
     if high_watermark is not None and high_watermark < known_from and table.has_markers:
-        # A snapshot says what is open, not what has ended.
+        # A producer snapshot contains open transactions, but not transactions that have ended.
         try:
             before = _table_at(fs, snapshots, segments, max(high_watermark, segments[0].base_offset), notes)
             replay(before, segments, known_from, notes)

@@ -42,8 +42,8 @@ from .txn_index import AbortedTransaction
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1
-#: Number of last batches kept for each producer, to recognise a repeated batch (Kafka's number: at most 5 requests in
-#: flight).
+#: Number of last batches that the log keeps for each producer, to recognise a repeated batch (Kafka's number: at most 5
+#: requests in flight).
 BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_EPOCH = -1
@@ -91,7 +91,7 @@ class Check(enum.Enum):
     #: The log already has this batch: respond with the offset of that batch, and append no records.
     DUPLICATE = "duplicate"
     OUT_OF_ORDER = "out of order"  #: The log lacks the producer's batch before this batch.
-    FENCED = "fenced"  #: A producer with the same id and a newer epoch exists.
+    FENCED = "fenced"  #: The log knows a producer with the same id and a newer epoch.
 
 
 class Checked(NamedTuple):
@@ -116,10 +116,11 @@ class ProducerEntry:
     batches: tuple[ProducerBatch, ...] = ()
     coordinator_epoch: int = -1
     last_timestamp_ms: int = -1  #: Timestamp of the producer's last batch or marker.
-    #: Start of the producer's open transaction; None when no transaction is open.
+    #: Offset of the first record in the producer's open transaction; None when no transaction is open.
     transaction_first_offset: int | None = None
-    #: The entry's bytes in the last snapshot; None if the entry changed since then. Keeping the bytes makes a roll
-    #: cheaper, because a roll writes the whole table (up to a million producers) and few entries have changed.
+    #: The bytes of this producer's entry in the last snapshot; None if the entry has changed since that snapshot. With
+    #: the packed bytes a roll is cheaper: a roll writes the whole table (up to a million producers), and few entries
+    #: have changed.
     packed: bytes | None = field(default=None, compare=False, repr=False)
     #: Whether the log has recent batches of the producer that ``batches`` lacks, because a snapshot holds only the last
     #: batch.
@@ -173,7 +174,7 @@ class Undecided(NamedTuple):
 
     first_offset: int
     producer_id: int
-    last_offset: int = _OPEN  #: The marker's; _OPEN: there is none.
+    last_offset: int = _OPEN  #: Offset of the transaction's marker; _OPEN if the log has no marker.
 
 
 class ProducerTable:
@@ -181,15 +182,18 @@ class ProducerTable:
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
-        #: End offset of the table: the table has the state after all records before this offset.
+        #: End offset of the producer table: the table has the state after all records before this offset.
         self.next_offset = next_offset
-        self.local_ms = 0.0  #: Local time that the next updates record, in milliseconds of a monotonic clock.
+        #: Local time that the next updates of the producer table record, in milliseconds of a monotonic clock.
+        self.local_ms = 0.0
         #: Aborted transactions that the owner has not yet added to the transaction index.
         self.aborted: list[AbortedTransaction] = []
-        #: Everything below is committed, as far as the owner knows: the table forgets transactions that ended there.
+        #: End of the committed records, as far as the owner knows: the producer table forgets transactions that ended
+        #: below this offset.
         self.committed_end = 0
-        self._forgotten_end = 0  #: One past the last marker of a forgotten transaction.
-        #: Transactions that are open or not surely committed, by first offset. Replaced whole, for other threads.
+        self._forgotten_end = 0  #: Offset after the last marker of a transaction that the producer table has forgotten.
+        #: Transactions that are open, or whose marker may not be committed, by first offset. The owner replaces the
+        #: whole tuple, so that other threads read a consistent one.
         self._undecided: tuple[Undecided, ...] = tuple(
             sorted(
                 Undecided(entry.transaction_first_offset, entry.producer_id)

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLACES_MAX = 128
-#: Number of attempts of one read: two for a log that may be damaged, and two for the indexes of two segments.
+#: Maximum number of attempts of one read: two for a log that may be damaged, and two for the indexes of two segments.
 _READS_MAX = 4
 _WARM_SEGMENTS = 4  #: Number of sealed segments per log whose indexes stay in memory.
 
@@ -101,8 +101,9 @@ class LogReader:
     ) -> None:
         self.topic_partition = topic_partition
         self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset  #: The offset after the last written record.
-        self.cuts = 0  #: Count that grows by one when a truncation begins and by one when the truncation ends.
+        self.log_end_offset = log_end_offset  #: The offset after the last record written to the log.
+        #: Count of a log's truncations: it grows by one when a truncation begins, and by one when the truncation ends.
+        self.cuts = 0
         self._segments = segments
         self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
@@ -278,7 +279,8 @@ class LogReader:
         data_end = end = self._end_of(up_to, segment, following, places)
         next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
-            # Either a batch reaches to ``up_to``, or a compaction has just removed all records from ``offset`` on.
+            # The read returns no records: a batch reaches to ``up_to``, or a compaction has just removed all records
+            # from ``offset`` on.
             is_gap = end < segment.size and segment.header_at(end).base_offset >= up_to
             return ReadResult(b"", up_to if is_gap else offset)
         if end - position > max_bytes:
@@ -310,7 +312,7 @@ class LogReader:
         """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch reaches to
         ``offset``, and all batches end below ``next_offset``. Returns False when there is a gap before
         ``next_offset``."""
-        # Get the epoch entries only now: the entries were written before the batches that were just read.
+        # Get the epoch entries after the read: the log writes an epoch entry before the batches of the epoch.
         entries = self.known_epochs()
         verdict = check_slice(records, offset, next_offset, entries)
         if verdict == SLICE_EXACT:
@@ -319,7 +321,8 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # There is a gap in or after the slice, so damage may have lowered the first batch's base offset unnoticed.
+        # There is a gap between offsets in or after the slice, so damage may have lowered the first batch's base offset
+        # unnoticed.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(
@@ -389,8 +392,8 @@ class LogReader:
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
         followings = [segment.base_offset for segment in segments[1:]] + [None]
-        #: Heap of candidates, latest timestamp first: (-timestamp, index of the segment, offset, whether every batch
-        #: was read).
+        #: Heap of candidate batches, latest timestamp first: (-timestamp, index of the segment, offset, whether the
+        #: search read every batch).
         candidates: list[tuple[int, int, int, bool]] = []
 
         def look_at_all(number: int) -> TimestampOffset:
@@ -416,8 +419,8 @@ class LogReader:
             found = self._first_record(segment, following, segment.find(offset), -negative_ms)
             if found is not None:
                 return found
-            # No record has the timestamp, because compaction has left only the batch's header, which keeps the
-            # timestamp of removed records.
+            # No record has the timestamp: compaction has left only the batch's header, which keeps the timestamp of
+            # removed records.
             if not is_exact and (largest := look_at_all(number)).timestamp_ms >= 0:
                 heapq.heappush(candidates, (-largest.timestamp_ms, number, largest.offset, True))
         return None

@@ -42,11 +42,11 @@ from .segment import BatchMeta
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 4096
-#: Fewest zeros in the last block that count as a hole; one zero is no evidence, because a record without headers ends
-#: with the header count 0.
+#: Minimum number of zeros in the last block that count as a hole; one zero is no evidence, because a record without
+#: headers ends with the header count 0.
 _MIN_HOLE_BYTES_AT_END = 2
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
-_ZEROS = 8  #: Number of zeros at the end of a file that show a tail that was never written.
+_ZEROS = 8  #: Minimum number of zeros at the end of a file that show a tail that was never written.
 _MAGIC_AT = 16
 _BASE_OFFSET = struct.Struct(">q")
 
@@ -57,10 +57,11 @@ class Scan:
 
     batches: list[BatchMeta] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
-    end: int = 0  #: Position where the sound batches end; ``next_offset`` is the offset after the last sound batch.
+    #: Position in the file where the sound batches end; ``next_offset`` is the offset after the last sound batch.
+    end: int = 0
     next_offset: int = 0
     file_size: int = 0
-    has_markers: bool = False  #: Whether there is a control batch.
+    has_markers: bool = False  #: Whether the segment has a control batch.
     #: Why the bytes at position ``end`` are no sound batch; None when the file ends at ``end``.
     problem: str | None = None
 
@@ -227,12 +228,12 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     possible offset of the batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # Zeros count only where the batch's offset would have other bytes: a batch begins with its offset, whose upper
-    # bytes are zeros.
+    # Zeros prove a hole only where the batch's offset would have other bytes: a batch begins with its offset, whose
+    # upper bytes are zeros.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
-    # The last block is checked as a whole, although it may contain the first bytes of the offset of a sound batch that
-    # follows.
+    # The check covers the whole last block, although the block may contain the first bytes of the next sound batch's
+    # offset.
     blocks_end = min(-(-end // _BLOCK_BYTES) * _BLOCK_BYTES, file.size())
     for at in range(boundary, blocks_end, _WINDOW_BYTES):
         window = file.pread(min(_WINDOW_BYTES, blocks_end - at), at)

@@ -61,8 +61,8 @@ class Expired:
     log_start_offset: int
     shares: tuple[Share, ...]
     roll_first: bool  #: Whether the active segment is among the expired segments, so that it must be rolled first.
-    #: The log's count of truncations (``cuts``) at the time of the verdict. A segment that was truncated and filled
-    #: again since then is younger.
+    #: The log's count of truncations (``cuts``) at the time of the retention verdict. After a truncation, a segment of
+    #: the same name may have younger records, so the verdict no longer applies.
     cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:

@@ -30,16 +30,16 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
 logger = logging.getLogger(__name__)
 
-#: Suffix for the index names of a segment whose files were replaced; no such files exist, because the segment's indexes
-#: are only in memory.
+#: Suffix for the index names of a segment whose files were replaced; no file has such a name, because the segment's
+#: indexes are only in memory.
 RETIRED_SUFFIX = ".retired"
-_WALK_BYTES = 8192  #: Bytes that a walk over headers reads at once: more than an index interval.
-_WINDOW_BYTES = 1024 * 1024  #: Bytes that a walk over whole batches reads at once.
-#: Limit of the bytes reserved ahead of a growing segment; a smaller segment reserves as many bytes as it has.
+_WALK_BYTES = 8192  #: Bytes that one read takes while the log walks over batch headers: more than an index interval.
+_WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks over whole batches.
+#: Maximum number of bytes reserved ahead of a growing segment; a smaller segment reserves as many bytes as it has.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-#: Lock for values that a reader found and stores in a segment (a largest timestamp, rebuilt indexes), and for a
-#: truncation that discards such values. All segments share this lock, which is held briefly.
+#: Lock for values that a reader computes and stores in a segment (a largest timestamp, rebuilt indexes), and for a
+#: truncation that discards these values. All segments share one lock for stored values, which threads hold briefly.
 _NOTING = threading.Lock()
 
 
@@ -99,14 +99,14 @@ class LogSegment:
         self.time_index = TimeIndex(fs, path + TIME_INDEX_SUFFIX, base_offset, index_bytes_max)
         self.txn_index = TransactionIndex(fs, path + TXN_INDEX_SUFFIX, base_offset)
         self.interval_bytes = interval_bytes
-        self.size = 0  #: Size of the published bytes.
-        #: The segment's largest timestamp, and the last offset of the batch that has it; None: not looked up yet.
+        self.size = 0  #: Number of bytes of the segment's published batches.
+        #: The segment's largest timestamp, and the last offset of the batch that has it; None until the first lookup.
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
-        #: Max timestamp of the segment's first batch, for segment.ms as in Kafka; None while the segment is empty or
-        #: the timestamp is not looked up yet.
+        #: Max timestamp of the segment's first batch, for segment.ms as in Kafka; None for an empty segment and before
+        #: the first lookup.
         self.first_timestamp_ms: int | None = None
         self.created_ms = 0
-        #: Fault of the index files; None if no fault was found or the files were rebuilt.
+        #: Description of a fault in the index files; None if no fault was found, or after the files were rebuilt.
         self.index_fault: str | None = None
         #: (segment's size, offset after its last batch at this size); None: not looked up.
         self._end: tuple[int, int] | None = None
@@ -117,7 +117,7 @@ class LogSegment:
         self._is_changed = False
         self._bytes_since_index = 0
         self._reserved_end = 0
-        #: Whether blocks may be reserved ahead; False on a disk that is nearly full.
+        #: Whether the segment may reserve blocks ahead; False on a disk that is nearly full.
         self.reserves_ahead = True
         self._fs = fs
 
@@ -150,7 +150,7 @@ class LogSegment:
                 with _shortages_tolerated() if file is not None else contextlib.nullcontext():
                     index.create()
         except (OSError, ServerBusyError):
-            # Remove the files: the owner may continue in the previous segment, and no other file may claim that
+            # Remove the new segment's files: the owner may continue in the previous segment, and no file may claim that
             # segment's next offset.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
@@ -728,8 +728,8 @@ class BatchWalk:
                     f"the batch at this position has offsets {header.base_offset} to {header.last_offset}"
                 )
             # A batch may end below the indexed offset: Kafka up to 3.9 writes one entry for several batches that it
-            # appends together (on followers, and in compaction). Such an entry has the position of the first batch and
-            # the last offset of the last batch.
+            # appends together (on followers, and in compaction). Kafka's index entry for several batches has the
+            # position of the first batch and the last offset of the last batch.
             if header.last_offset == self._indexed_offset:
                 self._indexed_offset = -1
         if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):

@@ -23,17 +23,19 @@ from ..clock import Clock
 from ..errors import DiskFullError
 from .files import FileSystem
 
-#: While fewer bytes than this are free above the reserve, the disk is measured often, and no blocks are reserved ahead.
+#: Free bytes above the reserve below which the process measures the disk often, and reserves no blocks ahead.
 NEAR_BYTES = 256 * 1024 * 1024
-RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by this number.
-#: Free bytes above the reserve that end a shortage; at most the part of the disk that RESERVE_PART_MAX gives.
+RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by RESERVE_PART_MAX.
+#: A shortage of disk space ends with this number of free bytes above the reserve, or with a twentieth of the disk if
+#: that is less.
 RESUME_BYTES = 64 * 1024 * 1024
-#: Minimal duration of the first shortage in ms, and the upper limit of this duration. A shortage that begins soon after
-#: the last shortage ended (within twice that shortage's minimal duration) has twice the minimal duration.
+#: Minimum duration of the first shortage of disk space in milliseconds, and the longest minimum duration of a later
+#: shortage. If a shortage begins soon after the last one ended (within twice that shortage's minimum duration), its
+#: minimum duration is doubled.
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: With much room, the disk is measured again after the room divided by this number was written; other programs write to
-#: the disk, too.
+#: The process measures a disk with much room again after it has written the room divided by this number, because other
+#: programs write to the disk, too.
 _PART_WRITTEN = 8
 
 
@@ -73,14 +75,15 @@ class SpaceGauge:
         self._root = root
         self._clock = clock
         self.wanted_reserve_bytes = reserve_bytes
-        self.reserve_bytes = 0  #: The effective reserve: ``wanted_reserve_bytes``, but at most 5 % of the disk.
+        #: The effective reserve in bytes: ``wanted_reserve_bytes``, but at most 5 % of the disk.
+        self.reserve_bytes = 0
         self.free_bytes = 0  #: Free bytes of the disk at the last measurement.
         self.total_bytes = 0
         self._headroom = 0  # above the reserve, by the last measurement and what was written since
         self._remeasure_below = 0
         self._measured_ms = -_MEASURE_INTERVAL_MS
         self._was_refused = False
-        self.is_short = False  #: Whether the directory has a shortage of space; see the module's docstring.
+        self.is_short = False  #: Whether the directory has a shortage of disk space; see the module's docstring.
         self._shortage_first_ms = self._shortage_ms = shortage_first_ms
         self._shortage_until_ms = 0.0
         self._shortage_ended_ms = float("-inf")

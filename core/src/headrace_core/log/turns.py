@@ -19,7 +19,7 @@ from .appending import Append
 from .config import LogConfig
 from .partition_log import PartitionLog
 
-#: Number of recent flushes whose median is reported, and the smallest number of flushes for a median.
+#: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
 _GAUGE_DECAY = 0.9
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
@@ -35,7 +35,7 @@ class ActionEntry:
 
 
 Entry = tuple[PartitionLog, Append] | ActionEntry  #: A queued request: an append to a log, or an action.
-#: One step of a turn: appends to one log, in order, as one write; or an action.
+#: One step of the directory writer's turn: an action, or appends to one log in order, as one write.
 Step = tuple[PartitionLog, list[Append]] | ActionEntry
 
 
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
     steps: list[Step]
     size: int
-    is_heavy: bool  #: Whether the turn may take too long for the event loop: it has many bytes, or an action.
+    is_heavy: bool  #: Whether the turn may block the event loop for too long, because it has many bytes or an action.
 
 
 def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:

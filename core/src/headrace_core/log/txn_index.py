@@ -34,7 +34,8 @@ ABORTED_ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 _LAST_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
-#: Held briefly while a reader stores what it loaded, and while the owner replaces that; one lock for all segments.
+#: Lock for the entries of a transaction index: held briefly while a reader stores loaded entries, and while the owner
+#: replaces them.
 _STORING = threading.Lock()
 
 
@@ -44,7 +45,7 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    last_stable_offset: int = -1  #: Behind the marker; -1: unknown.
+    last_stable_offset: int = -1  #: Last stable offset after the transaction's marker; -1 if it is unknown.
 
 
 class TransactionIndex:
@@ -54,9 +55,10 @@ class TransactionIndex:
         self.file = IndexFile(fs, path, ABORTED_ENTRY.size)
         self._fs = fs
         self._base_offset = base_offset
-        self._data: bytes | bytearray | None = b""  #: All entries; None: in the file.
+        self._data: bytes | bytearray | None = b""  #: All entries of the index; None if they are only in the file.
         self._changes = 0
-        self._is_file_sound = True  #: Whether the file and its pending entries are what is in memory.
+        #: Whether the file, together with its pending entries, has the same content as the memory.
+        self._is_file_sound = True
         self._is_name_durable = True
         self._is_pinned = False
 

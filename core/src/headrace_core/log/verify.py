@@ -338,18 +338,19 @@ class _Segment:
         self.is_sound = True
         #: (position, expected offset, found offset); None: no gap.
         self.first_gap: tuple[int, int, int] | None = None
-        self.was_compacted = False  #: Whether the segment has a gap between batches, or a batch that has lost records.
+        #: Whether the segment has a gap between batches, or a batch from which compaction removed records.
+        self.was_compacted = False
         self._fs = fs
         self._epochs = epochs
         self._counts = counts
         self._bounds = bounds
-        self.is_torn = False  #: Whether the next start would truncate the segment's end.
+        self.is_torn = False  #: Whether the next start would truncate the end of this segment.
         self._batches: list[BatchMeta] = []
-        #: Max timestamps of batches that compaction has emptied, which are the timestamps of removed records.
+        #: Max timestamps of batches that compaction has emptied; the timestamps belong to removed records.
         self._times_of_empty: list[int] = []
         #: Transactional batches: (producer id, base offset, control type; None for data).
         self._transactional: list[tuple[int, int, int | None]] = []
-        self._largest_ms = -1  #: Largest timestamp of the batches that still have records.
+        self._largest_ms = -1  #: Largest timestamp of the segment's batches that still have records.
 
     def verify(self) -> Iterator[FileLine | Problem]:
         file = self._fs.open(self.path)
@@ -413,7 +414,8 @@ class _Segment:
         if len(records) != header.record_count:
             return f"{len(records)} records, the header says {header.record_count}"
         latest_ms = max((record.timestamp_ms for record in records), default=header.max_timestamp_ms)
-        # Only a larger timestamp is wrong, because a compacted batch keeps the timestamp of records that it lost.
+        # A batch's max timestamp is wrong only if it is too small, because a compacted batch keeps the timestamp of
+        # removed records.
         if latest_ms > header.max_timestamp_ms:
             return f"a record has timestamp {latest_ms}, the batch's largest is {header.max_timestamp_ms}"
         return None

@@ -61,8 +61,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Error numbers of a failed read that do not show a failed disk: no descriptor or memory is left, or the file was
-#: removed. (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
+#: Error numbers of a failed read that do not show a failed disk: no free descriptor, no memory, or a removed file.
+#: (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
 _NOT_THE_DISK = (
     errno.ENOENT,
     errno.EBADF,
@@ -77,14 +77,14 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called with logs whose new bytes are written but not forced to the disk, and with a callback. Calls the callback
-#: once, when the new bytes are sent to the followers; immediately if there are no bytes to send.
+#: Called with logs that have written but unforced bytes, and with a callback for the writer. The receiver calls the
+#: callback once, when the new bytes are sent to the followers, or immediately if no bytes must be sent.
 OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
     outcomes: list[tuple[Done, Any]]  #: (waiter, outcome), in the order of the turn.
-    logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in the turn.
+    logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in this turn of the directory writer.
     failure: StorageError | None
     sync_ms: float
 
@@ -94,7 +94,7 @@ class _Begun(NamedTuple):
 
     outcomes: list[tuple[Done, Any]]
     touched: list[PartitionLog]
-    written: list[PartitionLog]  #: Logs with new bytes that can be sent to followers.
+    written: list[PartitionLog]  #: Logs with new bytes that the broker can send to followers.
 
 
 class DirectoryWriter:
@@ -128,14 +128,15 @@ class DirectoryWriter:
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
     ) -> None:
         self.directory = directory
-        #: Error that took the directory offline; None while the directory is online.
+        #: The error that took the log directory offline; None while the directory is online.
         self.failure: StorageError | None = None
-        self.pending_bytes = 0  #: Number of bytes that are queued or being written, for back-pressure.
+        self.pending_bytes = 0  #: Number of bytes of appends that are queued or being written, for back-pressure.
         self._clock = clock
         self._on_turn = on_turn
         self._on_written = on_written
         self._on_failure = on_failure
-        self.space = space  #: Free space of the directory; None if unknown, so that only ENOSPC shows a full disk.
+        #: Free space of the log directory; None if it is unknown, so that only ENOSPC shows a full disk.
+        self.space = space
         self._on_full = on_full
         self._was_full = False
         self._on_short = on_short
@@ -147,7 +148,7 @@ class DirectoryWriter:
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
         self._is_running = False
-        #: A turn in the event loop that has written its bytes, and flushes when these bytes are sent to the followers.
+        #: A turn in the event loop that has written its bytes, and flushes them after they are sent to the followers.
         self._sending: tuple[Turn, _Begun] | None = None
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
@@ -484,8 +485,9 @@ class DirectoryWriter:
                 return [refusal] * len(appends)
             if not log.is_closed:
                 log.active.reserves_ahead = not space.is_near
-        # With several files, the disk writes one file while the next file is written to the page cache, and the journal
-        # commits the new sizes together. So the flushes of a turn with several files take half the time.
+        # In a turn with several files, the disk writes one file while the next file goes to the page cache, and the
+        # journal commits the new sizes together. The overlapping writes halve the flush time of a turn with several
+        # files.
         outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()

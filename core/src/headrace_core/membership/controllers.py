@@ -23,7 +23,8 @@ class Controllers:
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._known: dict[int, str] = {}
         self._changed: list[Callable[[], None]] = []
-        self.leader_id = NO_LEADER  #: Id of the leading controller; ``leader_epoch`` is its epoch (term).
+        #: Id of the leading controller; ``leader_epoch`` is the epoch (term) of the leading controller.
+        self.leader_id = NO_LEADER
         self.leader_epoch = -1
 
     @property

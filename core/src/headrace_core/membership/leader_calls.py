@@ -18,8 +18,8 @@ import grpc.aio
 from ..errors import NetworkError, RequestTimedOutError
 from ..rpc.status import error_from_rpc
 
-LEFT_BEHIND_S = 1.0  #: How long to wait for a controller's response once another controller leads.
-_READS = ("Describe", "List")  #: Name prefixes of methods that only read, so a call may be repeated.
+LEFT_BEHIND_S = 1.0  #: Seconds to wait for a controller's response after another controller has become leader.
+_READS = ("Describe", "List")  #: Name prefixes of methods that only read; a client may repeat a call of such a method.
 
 
 def is_repeatable(method: str, request: Any) -> bool:

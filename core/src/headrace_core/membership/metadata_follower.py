@@ -63,32 +63,34 @@ from .image_store import ImageStore, LoadedImage
 
 logger = logging.getLogger("headrace.metadata")
 
-#: Called with each new image, in order; the next image is read after the call has returned. The delta may have no
-#: changes.
+#: Callback for each new metadata image, in order; the follower reads the next image after the call has returned. The
+#: delta of an image may have no changes.
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
-#: Interval of ReadIndex requests for the image's age, the pause after a request without a response, and a request's
-#: timeout.
+#: Seconds between two ReadIndex requests for the image's age, the pause after a request without a response, and the
+#: timeout of a request.
 READ_INDEX_EVERY_S = 0.8
 _READ_INDEX_AGAIN_S = 0.25
 _READ_INDEX_TIMEOUT_S = 2.5
-_ASK_AGAIN_S = 0.05  #: Pause before a ReadIndex request is repeated while the controller knows no leader.
-#: Time after which a silent controller counts as frozen or unreachable; a controller sends a message every second, and
-#: responds to requests in between. A stream without messages from a controller that still responds counts as broken
-#: after twice this time.
+_ASK_AGAIN_S = 0.05  #: Seconds before a ReadIndex request is repeated while the controller knows no leader.
+#: Seconds after which a silent controller counts as frozen or unreachable; a controller sends a message every second,
+#: and responds to requests. A metadata stream without messages counts as broken after twice this time if its controller
+#: still responds to requests.
 _SILENCE_S = 2.0
-#: Time without barriers and records after which a controller may be cut off from the leader, so the follower tries
-#: another controller. (An idle image is up to two seconds old, and an election takes one to two seconds.)
+#: Seconds without barriers and records after which a controller may be cut off from the leader, so the follower
+#: connects to the next controller. (An idle image is up to two seconds old, and an election takes one to two seconds.)
 _UNCONFIRMED_S = 5.0
-_WORKED_MS = 1_000  #: A connection that lasted longer than this time counts as successful.
+_WORKED_MS = 1_000  #: Milliseconds after which a connection counts as successful.
 #: Defaults of Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000
 
-#: Records applied before other tasks run, about every 5 ms; applying one message (1 MiB of the log) takes 50 to 150 ms.
+#: Number of metadata records that the follower applies before it lets other tasks run, about every 5 ms; a whole
+#: message (1 MiB of the log) takes 50 to 150 ms.
 REPLAY_STEP_RECORDS = 500
 
-#: Errors that end the follower: another cluster, another history, or an unsupported version.
+#: Errors that end the metadata follower: the controller belongs to another cluster, has a different history, or does
+#: not support the version.
 _FATAL = (InconsistentClusterIdError, DivergingMetadataError, UnsupportedVersionError)
 
 
@@ -111,7 +113,8 @@ class MetadataFollower:
         the image to start from."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
-        #: Number of records read from the metadata log since the start; a local snapshot makes this number small.
+        #: Number of records that the follower has read from the metadata log since its start; a local snapshot makes
+        #: this number small.
         self.records_read = 0
         self._cluster_id = cluster_id
         self._on_change = on_change
@@ -278,7 +281,7 @@ class MetadataFollower:
         read: asyncio.Future[Any] | None = None
         try:
             while True:
-                # Never cancel a read alone: cancelling the call ends its read.
+                # Never cancel a read of a metadata stream alone: only cancelling the call ends its read.
                 read = asyncio.ensure_future(read_message(call))
                 message = await self._next_message(read)
                 if message is grpc.aio.EOF:

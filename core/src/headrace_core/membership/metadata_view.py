@@ -31,7 +31,7 @@ from ..rpc.status import error_to_proto
 from ..rpc.turns import Turns
 from ..types import NO_LEADER, check_topic_name, split_address
 
-#: The entry of a shard that never had an owner; real shard epochs begin with 1.
+#: The ledger entry of a shard that never had an owner; epochs of owned shards begin with 1.
 _NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)
 _SHARDS_OF: dict[int, str] = {
     metadata_pb2.COORDINATOR_TYPE_GROUP: OFFSETS_TOPIC,
@@ -170,7 +170,8 @@ class MetadataView:
         return kept[1]
 
     def _topic_message(self, image: MetadataImage, topic: TopicImage) -> metadata_pb2.TopicMetadata:
-        # Limit a batch to segment.bytes too, so that producers can write to topics with small segments.
+        # Limit a batch to segment.bytes as well as max.message.bytes, so that producers can write to topics with small
+        # segments.
         limits = [
             topic_value(image, topic.name, key, broker_id=self._broker_id, static=self._topic_defaults)
             for key in ("max.message.bytes", "segment.bytes")

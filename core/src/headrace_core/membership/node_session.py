@@ -39,8 +39,10 @@ from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .leader_discovery import LeaderDiscovery
 
-_SHUTDOWN_INTERVAL_S = 0.05  #: Heartbeat interval of a stopping node, which asks in each heartbeat whether it may stop.
-_REGISTER_TIMEOUT_S = 5.0  #: Timeout of one registration attempt; a timed-out attempt is repeated.
+#: Heartbeat interval of a stopping node in seconds; each heartbeat asks the controller whether the node may stop.
+_SHUTDOWN_INTERVAL_S = 0.05
+#: Timeout of one registration attempt in seconds; the node repeats an attempt that timed out.
+_REGISTER_TIMEOUT_S = 5.0
 
 Registered = TypeVar("Registered")
 
@@ -68,7 +70,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: Registered | None = None
         self._want_shutdown = False
-        self._last_contact_s = float("-inf")  #: Time (boottime_s()) at which the last request with a response was sent.
+        #: Time (boottime_s()) at which the node sent the last request that got a response.
+        self._last_contact_s = float("-inf")
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
         self._correlation = itertools.count(1)
@@ -258,7 +261,8 @@ class _Target:
         self.address = address
         self._controllers = controllers
         self._known = controllers.leader_epoch, controllers.leader_id
-        self._epoch: int | None = None  #: The controller's epoch as leader; None before its first response.
+        #: The controller's epoch as leader; None before the controller's first response.
+        self._epoch: int | None = None
 
     def answered(self) -> None:
         if self._epoch is None:

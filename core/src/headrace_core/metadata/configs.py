@@ -27,7 +27,8 @@ from .records import ConfigResourceType
 
 logger = logging.getLogger("headrace.config")
 
-#: Limit of the digits of a broker id, a 32-bit number; Python raises ValueError for a number with thousands of digits.
+#: Maximum number of digits of a broker id, a 32-bit number; Python raises ValueError for a number with thousands of
+#: digits.
 _BROKER_ID_DIGITS_MAX = 10
 
 

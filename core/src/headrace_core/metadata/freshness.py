@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Limit of the confirmations whose offset the copy has not reached yet; a copy far behind reaches the oldest
-#: confirmations first.
+#: Maximum number of remembered confirmations whose offset the metadata copy has not reached; a copy far behind reaches
+#: the oldest confirmations first.
 _WAITING_MAX = 64
 
 
@@ -60,7 +60,7 @@ class Freshness:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # Of two confirmations with the same offset, keep the younger one: a later response may carry an older
+            # Keep the younger of two confirmations with the same offset, because a later response may carry an older
             # barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:

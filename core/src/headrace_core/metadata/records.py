@@ -24,11 +24,11 @@ METADATA_VERSION = 2
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_FEATURE = "metadata.version"
 
-#: Directory id of a replica whose broker has not reported the directory yet (an id that KIP-858 reserves).
+#: Directory id of a replica whose broker has not reported the replica's directory yet (KIP-858 reserves the id).
 UNASSIGNED_DIRECTORY = bytes(16)
 
-#: Directory id of a replica that its broker cannot find while some of the broker's directories are offline; this
-#: directory is never online.
+#: Directory id of a replica that its broker cannot find while some of the broker's directories are offline; the
+#: directory "lost" is never online.
 LOST_DIRECTORY = bytes(15) + b"\x01"
 
 

@@ -33,10 +33,11 @@ V = TypeVar("V")
 
 _CHUNK = 128
 _CHUNK_MAX = 2 * _CHUNK
-#: A smaller chunk is merged with its neighbour; otherwise a map that shrank would have many tiny chunks.
+#: Minimum number of entries in a chunk; a smaller chunk is merged with its neighbour, because a map that shrank would
+#: otherwise have many tiny chunks.
 _CHUNK_MIN = _CHUNK // 4
-#: When changes times this number exceed the entries (in a replayed log or a snapshot), the whole map is rebuilt instead
-#: of single chunks.
+#: If the changes times _REBUILD_SHARE exceed the entries (in a replayed log or a snapshot), the whole map is rebuilt
+#: instead of single chunks.
 _REBUILD_SHARE = 4
 
 

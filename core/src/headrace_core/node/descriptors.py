@@ -16,12 +16,13 @@ import os
 import resource
 from collections.abc import Callable
 
-FLOOR = 32  #: A shortage begins with fewer free descriptors than this, and ends with twice as many.
-RESERVE = 16  #: Number of descriptors held in reserve, which are closed in a shortage.
-#: Number of descriptors kept free of log files and clients' connections: for other nodes, listeners, pollers,
+#: Number of free descriptors below which a shortage begins; the shortage ends with twice as many free descriptors.
+FLOOR = 32
+RESERVE = 16  #: Number of descriptors that the process holds in reserve, and closes in a shortage of descriptors.
+#: Number of descriptors that log files and clients' connections may not use: they are for nodes, listeners, pollers and
 #: libraries.
 OWN = 128
-CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts even if few descriptors are free.
+CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts even if the process has few free descriptors.
 
 
 def connections_with_room(wanted: int, files: int, limit: int | None = None) -> int:

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables with the prefix HEADRACE_ that are no configuration keys, because other programs in a container read these
-#: variables: clients' servers and profiles, the cluster directory of `headrace up`, the pure-Python codec, stack
-#: traces.
+#: Variables with the prefix HEADRACE_ that are no configuration keys: clients' servers and profiles, the cluster
+#: directory of `headrace up`, the pure-Python codec, stack traces.
 NOT_KEYS = frozenset(
     {
         "HEADRACE_BOOTSTRAP_SERVERS",

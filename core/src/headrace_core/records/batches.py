@@ -32,7 +32,7 @@ from .types import (
     DecodeLimits,
 )
 
-#: Results of ``check_slice`` for a sound slice: SLICE_EXACT when its offsets have no gap, else SLICE_HAS_GAPS.
+#: Results of ``check_slice`` for a sound slice: SLICE_EXACT when the slice's offsets have no gap, else SLICE_HAS_GAPS.
 SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 
 _OFFSET_MAX = 2**63 - 1

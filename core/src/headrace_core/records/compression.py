@@ -17,16 +17,16 @@ from ..errors import InvalidArgumentError, InvalidRecordError, MissingDependency
 from .types import Buffer, Compression
 
 _INT = struct.Struct(">i")
-#: Size of the first output step when the decompressed size is unknown; each further step doubles the size.
+#: Bytes of the first output buffer when the decompressed size is unknown; each further buffer has twice the size.
 _STEP_BYTES = 64 * 1024
 
-# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. Blocks follow the header, each after
-# its length.
+# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. After the Xerial header, each
+# compressed block follows its length.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
-#: Largest ratio of snappy's output to its input: a copy element of three bytes yields at most 64 bytes.
+#: Largest ratio of snappy's output to its input: a copy element of three bytes makes at most 64 bytes of output.
 _SNAPPY_GROWTH_MAX = 22
 
 #: Kafka's allowed compression levels (KIP-390) and default level. For lz4, the default level 9 selects the fast
@@ -167,7 +167,8 @@ def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
         return _snappy_block(view, max_bytes, max_bytes)
     if len(view) < len(_XERIAL_HEADER):
         raise _damaged("snappy", "the block's header is cut short")
-    # Ignore version and compatibility: some clients wrote these two fields little-endian.
+    # Ignore the versions in the Xerial header: some clients wrote the fields "version" and "compatible version"
+    # little-endian.
     out = bytearray()
     position = len(_XERIAL_HEADER)
     while position < len(view):

@@ -41,10 +41,11 @@ Headers = list[tuple[str, bytes | None]]
 RecordTuple = tuple[int, Buffer | None, Buffer | None, Iterable[tuple[str, Buffer | None]] | None]
 
 HEADER_BYTES = 61
-#: Size of the fields that ``batch_length`` does not count: the base offset and the length itself.
+#: Number of bytes that ``batch_length`` does not count: the base offset and the length itself.
 LENGTH_PREFIX_BYTES = 12
-CRC_START = 21  #: Position in a batch where the bytes begin that the CRC covers.
-#: Size of the smallest record: one byte each for length, attributes, two deltas, two null lengths and the header count.
+CRC_START = 21  #: Position in a batch of the first byte that the CRC covers.
+#: Bytes of the smallest record: one byte each for length, attributes, two deltas, two null lengths and the header
+#: count.
 RECORD_BYTES_MIN = 7
 MAGIC = 2
 NO_TIMESTAMP = -1

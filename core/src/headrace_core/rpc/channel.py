@@ -13,8 +13,8 @@ import itertools
 import grpc
 import grpc.aio
 
-#: gRPC's message limit is above every limit that Headrace enforces (socket.request.max.bytes is 100 MiB). So a record
-#: that is too large gets a typed error and never gRPC's RESOURCE_EXHAUSTED.
+#: gRPC's message limit is above every limit that Headrace enforces (socket.request.max.bytes is 100 MiB). Because gRPC
+#: accepts larger messages, a record that is too large gets a typed error and never gRPC's RESOURCE_EXHAUSTED.
 MAX_MESSAGE_BYTES = 112 * 1024 * 1024
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -38,14 +38,14 @@ class ChannelPurpose(enum.StrEnum):
     CATCH_UP = "catch-up"  # replication of replicas far behind
 
 
-#: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so when a machine fails, unacknowledged heartbeats
-#: end its connections after this time. Each channel between peers has a separate connection, which closes with the
-#: channel.
+#: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so unacknowledged heartbeats end the connections to
+#: a failed machine after the keepalive timeout. Each channel between two nodes has a separate connection, which closes
+#: with the channel.
 _PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
 
 #: Options for connections with little traffic. To size its flow-control window, gRPC measures bandwidth times delay
-#: with a ping whenever data has arrived. Each ping sets timers and wakes threads on both sides; these pings are a third
-#: of the cost of an idle broker. A large initial window replaces the measurement.
+#: with a ping whenever data has arrived. Each ping sets timers and wakes threads on both sides; gRPC's bandwidth pings
+#: are a third of the cost of an idle broker. With a large initial window, gRPC need not measure the bandwidth.
 UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
@@ -55,7 +55,7 @@ _UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.
 _BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
 
 
-#: Limit of the channels of a process that may share one connection. Each channel has one or two long-lived calls, and a
+#: Maximum number of a process's channels that share one connection. Each channel has one or two long-lived calls, and a
 #: broker accepts 100 calls on a connection: gRPC would let any further call wait forever.
 CHANNELS_PER_CONNECTION = 40
 _channels = itertools.count()

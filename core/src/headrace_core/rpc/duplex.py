@@ -49,7 +49,7 @@ Response = TypeVar("Response")
 
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
-#: Status details of a failed write. gRPC fails a write when the stream has ended, so the server's status will arrive
+#: Status details of a failed write. gRPC fails a write after the end of the stream, so the server's status will arrive
 #: soon. The stream polls for the server's status every ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
 _FAILED_WRITE = "Internal error from Core"
 _LOOK_S, _LOOKS = 0.01, 100
@@ -66,14 +66,14 @@ class Duplex(Generic[Request, Response]):
     ) -> None:
         """Connect to ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel."""
         self.address = address
-        self.ended = False  #: Whether the call is over, so that later writes are certainly not sent.
+        self.ended = False  #: Whether the call has ended, so that the stream certainly sends no later write.
         self._channel = open_channel(address, purpose)
         self._call = open_call(self._channel)
         self._call.add_done_callback(self._note_status)
         self._status: grpc.aio.AioRpcError | None = None
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
-        #: Tasks that await a gRPC operation, and so must not be cancelled.
+        #: Tasks that await a gRPC operation, so the stream must not cancel them.
         self._busy: set[asyncio.Task[Any] | None] = set()
 
     def cancel(self, why: HeadraceError | None = None) -> None:
@@ -93,8 +93,8 @@ class Duplex(Generic[Request, Response]):
             why, self._why = self._why, None
         finally:  # in a separate task, so that a second cancellation does not interrupt the clean-up
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        # Drop the tasks: the traceback of an error raised below keeps this frame, and the frame would keep the tasks
-        # and their exceptions.
+        # Drop the references to the tasks: an error's traceback keeps this frame, and the frame would keep the tasks
+        # with their exceptions.
         del tasks
         if why is not None:
             raise why

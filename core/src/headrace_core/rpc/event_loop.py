@@ -22,8 +22,8 @@ except ImportError:  # Windows, PyPy: https://github.com/MagicStack/uvloop build
     uvloop = None  # type: ignore[assignment]
 
 
-#: Number of threads for a loop's blocking work: metadata snapshots, compression in the SDK, returning memory to the
-#: system.
+#: Number of threads for the blocking work of an event loop: metadata snapshots, compression in the SDK, returning
+#: memory to the system.
 BLOCKING_THREADS = 4
 
 

@@ -19,18 +19,18 @@ from ..errors import HeadraceError, InvalidRequestError
 Item = TypeVar("Item")
 
 KIB, MIB = 1024, 1024 * 1024
-ITEMS_MAX = 10_000  #: Limit of the items of one kind in a request, unless the table has another limit.
-#: Limit of the bytes of one name (topic, group, member, host), which is Kafka's limit of a string.
+ITEMS_MAX = 10_000  #: Maximum number of items of one kind in a request, unless LIMITS has a different maximum.
+#: Maximum number of bytes of one name (topic, group, member, host), which is Kafka's maximum length of a string.
 NAME_BYTES_MAX = 32_767
-REQUEST_BYTES_MAX = 8 * MIB  #: Limit of the bytes of one request, unless the table has another limit.
-#: Limit of the partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka
+REQUEST_BYTES_MAX = 8 * MIB  #: Maximum number of bytes of one request, unless LIMITS has a different maximum.
+#: Maximum number of partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka
 #: limits the bytes of Produce, Fetch and DeleteRecords requests, but not their partitions. 2,000 is Kafka's limit for a
 #: response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
-#: Limit of the bytes of records that a producer combines in one Produce request, for any max.request.size; a larger
-#: batch is sent alone. The number is the default of socket.request.max.bytes.
+#: Maximum bytes of records that a producer combines in one Produce request, for any max.request.size; the producer
+#: sends a larger batch alone. The maximum is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
-#: No limit in this table: a batch may have up to socket.request.max.bytes, which the listener enforces (see server.py).
+#: Limit for a Produce request, far above socket.request.max.bytes, which the listener enforces (see server.py).
 _BULK = 1 << 31
 
 
@@ -246,10 +246,9 @@ class _Step:
 
 
 _CONTINUED = bytes(range(128, 256))
-#: String fields that are no names, because another rule limits their length: configuration values, metadata of commits,
-#: paths.
+#: String fields whose length is not limited as the length of a name: configuration values, metadata of commits, paths.
 _NOT_NAMES = ("value", "metadata", "path", "message")
-#: The numbers of FieldDescriptor.TYPE_STRING and TYPE_BYTES.
+#: The numbers of protobuf's FieldDescriptor.TYPE_STRING and TYPE_BYTES.
 _TYPE_STRING, _TYPE_BYTES = 9, 12
 
 

@@ -21,15 +21,15 @@ from ..errors import HeadraceError, InvalidRequestError
 from .limits import RequestCheck
 from .memory import give_memory_back
 
-#: Limit of the bytes of refused requests that a listener receives per second, over all connections. Receiving 1 MiB
-#: blocks the event loop for one to two milliseconds, so refused requests cost the loop less than one percent of its
+#: Maximum bytes of refused requests that a listener receives per second, over all connections. Receiving 1 MiB blocks
+#: the event loop for one to two milliseconds, so refused requests cost the event loop less than one percent of its
 #: time.
 REFUSED_BYTES_PER_S = 4 * 1024 * 1024
 #: Size in bytes below which a refused request gets no penalty, and the longest penalty in seconds.
 PENALIZED_BYTES_MIN, PENALTY_S_MAX = 64 * 1024, 30.0
-#: Size from which the memory of a refused request is returned to the system (memory.py).
+#: Size in bytes of a refused request from which its memory is returned to the system (memory.py).
 LARGE_REFUSED_BYTES = 1024 * 1024
-ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay of the response to a refused request.
+ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay in seconds of the response to a refused request.
 
 
 class Penalties:

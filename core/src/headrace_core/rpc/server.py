@@ -28,20 +28,20 @@ from .status import status_of
 
 logger = logging.getLogger(__name__)
 
-#: Limit of the bytes of single requests that one listener holds at the same time; see RequestBytes.
+#: Maximum bytes of single requests that one listener holds at the same time; see RequestBytes.
 UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
-#: Bytes that a message may have above its limit before gRPC refuses it, so that a small excess gets a typed error.
+#: Bytes by which a message may exceed its limit before gRPC refuses it, so that a small excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
-#: Limit of the connections of one listener (max.connections), and of the calls on one connection. The limit of calls is
-#: lower on listeners for clients, because gRPC passes on up to twice as many calls of a client that constantly begins
-#: and resets calls.
+#: Maximum number of connections of one listener (max.connections), and of calls on one connection. Listeners for
+#: clients have a lower maximum of calls, because gRPC passes on up to twice as many calls of a client that constantly
+#: begins and resets calls.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100
-CLEAN_UP_S = 1.0  #: How long the stop of a listener waits for the clean-up of cancelled handlers.
-#: Limits of the bytes of a call's headers: above the first limit gRPC may refuse the call, above the second it always
-#: does.
+CLEAN_UP_S = 1.0  #: Seconds that the stop of a listener waits for the clean-up of cancelled handlers.
+#: Limits of the bytes of a call's headers: gRPC may refuse headers above the first limit, and always refuses headers
+#: above the second.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
 
 
@@ -205,7 +205,7 @@ class Listener:
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
         self._streams_max = streams_max
-        #: Bytes in progress of single requests, and of requests with a response stream.
+        #: Bytes of the requests in progress: of single requests, and of requests with a response stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
@@ -228,17 +228,17 @@ class Listener:
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
                 ("grpc.max_receive_message_length", self._message_bytes_max),
-                # Accept only uncompressed messages; a compressed message is refused unread (UNIMPLEMENTED). 94
-                # compressed KiB could become 95 MiB, and record batches have their own compression.
+                # Accept only uncompressed messages; a compressed message is refused unread (UNIMPLEMENTED). A
+                # compressed message of 94 KiB could become 95 MiB, and record batches have their own compression.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
                 ("grpc.max_concurrent_streams", self._streams_max),
                 ("grpc.max_metadata_size", HEADER_BYTES_MAX),
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
-                # Let gRPC also ping connections without calls. gRPC's poller misses a reset that arrives together with
-                # data, and only a later write detects the reset. A machine that failed sends no reset at all. Without
-                # pings, a dead connection would keep its descriptor.
+                # Let gRPC also ping client connections without calls. gRPC's poller misses a reset that arrives
+                # together with data, and only a later write detects the reset. A machine that failed sends no reset at
+                # all. Without pings, a dead client connection would keep its descriptor.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

@@ -28,8 +28,8 @@ from ..errors import (
 )
 
 ERROR_CODE_KEY = "headrace-error-code"
-#: Limit of the characters of an error message in a response. gRPC sends a call's error in trailing metadata, of which
-#: clients accept 8 KiB.
+#: Maximum number of characters of an error message in a response. gRPC sends a call's error in trailing metadata, of
+#: which clients accept 8 KiB.
 MESSAGE_CHARS_MAX = 2_000
 #: Metadata key of NOT_CONTROLLER errors; the value is the leader as "id epoch host:port".
 LEADER_KEY = "headrace-controller-leader"

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-#: Size in bytes from which the event loop runs once before a write (see the module's docstring).
+#: Size in bytes of a response from which the event loop runs once before the write (see the module's docstring).
 LARGE_WRITE_BYTES = 16 * 1024
 
 
@@ -104,8 +104,8 @@ class ServerStream(Generic[Request, Response]):
         self._failure: BaseException | None = None
         self._handler: StreamHandler[Request] = StreamHandler()
         self._penalties: Penalties | None = None
-        self.closed = False  #: Whether the call has ended; ``send`` has no effect then.
-        self.queued_bytes = 0  #: Number of bytes of unwritten responses.
+        self.closed = False  #: Whether the call of this stream has ended; ``send`` then has no effect.
+        self.queued_bytes = 0  #: Number of bytes of responses that the stream has not written yet.
         self.request_bytes = 0  #: Size in bytes of the request that ``on_request`` handles.
 
     def send(self, response: Response, size: int = 0) -> None:
@@ -181,8 +181,8 @@ class ServerStream(Generic[Request, Response]):
             while not (self.closed or self._ending):
                 request = await read()
                 if request is grpc.aio.EOF:
-                    # A cancelled call also reads EOF. The call's cancellation reaches the handler's task about now and
-                    # must be handled first, because a status sent on a cancelled call leaks memory.
+                    # The read of a cancelled call also returns EOF. The handler's task must first get the cancellation,
+                    # which arrives about now: a status sent on a cancelled call leaks memory.
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):
@@ -265,7 +265,7 @@ class ServerPush(Generic[Response]):
         self._wake: asyncio.Future[None] | None = None
         self._ending = False
         self._failure: BaseException | None = None
-        self.closed = False  #: Whether the call has ended.
+        self.closed = False  #: Whether the call of this stream has ended.
 
     def wake(self, *_: object) -> None:
         """Ask the handler again, because there may be a message to write. The arguments are ignored, so that this

@@ -24,12 +24,12 @@ from weakref import WeakKeyDictionary
 Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
-#: Length of one turn, and of the pause after a turn (PAUSE_S), so that long work takes a quarter of the event loop's
-#: time.
+#: Seconds that one turn takes, and seconds of the pause after it (PAUSE_S): long work takes a quarter of the event
+#: loop's time.
 TURN_S = 0.003
 PAUSE_S = 0.009
-SHORT_ITEMS = 200  #: Work on at most this many items does not count as long work.
-DESCRIPTION_ITEMS = 20  #: The description of one configuration counts as this many items.
+SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
+DESCRIPTION_ITEMS = 20  #: Number of items as which the description of one configuration counts.
 
 
 class TurnOrder(Generic[Piece]):

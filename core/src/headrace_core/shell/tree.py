@@ -56,10 +56,10 @@ class Directory:
 
 Node = File | Directory
 
-#: For the first name of each short path: the place under /image for which it stands.
+#: Maps the first name of each short path to the place under /image for which the short path stands.
 _SHORT = {"brokers": ("cluster", "brokers"), "controllers": ("cluster", "controllers")}
 _TOPIC_VIEWS = ("byName", "byId")
-#: Limit of the names that an error lists.
+#: Maximum number of names that an error lists.
 _SHOWN_MAX = 20
 
 

@@ -30,7 +30,7 @@ class ManualClock:
         self._now_ms += ms
 
 
-EPOCH_MS = 1_700_000_000_000  #: Wall-clock time at the beginning of a simulation, in ms.
+EPOCH_MS = 1_700_000_000_000  #: Wall-clock time at the beginning of a simulation, in milliseconds since 1970.
 
 
 class NodeClock:

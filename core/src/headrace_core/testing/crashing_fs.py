@@ -74,10 +74,10 @@ class Fault:
     operation: str
     error: int
     nth: int = 1
-    times: int = 1  #: Number of consecutive failures, beginning with the nth operation.
+    times: int = 1  #: Number of consecutive operations that fail, beginning with the nth operation.
     path_ends: str = ""
     path_contains: str = ""
-    partial_bytes: int = 0  #: How many bytes a failing write still writes.
+    partial_bytes: int = 0  #: Number of bytes that a failing write still writes.
     #: Chooses the pages that reach the disk although their flush fails; None: no page reaches the disk.
     rng: random.Random | None = None
     seen: int = 0
@@ -101,16 +101,18 @@ class CrashingFileSystem:
         self.capacity_bytes = capacity_bytes
         self.trace: list[TraceEntry] = []
         self.faults: list[Fault] = []
-        #: Number of operations (as counted in ``operations``) after which the machine crashes; None: never.
+        #: Number of operations (as counted in ``operations``) after which the machine crashes; None if it never
+        #: crashes.
         self.crash_after: int | None = None
-        #: Number of operations so far that change files or names (all except open, read, listdir and lock).
+        #: Number of operations since the start that change files or names (all operations except open, read, listdir
+        #: and lock).
         self.operations = 0
-        #: Called before each operation; may raise an error in the operation's place.
+        #: Callback before each operation; may raise an error in the operation's place.
         self.on_operation: Callable[[TraceEntry], None] | None = None
-        self.clock: Clock | None = None  #: Clock for files' modification times; None: all times are in 1970.
+        self.clock: Clock | None = None  #: Clock for files' modification times; with None, all times are in 1970.
         self._keep_trace = keep_trace
-        #: Lock that lets operations of several threads run one after another, and clones be made between two
-        #: operations.
+        #: Lock that lets operations of several threads run one after another, and clones of the disk be made between
+        #: two operations.
         self._lock = threading.RLock()
         self._root = Directory()
         self._locks: set[str] = set()

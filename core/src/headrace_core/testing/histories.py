@@ -19,7 +19,8 @@ from .verdicts import SafetyViolation
 
 
 class Outcome(enum.Enum):
-    UNKNOWN = "unknown"  #: The write has no response: it may be committed already, or may be committed later.
+    #: The client got no response to the write: the write may be committed already, or may be committed later.
+    UNKNOWN = "unknown"
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
 
@@ -33,7 +34,7 @@ class Write:
     mark: Hashable
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1  #: End offset (exclusive) in the write's acknowledgement.
-    found: int = -1  #: Offset of the write in the committed history; -1 if it is not there.
+    found: int = -1  #: Offset of the write in the committed history; -1 if the history lacks the write.
 
 
 class WriteHistory:

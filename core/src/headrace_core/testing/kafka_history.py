@@ -89,7 +89,7 @@ class _Fate(enum.Enum):
 class _Sent:
     partition: int
     fate: _Fate = _Fate.UNKNOWN
-    offset: int = -1  #: Offset in the record's acknowledgement; -1 without an offset (acks=0).
+    offset: int = -1  #: Offset in the record's acknowledgement; -1 if the acknowledgement has none (acks=0).
 
 
 @dataclass(slots=True)

@@ -22,12 +22,12 @@ BLOCK_BYTES = 4096
 class Loss(enum.Enum):
     """Which unsynced changes a power loss takes."""
 
-    ALL = "all"  #: All unsynced changes are lost.
+    ALL = "all"  #: A power loss takes all unsynced changes.
     NONE = "none"  #: No change is lost, because only the process was killed.
-    #: The first few changes of each file and directory reached the disk, the last of these perhaps in part.
+    #: The first few unsynced changes of each file and directory reached the disk, the last of them perhaps in part.
     PREFIX = "prefix"
-    #: Each block reached the disk or not, independently. Missing blocks of a file that grew read as zeros. Names
-    #: survive as with PREFIX.
+    #: Each unsynced block reached the disk or did not reach it, independently. Missing blocks of a file that grew read
+    #: as zeros. Changes of names survive as with PREFIX.
     BLOCKS = "blocks"
 
 
@@ -46,7 +46,8 @@ class Inode:
     modified_ms: int = 0
     #: Pages that a failed flush left clean in the cache, although the disk lacks their contents.
     lost: set[int] = field(default_factory=set)
-    #: Number of failed flushes. Linux reports each failure once to every descriptor that was open at that time.
+    #: Number of the file's failed flushes. Linux reports each failed flush once to every descriptor that was open at
+    #: the time of the failure.
     failures: int = 0
 
     def change(self, change: Change) -> None:

@@ -19,7 +19,7 @@ from .scheduler import Scheduler
 Address = TypeVar("Address", bound=Hashable)
 Message = TypeVar("Message")
 
-REMEMBERED = 200  #: Number of past messages kept, which ``replay`` can deliver a second time.
+REMEMBERED = 200  #: Number of past messages that the network keeps, so that ``replay`` can deliver them a second time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._cuts: set[tuple[Address, Address]] = set()
         #: Time at which each link's last message arrives; the link's next message does not arrive earlier.
         self._last_ms: dict[tuple[Address, Address], float] = {}
-        #: For each link, a number that grows with each new connection. A message carries the number, so that a cut
-        #: loses messages in flight.
+        #: For each link: a number that grows with each new connection. A message carries the number of its connection,
+        #: so that a cut loses messages in flight.
         self._lives: dict[tuple[Address, Address], int] = {}
         self._past: deque[tuple[Address, Address, Message]] = deque(maxlen=REMEMBERED)
 

@@ -161,9 +161,10 @@ def _under(path: str, old: str, new: str) -> str:
 class _FileState:
     number: int
     path: str
-    #: Changes since the file's last sync, by entry number, with the pages that each change made dirty.
+    #: Changes since the file's last sync: maps the number of each journal entry to the pages that the change made
+    #: dirty.
     unsynced: dict[int, range] = field(default_factory=dict)
-    #: Writes whose sync failed, by entry number, with the pages that the disk lacks.
+    #: Writes whose sync failed: maps the number of each journal entry to the pages that the disk lacks.
     lost: dict[int, set[int]] = field(default_factory=dict)
 
     def synced(self, before: int) -> None:
@@ -189,7 +190,8 @@ class _Pending:
 
     def __init__(self) -> None:
         self.files: dict[int, _FileState] = {}
-        #: For each entry that changes a name: the directory (by its present name) whose sync makes the change durable.
+        #: For each journal entry that changes a name: the present name of the directory whose sync makes the change
+        #: durable.
         self.names: dict[int, str] = {}
         self.next_entry = 0
 
@@ -241,7 +243,7 @@ class _JournaledFile(RealFile):
     def __init__(self, path: str, fd: int, disk: PowerLossFileSystem, number: int) -> None:
         super().__init__(path, fd)
         self._disk = disk
-        self.number = number  #: The file's number in the journal.
+        self.number = number  #: The file's number in the disk's journal.
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         size = sum(len(buffer) for buffer in buffers)
@@ -397,7 +399,7 @@ class _Undoing:
         self._undone_names = set(pending.names)
         self._renames = [at for at, entry in enumerate(entries) if isinstance(entry, _Renamed | _Removed)]
         if loss is not Loss.ALL and self._undone_names and rng.random() < 0.5:
-            # Name changes reach the disk in their order, so only the first few are kept.
+            # Name changes reach the disk in their order, so a power loss keeps only the first few of them.
             kept = sorted(self._undone_names)[: rng.randrange(len(self._undone_names) + 1)]
             self._undone_names -= set(kept)
         self.bytes_lost = 0

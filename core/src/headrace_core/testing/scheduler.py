@@ -35,7 +35,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.events = 0  #: Number of actions that have run.
+        self.events = 0  #: Number of actions that the scheduler has run.
         self._heap: list[tuple[float, int, Planned]] = []
         self._number = 0
 

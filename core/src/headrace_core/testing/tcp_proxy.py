@@ -31,10 +31,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ANY = "*"  #: Stands for any name in a rule.
+ANY = "*"  #: In a rule of the proxy, ANY stands for any name.
 _RESET = struct.pack("ii", 1, 0)
 _PIECE_BYTES = 64 * 1024
-_HELD_BYTES_MAX = 4 << 20  #: Limit of the bytes that one direction of a connection holds back before it stops reading.
+#: Maximum bytes that one direction of a connection holds back before the proxy stops reading from it.
+_HELD_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class _Pipe:
         self._held_bytes = 0
         self._moved = asyncio.Event()
         self._free_at = 0.0
-        self.is_torn = False  #: Whether bytes were lost, so that the connection cannot continue.
+        self.is_torn = False  #: Whether the proxy has lost bytes, so that the connection cannot continue.
 
     @property
     def weather(self) -> Weather:
@@ -193,7 +194,8 @@ class FaultyNetwork:
         self._connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self.carried_bytes = 0  #: Number of forwarded bytes; ``dropped_bytes`` is the number of lost bytes.
+        #: Number of bytes that the proxy has forwarded; ``dropped_bytes`` is the number of lost bytes.
+        self.carried_bytes = 0
         self.dropped_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="faulty network", daemon=True)

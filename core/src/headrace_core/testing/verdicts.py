@@ -23,10 +23,11 @@ from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
-#: Environment variable with the path of the file to which ``record`` appends; if it is not set, nothing is recorded.
+#: Environment variable with the path of the file to which ``record`` appends; without the variable, ``record`` writes
+#: nothing.
 RECORD_KEY = "HEADRACE_TEST_VERDICTS"
 SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
-KEPT_MAX = 3  #: Number of copied data directories that are kept.
+KEPT_MAX = 3  #: Maximum number of copies of a data directory that are kept.
 _PYTEST_TIMEOUT = "from pytest-timeout"
 
 

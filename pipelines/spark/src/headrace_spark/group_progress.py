@@ -21,11 +21,13 @@ from .offsets import PartitionOffsets
 
 logger = logging.getLogger(__name__)
 
-#: How long a trigger waits for its commit (seconds). A slower commit continues during the next batch.
+#: Seconds that a trigger waits for its commit to the consumer group. A commit that takes longer than the wait continues
+#: during the next batch.
 COMMIT_TIMEOUT_S = 5.0
-#: Pause after a failed commit (seconds).
+#: Seconds to pause after a failed commit.
 PAUSE_S = 60.0
-#: An idle query repeats its commit at this interval, so that ``offsets.retention.minutes`` (a week) does not expire it.
+#: Seconds after which an idle query repeats its commit, so that the committed offsets do not expire
+#: (``offsets.retention.minutes``, a week).
 REPEAT_S = 3_600.0
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from .errors import JavaNotFoundError
 
 OLDEST = 17
-#: Java versions that Spark 4 is tested with, best first. Other versions from OLDEST on are used only if none of these
-#: is found.
+#: Java versions with which Spark 4 is tested, best version first. A version from OLDEST on that Spark 4 is not tested
+#: with is used only if no tested version is found.
 TESTED = (17, 21)
 JVM_DIRECTORIES = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/opt")
 

@@ -41,7 +41,8 @@ class OffsetReader:
         self.options = options
         self.cluster = cluster
         self._sleep = sleep
-        #: The id of each topic that this reader has seen. A topic of the same name with another id was created again.
+        #: The id of each topic that this reader has seen. A topic whose id has changed was deleted and created again
+        #: under the same name.
         self.topic_ids: dict[str, str] = {}
         self._renewed: set[str] = set()
 

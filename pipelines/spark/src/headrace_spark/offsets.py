@@ -20,7 +20,8 @@ from typing import Any
 from headrace_core.errors import InvalidConfigError
 from headrace_core.types import TopicPartition
 
-#: Partition -> next offset, one past the last record read (as ``KafkaConsumer.position``).
+#: Maps each partition to its next offset, which is the offset after the last record read (as in
+#: ``KafkaConsumer.position``).
 PartitionOffsets = dict[TopicPartition, int]
 
 #: JSON key for the start of the first batch. Topic names cannot contain ``$``.

@@ -29,7 +29,7 @@ KNOWN = (
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
 
-#: Client keys that the user cannot set because the source sets them -> the reason.
+#: Client keys that the user cannot set because the source sets them, each with the reason.
 REFUSED_CLIENT_KEYS = {
     "auto.offset.reset": "set the source option startingOffsets to earliest or latest instead: Spark "
     "stores the progress, and a query that starts again continues from its checkpoint",
@@ -79,7 +79,8 @@ class SourceOptions:
     poll_timeout_ms: int
     offset_attempts: int
     offset_retry_interval_ms: int
-    #: The group to which a stream commits its progress; None: no group, or a generated group with the prefix.
+    #: The group to which a stream commits its progress; None without a group, or if the source generates a group name
+    #: with the prefix.
     group_id: str | None
     group_id_prefix: str | None
     client: Mapping[str, str]

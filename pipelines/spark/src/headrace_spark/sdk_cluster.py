@@ -24,10 +24,10 @@ from .planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes of log per Arrow batch: 35,000 rows of 100 bytes. Smaller batches cost more messages to the JVM; larger batches
-#: do not fit into the CPU caches (bench/spark.py).
+#: Bytes of log for one Arrow batch: 35,000 rows of 100 bytes. Smaller Arrow batches need more messages to the JVM;
+#: larger Arrow batches do not fit into the CPU caches (bench/spark.py).
 ARROW_BATCH_BYTES = 4 << 20
-#: At most this many rows per Arrow batch, for small records.
+#: Maximum number of rows in one Arrow batch, for small records.
 ARROW_BATCH_ROWS = 100_000
 
 

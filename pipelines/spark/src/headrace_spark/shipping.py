@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-#: Version of this package; driver and workers must have the same.
+#: Version of this package, which must be the same on driver and workers.
 VERSION = "0.1.0"
 
 
@@ -56,7 +56,7 @@ def ship(instance: object, state: dict[str, Any]) -> tuple[Callable[..., Any], t
     return _open, (kind.__module__, kind.__qualname__, pickle.dumps(state), VERSION, sys.executable)
 
 
-#: Number of tasks after which a worker stops freezing objects.
+#: Number of tasks after which a worker no longer freezes objects.
 WARM_AFTER = 3
 
 _tasks_done = 0

@@ -16,11 +16,11 @@ from headrace_core.types import check_topic_name
 from .options import KNOWN as SOURCE_OPTIONS
 from .options import client_settings, unknown_notes
 
-#: The sink uses the option ``topic``; Spark uses the others. The sink also accepts the options of the source, so that a
-#: query can use the same options for source and sink.
+#: The sink itself uses the option ``topic``; Spark uses ``checkpointLocation`` and the remaining options of this set.
+#: The sink also accepts the options of the source, so that a query can use the same options for source and sink.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
-#: Client keys that the user cannot set because the sink sets them -> the reason.
+#: Client keys that the user cannot set because the sink sets them, each with the reason.
 REFUSED_CLIENT_KEYS = {
     "key.serializer": "the column key is written as its bytes; use DataFrame functions to encode it",
     "value.serializer": "the column value is written as its bytes; use DataFrame functions to encode it",

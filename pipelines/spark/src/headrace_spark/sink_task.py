@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Bytes of rows that a task merges before a send: a few full batches of the log (1 MiB each).
 GATHERED_BYTES = 4 << 20
-#: An error message names at most this many written partitions.
+#: Maximum number of written partitions that an error message names.
 SHOWN_PARTITIONS = 8
 
 
@@ -196,13 +196,14 @@ def written_text(commits: Iterable[SinkCommit | None]) -> str:
 
 # -- the producer: one per worker process and configuration, kept for later tasks
 
-#: A worker that has served this many different sinks closes the least recently used producer.
+#: Maximum number of producers that a worker keeps, one for each sink; beyond this number the worker closes the least
+#: recently used producer.
 KEPT = 4
 
 Key = tuple[int, frozenset[tuple[str, str]]]
 
-#: The producers of this process. The keys include the process id, because workers are forks; the least recently used
-#: producer is first.
+#: The producers of this process, by process id and configuration. The keys of the producers include the process id,
+#: because workers are forks; the least recently used producer comes first.
 _of_worker: dict[Key, Producer] = {}
 
 

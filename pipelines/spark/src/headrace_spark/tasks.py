@@ -37,7 +37,7 @@ class RangePartition(InputPartition):
         return OffsetRange(*self.value[:4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The options are plain data, so that an error in a worker comes from the reader (shipping.py).
+        # An input partition is pickled as plain data, so that a worker's errors arise in the reader (shipping.py).
         return InputPartition, (self.value,)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..callbacks import refuse_to_wait
 
-#: Guards all entries. This lock is held briefly; the code under it takes no other lock and calls no foreign code.
+#: Guards all entries. Threads hold ``_lock`` briefly, and under it take no other lock and call no foreign code.
 _lock = threading.Lock()
 
 

@@ -41,9 +41,9 @@ from ..group_models import (
 from ..models import OffsetAndMetadata
 from .calls import AdminCalls, raise_failures
 
-#: Each partition of this topic is a shard of groups.
+#: Each partition of the topic ``__consumer_offsets`` is a shard of groups.
 _SHARDS_TOPIC = "__consumer_offsets"
-#: Timeout of one attempt of a request that names at most one group.
+#: Timeout in seconds of one attempt of a request that names at most one group.
 _ATTEMPT_TIMEOUT_S = 2 * ATTEMPT_TIMEOUT_S
 
 # -- arguments, checked in the caller's thread

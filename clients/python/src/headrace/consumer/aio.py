@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: An iteration without a wait lets the event loop run after this many seconds.
+#: Seconds after which an iteration that never waits lets the event loop run.
 TURN_S = 0.005
-#: An iteration reads the clock once in this many records: reading the clock costs a tenth of the time of a record. When
-#: the body of the user's loop suddenly becomes slow, the event loop waits for at most this many records; at a steady
-#: pace the limit is TURN_S.
+#: Number of records for which an iteration reads the clock once: reading the clock costs a tenth of the time of a
+#: record. If the body of the user's loop suddenly becomes slow, the event loop waits for at most UNTIMED_RECORDS
+#: records; at a steady pace it waits for at most TURN_S.
 UNTIMED_RECORDS = 32
 
-#: Rebalance callback, called with (consumer, partitions); its result is awaited if it is awaitable.
+#: Rebalance callback, called with (consumer, partitions); the iteration awaits an awaitable result.
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 

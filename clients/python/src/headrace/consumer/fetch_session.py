@@ -35,11 +35,11 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: A response of at least this size means that the consumer is catching up.
+#: Size in bytes of a fetch response from which the consumer counts as catching up.
 CATCHING_UP_BYTES = 65_536
 
-#: Requests in flight while the consumer is catching up (a broker limits a response to about 1 MiB, the best size of a
-#: message).
+#: Maximum number of requests in flight while the consumer is catching up; a broker limits a response to about 1 MiB,
+#: the best size of a message.
 CATCHING_UP_REQUESTS = 4
 
 
@@ -181,8 +181,8 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        # A broker never splits a batch, so a response may exceed the requested size: expect the size of the last
-        # response again.
+        # A broker never splits a batch, so a response may exceed the requested size: assume that the next response is
+        # as large as the last one.
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True
@@ -201,7 +201,7 @@ class FetchLink:
             isolation_level=fetcher.isolation,
             rack=self._rack,
         )
-        # The next request, which follows at once, names the partitions beyond the limit (see _may_ask).
+        # The next request, which follows at once, names the partitions beyond PARTITIONS_MAX (see _may_ask).
         naming = list(itertools.islice(self._to_name, PARTITIONS_MAX))
         forgetting = list(itertools.islice(self._to_forget, PARTITIONS_MAX))
         for tp in naming:

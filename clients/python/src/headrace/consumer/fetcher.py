@@ -40,7 +40,8 @@ class Fetcher:
         self.max_wait_ms: int = config["fetch.max.wait.ms"]
         self.min_bytes: int = config["fetch.min.bytes"]
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
-        #: Maximum size of one response: an eighth of the inbox, so that requests in flight fit beside queued records.
+        #: Maximum size in bytes of one response: an eighth of the inbox, so that requests in flight fit beside queued
+        #: records.
         self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
@@ -48,7 +49,7 @@ class Fetcher:
         #: Fetch links by (broker id, whether the link sends the client's rack). A leader that knows the client's rack
         #: redirects the client to a follower in the same rack.
         self.links: dict[tuple[int, bool], FetchLink] = {}
-        #: Looks up the group's committed offsets; set if partitions of ``assign`` begin at committed offsets.
+        #: Looks up the group's committed offsets; None unless partitions of ``assign`` begin at committed offsets.
         self.committed: Committed | None = None
         self._homeless: dict[TopicPartition, None] = {}
         self._placing = asyncio.Event()

@@ -114,7 +114,7 @@ Event = Assigned | Revoking | Gone | Trouble
 #: A warning is logged after WAITING_S seconds without a coordinator, then every WAITING_AGAIN_S seconds.
 WAITING_S, WAITING_AGAIN_S = 3.0, 60.0
 
-#: An auto-commit does not wait for a topic that was deleted or created again.
+#: Errors after which an auto-commit does not wait for a topic, because the topic was deleted or created again.
 DELETED = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
@@ -143,11 +143,11 @@ class GroupConsumer:
         self.instance_id: str | None = config["group.instance.id"]
         self.subscription: Subscription | None = None
         self.error: HeadraceError | None = None
-        #: Time of the caller's last call (time.monotonic()); ``is_here``: whether the caller waits in a call now.
+        #: Time (time.monotonic()) of the caller's last call; ``is_here`` says whether the caller is waiting in a call.
         self.seen_at = time.monotonic()
         self.is_here = False
         self.is_evicted = False
-        #: Set on the I/O thread while no records may be returned; otherwise None.
+        #: Why the consumer returns no records now; None while records may be returned. The I/O thread sets this field.
         self.paused: Paused | None = None
         self._reported_pause: Paused | None = None
         self._tell_waiting_at = 0.0

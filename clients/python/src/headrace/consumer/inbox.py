@@ -87,10 +87,10 @@ class Inbox:
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes
         self.fetcher_waits = False
-        #: The I/O thread sets both flags. ``alarm``: the caller has other work before the next record; ``shut``: no
-        #: slices may be returned.
+        #: The I/O thread sets both ``alarm`` and ``shut``. ``alarm``: the caller has other work before the next record;
+        #: ``shut``: the inbox may return no slices.
         self.alarm = self.shut = False
-        #: No slices may be returned after this time (``boottime_s()``); see ``open_until``.
+        #: Time (``boottime_s()``) after which the inbox may return no slices; see ``open_until``.
         self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room

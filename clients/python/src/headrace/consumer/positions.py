@@ -21,11 +21,12 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: Batch size and leader epoch, which follow the base offset (8 bytes) in a batch header.
+#: Batch size and leader epoch, the two fields of a batch header after the base offset (8 bytes).
 _SIZE_AND_EPOCH = struct.Struct(">ii")
 _BATCH_START = 16
 
-#: After this many seconds a joint request is given up, and each partition is looked up by its own request.
+#: Seconds after which the consumer gives up a joint lookup of several partitions, and looks up each partition by a
+#: separate request.
 TOGETHER_S = 2.0
 
 

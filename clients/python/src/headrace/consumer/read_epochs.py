@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from headrace_core.records import iterate_headers
 
-#: How many of the latest epochs are remembered. If the log diverges before all remembered epochs, reading continues at
-#: the oldest of them.
+#: Number of latest epochs that ReadEpochs remembers. If the log diverges before all remembered epochs, reading
+#: continues at the oldest remembered epoch.
 KEPT = 8
 
 

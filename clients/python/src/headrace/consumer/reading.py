@@ -27,7 +27,7 @@ from .inbox import Assigned, Inbox, Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Partitions as a method accepts them: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
+#: Partitions as the consumer's methods accept them: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
 Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
 
 
@@ -48,8 +48,8 @@ class Reading:
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
-        #: The iterator of the slice from which records are returned. Iteration stops before the next record when
-        #: ``under_way`` is another iterator or None; the I/O thread may set it to None (``interrupt``).
+        #: The iterator of the slice from which the consumer returns records. An iteration stops before its next record
+        #: when ``under_way`` is not its own iterator; the I/O thread may set ``under_way`` to None (``interrupt``).
         self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # taken before the inbox

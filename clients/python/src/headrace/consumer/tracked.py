@@ -57,7 +57,7 @@ class Tracked:
         self.generation = assigned.generation
         self.fetch_at = fetch_at
         self.reset = reset
-        #: Whether the group's committed offset must be looked up before any other position.
+        #: Whether the consumer must look up the group's committed offset of this partition before any other position.
         self.asks_group = assigned.from_group and fetch_at is None and reset is None
         self.link: Session | None = None
         self.paused = False

@@ -29,7 +29,7 @@ from headrace_protos.v1 import (
 
 Answer = TypeVar("Answer")
 
-#: After this many seconds without a response from a broker, the client asks another node whether that broker is still
+#: Seconds without a response from a broker after which the client asks another node whether the silent broker is still
 #: the leader.
 SILENT_S = 2.0
 

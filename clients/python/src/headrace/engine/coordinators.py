@@ -22,13 +22,13 @@ from headrace_protos.v1 import metadata_pb2
 from .client import Engine
 from .connections import call
 
-#: First timeout of one attempt of an admin call, in seconds; the timeout grows in later rounds. The timeout is short
-#: because the groups of a hanging coordinator get another coordinator when its session ends.
+#: First timeout of one attempt of an admin call, in seconds; later rounds of attempts have longer timeouts. The first
+#: timeout is short, because the groups of a hanging coordinator move to another coordinator when its session ends.
 ATTEMPT_TIMEOUT_S = 3.0
 _EQUAL_ATTEMPTS = 4
 #: Maximum number of groups in one request.
 GROUPS_PER_REQUEST = 1_000
-#: After these errors the group's coordinator is looked up again.
+#: Errors after which the client looks up the group's coordinator again.
 _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError)
 
 

@@ -36,11 +36,11 @@ from .watch import MetadataWatch
 
 logger = logging.getLogger("headrace")
 
-#: How long an unknown topic is looked up before the error becomes final: a new topic needs a moment to reach every
-#: node.
+#: Seconds for which the client looks up an unknown topic again before it raises the error: a new topic needs a moment
+#: to reach every node.
 UNKNOWN_TOPIC_GRACE_S = 2.0
 
-#: First timeout for a request that a node answers from memory; the timeout is doubled each round.
+#: First timeout in seconds of a request that a node answers from memory; each round of attempts doubles the timeout.
 QUICK_S = 2.0
 
 
@@ -96,7 +96,7 @@ class MetadataCache:
     def __init__(self, config: dict[str, Any], connections: Connections) -> None:
         self.snapshot = _EMPTY
         self.listeners: list[Any] = []
-        #: For each partition without a leader: its last known leader and leader epoch.
+        #: Maps each partition without a leader to its last known leader and leader epoch.
         self.last_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._config = config
         self._connections = connections
@@ -139,7 +139,7 @@ class MetadataCache:
                 raise
             except HeadraceError as failure:
                 error = failure
-            # (The error about too few brokers is not final, because more brokers may be about to start.)
+            # (The error "too few brokers" is not final, because more brokers may be about to start.)
             may_come = isinstance(error, UnknownTopicOrPartitionError | InvalidReplicationFactorError)
             late = may_come and time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S
             if late or not (may_come or error.retriable):

@@ -53,7 +53,8 @@ class MetadataWatch:
         failures, strangers = 0, set[str]()
         while True:
             self.changed.clear()
-            # Topics beyond the limit of one request are not watched; their metadata are read by age and after errors.
+            # The client does not watch topics beyond the limit of one request: it reads their metadata again by age and
+            # after errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
                 await self.changed.wait()

@@ -120,7 +120,7 @@ class Commits:
                 except UnknownTopicOrPartitionError as error:
                     if isinstance(error, final) or await self._is_any_gone(offsets, deadline):
                         raise
-                # The topic is new: the brokers know it, the coordinator does not know it yet.
+                # The topic is new: the brokers know the topic, but the coordinator does not know the topic yet.
                 await asyncio.sleep(self._engine.backoff.longest_s)
         finally:
             self._turn.release()

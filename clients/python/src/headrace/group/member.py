@@ -51,9 +51,10 @@ from headrace_core.errors import HeadraceError
 
 JOIN_EPOCH = 0
 
-#: After these errors the membership has ended, and the member joins the group again.
+#: Errors that end the membership; the member then joins the group again.
 REJOIN = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
-#: Another process still uses the instance id; the coordinator releases the id when that process's connection ends.
+#: Error while another process still uses the instance id; the coordinator releases the id when the connection of that
+#: process ends.
 WAIT = ("UNRELEASED_INSTANCE_ID",)
 
 
@@ -97,9 +98,11 @@ class Answer(NamedTuple):
     heartbeat_interval_s: float
     session_timeout_s: float
     connection_grace_s: float
-    #: The epoch of the group's shard; 0 in a message without a request, which does not carry it.
+    #: The epoch of the group's shard; 0 in a message that the coordinator pushed without a request, because only
+    #: responses have the epoch.
     shard_epoch: int = 0
-    #: The coordinator certainly owned the shard, under that epoch, this long before the response; None: unknown.
+    #: Seconds before the response at which the coordinator certainly owned the shard under ``shard_epoch``; None if
+    #: unknown.
     ownership_age_s: float | None = None
 
 
@@ -142,9 +145,11 @@ class Failed(NamedTuple):
 
 Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
-#: Default intervals, until the coordinator sends its own values.
+#: Seconds below which a pause of the process cannot hide a broken connection: scheduling the I/O thread may take as
+#: long.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
-#: Lower limit for a pause of the process that counts: the I/O thread may need this long to be scheduled.
+#: Seconds that a pause of the process must last before the member notices it: scheduling the I/O thread may take as
+#: long.
 SHORTEST_STILL_S = 0.5
 
 
@@ -157,8 +162,8 @@ class Member:
         #: Partitions that the member reads or is releasing.
         self.owned: Parts = NOTHING
         self.is_suspended = False
-        #: Whether the member belongs to the group or wants to join it; False after a leave, an eviction or a final
-        #: error.
+        #: Whether the member belongs to the group or wants to join the group; False after a leave, an eviction or a
+        #: final error.
         self.is_wanted = False
         self.interval_s, self.session_s, self.grace_s = INTERVAL_S, SESSION_S, GRACE_S
         self._target: Parts | None = None

@@ -21,21 +21,23 @@ from .member import Answer, Member, Part, Request, Subscription
 
 logger = logging.getLogger("headrace")
 
-#: FindCoordinator timeout while the lease depends on the answer, and the interval of these lookups after the
-#: coordinator has lost the shard.
+#: FindCoordinator timeout while the member's lease depends on the answer, and the interval of FindCoordinator calls
+#: after the coordinator has lost the shard; both in seconds.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
-#: Number of shard lookups per grace period, until the coordinator is known to have lost the shard.
+#: Number of shard lookups in one grace period, until the coordinator is known to have lost the shard.
 NEWS_IN_GRACE = 6
-#: Timeout of a leave request. A lost leave request is harmless: the coordinator also notices the closed connection.
+#: Timeout of a leave request in seconds. A lost leave request is harmless: the coordinator also notices the closed
+#: connection.
 LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
-#: This many failures in a row are normal while a group gets a new coordinator; the next failure is logged, once.
+#: Number of failures in a row that are normal while a group gets a new coordinator; the member logs the next failure,
+#: once.
 FAILURES_BEFORE_WARNING = 6
 
 
 Stream = Duplex[groups_pb2.MembershipRequest, groups_pb2.MembershipResponse]
 
-#: Correlation id of the leave request; heartbeats are numbered from 1.
+#: Correlation id of the leave request; heartbeats have the numbers from 1 on.
 _LEAVE = 1 << 62
 
 
@@ -68,10 +70,10 @@ class Membership:
         self._tasks: list[asyncio.Task[None]] = []
         self._goodbye: groups_pb2.MembershipRequest | None = None  # the leave request, to be written
         self._left: asyncio.Future[None] | None = None
-        #: Called with an error that an operator must resolve; the client retries the operation meanwhile.
+        #: Called with an error that an operator must resolve; meanwhile the client retries the failed operation.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
-        #: The time (time.monotonic()) since when no request has succeeded, and the last error; None while requests
-        #: succeed.
+        #: The time (time.monotonic()) of the first failure after the last success, and the last error; None while
+        #: requests succeed.
         self.waiting: tuple[float, HeadraceError] | None = None
         #: Called when ``waiting`` changes from None to a value.
         self.begins_to_wait: Callable[[], None] = lambda: None

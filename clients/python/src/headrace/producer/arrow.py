@@ -19,12 +19,12 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Fill batches up to this part of their size limit, by estimated row size, so that a chunk does not leave a small batch
-#: at its end.
+#: Part of its size limit to which a batch is filled, by estimated row size, so that a chunk does not leave a small
+#: batch at its end.
 FILL = 0.98
-#: Bytes of an encoded record besides its key and value: lengths and deltas.
+#: Bytes of an encoded record besides its key and value, for lengths and deltas.
 RECORD_OVERHEAD = 10
-#: Maximum number of batches that are made from one chunk.
+#: Maximum number of batches that the producer makes from one chunk.
 CHUNK_BATCHES_MAX = 16
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger("headrace")
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
-#: How long the end of the process waits until the remaining records are sent (seconds).
+#: Seconds that the end of the process waits until the remaining records are sent.
 EXIT_FLUSH_S = 10.0
 
 

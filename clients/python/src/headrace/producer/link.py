@@ -22,18 +22,18 @@ from .sequences import DUPLICATE
 
 logger = logging.getLogger("headrace")
 
-#: How long a partial batch waits for the previous response with linger.ms=0 on a busy link; as long as Kafka 4's
+#: Seconds that a partial batch waits for the previous response with linger.ms=0 on a busy link; Kafka 4 has the same
 #: default linger.
 GATHER_S = 0.005
 
-#: How long a broker that has lost the leadership of a partition may take to refuse the requests in flight (seconds).
+#: Seconds that a broker may take to refuse the requests in flight after it has lost the leadership of a partition.
 MOVED_S = 1.0
 
-#: How long close waits until the broker has read requests with acks=0 (seconds).
+#: Seconds that close waits until the broker has read requests with acks=0.
 DRAIN_S = 2.0
 
-#: After these errors a batch may still be in the log: brokers also return them for batches that were appended but could
-#: not be committed (for example when a leader resigns).
+#: Errors after which a batch may still be in the log: brokers also return them for batches that they appended but could
+#: not commit (for example when a leader resigns).
 _UNKNOWN_OUTCOMES = frozenset(
     (
         "REQUEST_TIMED_OUT",

@@ -34,10 +34,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 B = TypeVar("B", bound=Hashable)
 
-#: Limit of batches without an outcome in one partition: a broker remembers this many batches per producer.
+#: Maximum number of batches without an outcome in one partition: a broker remembers this many batches of a producer.
 WINDOW = 5
 
-#: A broker may forget a producer that has been silent for this long (seconds; producer.id.expiration.ms is a day by
+#: Seconds of silence after which a broker may have forgotten a producer (producer.id.expiration.ms is a day by
 #: default).
 SILENCE_S = 600.0
 
@@ -46,7 +46,7 @@ _SEQUENCES = 2**31
 _UNKNOWN_TO_BROKER = frozenset(("OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"))
 _FENCED = "INVALID_PRODUCER_EPOCH"
 
-#: This error means that the batch is certainly in the log.
+#: The error DUPLICATE_SEQUENCE_NUMBER means that the batch is certainly in the log.
 DUPLICATE = "DUPLICATE_SEQUENCE_NUMBER"
 
 

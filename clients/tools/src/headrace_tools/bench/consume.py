@@ -13,7 +13,7 @@ from headrace_core.types import TopicPartition
 
 from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, call, partitions_of, warm_memory
 
-#: An async iteration checks records in groups of this size.
+#: Number of records that an async iteration reads before it checks them as a group.
 _PORTION_RECORDS = 2_000
 
 

@@ -33,7 +33,7 @@ def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     from .root import build
 
-    # A process under nohup ignores SIGHUP; keep it ignored.
+    # A process under nohup ignores SIGHUP, and must continue to ignore it.
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     for number in ends:
         signal.signal(number, _on_end)

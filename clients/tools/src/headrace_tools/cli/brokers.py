@@ -20,8 +20,8 @@ from .progress import HowFar, progress
 from .times import duration
 
 _LOOK_S = 0.5
-#: `drain --wait` fails after this time without a replica that can move; a restart of a broker, or a new plan of the
-#: controller, takes less.
+#: Seconds without a replica that can move after which `drain --wait` fails; a restart of a broker, or a new plan of the
+#: controller, takes less time.
 _STUCK_S = 10.0
 
 _Ids = Annotated[

@@ -209,9 +209,10 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
 
 GroupTimeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for coordinators.")]
 
-#: Timeout of group commands: long enough for other coordinators to take over the groups of a dead coordinator.
+#: Timeout of group commands in seconds: long enough for live coordinators to take over the groups of a dead
+#: coordinator.
 GROUP_TIMEOUT_S = 15.0
-#: Timeout when no coordinator is alive: long enough for a coordinator that is just starting.
+#: Timeout in seconds when no coordinator is alive: long enough for a coordinator that is just starting.
 NOBODY_S = 3.0
 
 

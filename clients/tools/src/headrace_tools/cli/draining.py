@@ -11,7 +11,7 @@ from headrace_core.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
 
-#: An error message names at most this many partitions, and counts all of them.
+#: Maximum number of partitions that an error message names; the message gives the count of all partitions.
 NAMED_MAX = 5
 
 

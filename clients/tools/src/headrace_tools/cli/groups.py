@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, MemberDescription, Rebalance
     from headrace_core.types import TopicPartition
 
-#: Timeout for the lookup of log end offsets: a partition without leader must not delay the table.
+#: Timeout in seconds for the lookup of log end offsets: a partition without leader must not delay the table.
 _ENDS_S = 5.0
-#: Exit code of --fail-on, which differs from a failed command (1) and from a wrong command line (2).
+#: Exit code of --fail-on: not 1, which a failed command returns, and not 2, which a wrong command line returns.
 _LAGS = 3
-#: The widths of a terminal from which ``describe`` shows member ids in full, and from which it shows members at all.
+#: The terminal widths in columns from which ``describe`` shows member ids in full, and from which ``describe`` shows
+#: members at all.
 _WIDE, _NARROW = 140, 110
 
 

@@ -24,7 +24,7 @@ from .progress import HowFar, Progress, progress
 
 _READ_BYTES = 1 << 20
 _OUTSTANDING_MAX = 100_000
-#: On a terminal the summary has one line per partition, for up to this many partitions.
+#: Maximum number of partitions for which a summary on a terminal has one line per partition.
 _PARTITIONS_SHOWN_MAX = 12
 
 Headers = list[tuple[str, bytes | None]]

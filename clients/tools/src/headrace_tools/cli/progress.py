@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from .output import note
 
-#: The shortest interval between two redraws of the bar, and the interval of lines where there is no bar (seconds).
+#: Shortest interval in seconds between two redraws of a progress bar, and interval in seconds of progress lines without
+#: a bar.
 DRAW_S = 0.1
 LINE_S = 2.0
 
@@ -98,8 +99,8 @@ def _bar(every_s: float) -> Iterator[_Bar]:
         TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    # The working thread draws the bar, so that a stopped process needs no cleanup. Notes to stderr are printed above
-    # the bar.
+    # The working thread draws the progress bar, so that a stopped process needs no cleanup. Notes to stderr appear
+    # above the progress bar.
     drawn = Drawn(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
     try:
         with contextlib.suppress(OSError):

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _WATCH_S = 1.0
 _TIMEOUT_S = 30.0
-#: An election takes a second or two; without a majority of the voters it never ends.
+#: Timeout of a status request in seconds: an election takes a second or two, but never ends without a majority of the
+#: voters.
 _STATUS_S = 5.0
 _NO_LEADER = "no controller leads: a majority of the voters must run and reach each other"
 _VOTER = re.compile(r"(?P<id>\d{1,10})(?:@(?P<directory>[A-Za-z0-9_-]{22}))?\Z")

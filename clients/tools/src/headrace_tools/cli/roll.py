@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..local.directory import ClusterDirectory
     from ..rolling.restarting import Rolled
 
-#: Time for a node to stop before it is killed: controllers and brokers hand their leaderships over, coordinators write
-#: their state.
+#: Seconds for a node to stop before it is killed: controllers and brokers hand their leaderships over, coordinators
+#: write their state.
 _STOP_S = 60.0
 
 

@@ -12,8 +12,8 @@ from .facts import Facts, GroupFacts
 from .findings import Finding, Severity, brokers_named, count, rule, some
 from .node_rules import starting
 
-#: A group has a rebalance storm if it had this many rebalances in this time and the last one is recent: the group
-#: hardly reads.
+#: Number of rebalances, and milliseconds in which they happen, that count as a rebalance storm if the last one is
+#: recent.
 STORM_REBALANCES, STORM_MS = 6, 60_000
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ _LAG_WORDS = {
 }
 
 
-#: For these statuses two or three commits prove little, so wait for a full window of commits, as Burrow does.
+#: The statuses STALL and WARN need a full window of commits, as in Burrow, because two or three commits prove little.
 _TAKE_A_WINDOW = ("STALL", "WARN")
 
 

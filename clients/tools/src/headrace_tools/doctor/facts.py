@@ -102,8 +102,8 @@ class Facts:
     brokers: Mapping[int, Tried] = field(default_factory=dict)
     coordinators: Mapping[int, Tried] = field(default_factory=dict)
     controllers: Mapping[int, Tried] = field(default_factory=dict)
-    #: Registered brokers that send no heartbeats. The doctor tries their addresses too: a dead broker refuses
-    #: connections, a hanging broker accepts them and is silent.
+    #: Registered brokers that send no heartbeats to the controller. The doctor also tries the addresses of silent
+    #: brokers: a dead broker refuses connections, a hanging broker accepts them and sends no response.
     fenced_brokers: Mapping[int, Tried] = field(default_factory=dict)
     #: The directory of a cluster on this machine; "" if the cluster is elsewhere.
     data: str = ""

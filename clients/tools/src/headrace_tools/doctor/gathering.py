@@ -41,7 +41,7 @@ T = TypeVar("T")
 _TOPICS_AT_ONCE = 500
 #: Timeout for the lookup of log end offsets (seconds).
 _ENDS_S = 5.0
-#: The rebalances of at most this many groups are read; other groups are checked by state and lag only.
+#: Maximum number of groups whose rebalances the doctor reads; the doctor checks all other groups by state and lag only.
 _GROUPS_EXPLAINED_MAX = 500
 
 
@@ -137,7 +137,7 @@ class Gathering:
             if node_id in answers:
                 found[node_id] = dataclasses.replace(tried, node=answers[node_id])
             elif node_id not in answering and role == "controller":
-                # A controller's listener is not for clients, so silence is no fault; but the controller's state is
+                # A controller's listener is not for clients, so silence is no fault, but leaves the controller's state
                 # unknown.
                 what = f"{role} {node_id} about itself"
                 self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))

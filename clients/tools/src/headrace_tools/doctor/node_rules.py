@@ -12,18 +12,19 @@ from headrace.models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
-#: A voter counts as absent if the leader has not received a fetch from it for this long. (The limit is above the
-#: duration of an election, a second, and above the coarse ticks of the leader.)
+#: Milliseconds without a fetch from a voter after which the doctor treats the voter as absent. (The limit is longer
+#: than an election, a second, and longer than the leader's coarse ticks.)
 VOTER_SILENT_MS = 10_000
 #: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000
 #: The metadata of a live broker are refreshed twice a second.
 METADATA_LAG_MS = 10_000
-#: Clocks that are this far apart falsify lags, retention and timestamps by the same amount.
+#: Difference of two nodes' clocks in milliseconds above which lags, retention and timestamps are wrong by the same
+#: amount.
 CLOCK_WARNING_MS, CLOCK_ERROR_MS = 1_000, 60_000
-#: A disk whose small forced writes (fsync) usually take this long slows every producer with acks=all.
+#: Usual duration of small forced writes (fsync), in milliseconds, from which a disk slows every producer with acks=all.
 SLOW_SYNC_MS = 100.0
-#: A disk is nearly full if its free space is below both limits.
+#: A disk is nearly full if its free space is below FREE_PART of its size and below FREE_BYTES.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 

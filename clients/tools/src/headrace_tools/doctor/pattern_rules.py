@@ -15,9 +15,10 @@ from .facts import Facts
 from .findings import Finding, Severity, rule, some
 
 MIB = 2**20
-#: A topic below this size is tiny; up to this many tiny topics are acceptable.
+#: Size in bytes below which a topic is tiny, and the acceptable number of tiny topics.
 TINY_BYTES, TINY_TOPICS = MIB, 500
-#: A topic is too wide if it has this many partitions, and more than this many per member of its largest group.
+#: A topic is too wide if it has WIDE_PARTITIONS partitions, and more than PARTITIONS_A_MEMBER for each member of its
+#: largest group.
 WIDE_PARTITIONS, PARTITIONS_A_MEMBER = 100, 10
 #: The largest number of replicas per broker that `make bench-partitions` has measured.
 REPLICAS_A_BROKER = 5_000

@@ -111,7 +111,7 @@ class LocalCluster(Face):
         self._cluster = cluster
         self._bootstrap_servers = started.state.bootstrap_servers
         self._guardian = guardian.start(cluster.directory, delete=temporary)
-        # Stop the cluster also if stop() is never called: when this object is garbage-collected, or when the
+        # Stop the cluster also if the program never calls stop(): when this object is garbage-collected, or when the
         # interpreter ends.
         owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)

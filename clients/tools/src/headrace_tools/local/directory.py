@@ -29,7 +29,7 @@ from .processes import spawn
 from .state import ROLES, ClusterState, Life, Node, StateFile
 
 HOST = "127.0.0.1"
-#: The number of nodes of a new cluster, by role.
+#: The default number of nodes of each role in a new cluster.
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
@@ -200,7 +200,7 @@ class ClusterDirectory:
             try:
                 return self._start(state, state.nodes, format_nodes=node_files.format_cluster)
             except BaseException as error:
-                # No node has ever served from these directories: remove them, so that the next attempt starts from
+                # No node has ever served from these data directories: remove them, so that the next attempt starts from
                 # scratch.
                 self._remove_data(state)
                 if not (isinstance(error, _PortStolenError) and attempt < _PORT_TRIES):

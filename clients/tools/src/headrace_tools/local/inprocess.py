@@ -78,7 +78,8 @@ class NodeHandle:
 def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
     """Start a node in the same way as its program does. Raises IllegalStateError on the I/O thread, which cannot wait,
     and in a child process that cannot have an I/O thread."""
-    # These imports run in the caller's thread, so that clients and other nodes do not wait for them on the I/O thread.
+    # Import the node modules in the caller's thread, so that clients and running nodes do not wait for the import on
+    # the I/O thread.
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace_core.node.log_output import FORMAT
 
-#: Names of loggers that only nodes use.
+#: Names of loggers that nodes use and clients do not.
 _ROOMS = (
     "headrace.broker",
     "headrace.config",

@@ -22,8 +22,8 @@ _BY_HAND = (
     '"A broker with several disks"'
 )
 _ROLES = "set the number of brokers with `headrace up --brokers N`"
-#: Keys that differ from node to node, or on which nodes and supervisor must agree. The value says what to do instead of
-#: an override.
+#: Keys that users may not override, because they differ from node to node, or because nodes and supervisor must agree
+#: on them. Each value of the dictionary says what to do instead of an override.
 _OURS = {
     "process.roles": _ROLES,
     "node.id": _ROLES,
@@ -91,7 +91,7 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
         raise type(error)(f"{error.message}; `{cure} {removal}` removes the stored value") from None
 
 
-#: An example node of each role: the other differences between nodes cannot be overridden.
+#: An example node of each role: what differs between nodes of a role cannot be overridden.
 _EXAMPLES = tuple(
     Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
     for role, port in (("controller", 9093), ("broker", 9095), ("coordinator", 9097))

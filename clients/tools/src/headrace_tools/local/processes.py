@@ -120,7 +120,7 @@ def _start_mark(pid: int) -> str | None:
             return None
         fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
         state, threads, start_ticks = fields[0], int(fields[17]), int(fields[19])
-        # A zombie that still has threads is not over: its ports are taken until the last thread has ended.
+        # A zombie process that still has threads has not ended: its ports are taken until the last thread has ended.
         return None if state in (b"Z", b"X", b"x") and threads <= 1 else f"{_boot_id()}/{start_ticks}"
     answer = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)],
@@ -155,7 +155,8 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
             start_new_session=True,
             cwd=directory,
         )
-    # From now on the ProcessId identifies the process; Popen's destructor would only warn that the process still runs.
+    # The ProcessId, not Popen, identifies the process from here on: Popen's destructor would only warn that the process
+    # still runs.
     process.returncode = 0
     found = identify(process.pid) or ProcessId(process.pid, "ended before we looked")
     _children.add(found)

@@ -28,9 +28,9 @@ from headrace_core.plurals import counted
 #: All roles, in the order in which they are restarted.
 TURNS = ("controller", "broker", "coordinator")
 
-#: A voter counts as absent if its leader has not received a fetch from it for this long.
+#: Milliseconds without a fetch from a voter after which `roll` treats the voter as absent.
 VOTER_SILENT_MS = 10_000
-#: A message names at most this many partitions, and counts the rest.
+#: Maximum number of partitions that a message names; the message counts the remaining partitions.
 _NAMED_MAX = 3
 
 

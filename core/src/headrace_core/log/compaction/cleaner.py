@@ -127,12 +127,12 @@ class _Round:
         self._marker_epochs = {
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
-        #: Count of truncations, read before the list of segments: a later truncation may cut a segment, which appends
-        #: then fill again.
+        #: The log's count of truncations, read before the list of segments: a truncation during the cleaning may cut a
+        #: segment, which appends then fill again.
         self._cuts = log.cuts
         self._segments = log.segments
-        #: Sealed segments that the log must still have, unchanged. Segments that this cleaning has already swapped are
-        #: removed from the set.
+        #: Sealed segments that the log must still have, unchanged, when the cleaning swaps segments. The cleaning
+        #: removes each segment that it has swapped from the set.
         self._expected = set(self._segments[:-1])
         self._aborted: list[AbortedTransaction] = []
         self._bytes_read = self._bytes_written = self._segments_after = 0
@@ -142,7 +142,7 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # The log's owner removed or cut segments during the read, so the error does not show damage.
+            # The log's owner removed or cut segments while the cleaner read them, so the error does not show damage.
             if not self._is_overtaken():
                 raise
             logger.info(
@@ -349,7 +349,7 @@ class _Round:
         try:
             self._write(with_records, keep, cleaned)
             cleaned.finish(self._txn_index(group))
-            # Retention uses the file's modification time where no record has a timestamp.
+            # If no record has a timestamp, retention uses the file's modification time.
             cleaned.set_modified_ms(self._fs.modified_ms(group[-1].path))
         except Exception:
             cleaned.discard()

@@ -15,7 +15,7 @@ from ...records import BatchHeader
 
 HORIZON_BIT = 0x40  #: Bit 6 of a batch's attributes: the batch's base timestamp is a delete horizon.
 
-#: Control type of a batch that is no control batch; ``ABORT`` and ``COMMIT`` are the types of control batches.
+#: Control type of a data batch, which is no control batch; ``ABORT`` and ``COMMIT`` are the types of control batches.
 NO_CONTROL_TYPE = -1
 
 
@@ -24,7 +24,7 @@ class Verdict(enum.IntFlag):
 
     KEEP = 0
     DISCARD = 1  #: Remove its records.
-    #: The batch is the marker of a transaction without records: set a delete horizon if the marker has none.
+    #: The batch is the marker of a transaction without records: a marker without a delete horizon gets one.
     OF_NOTHING = 2
 
 

@@ -30,7 +30,8 @@ from .planning import CleanableSegment, Target, in_order, target_of
 
 logger = logging.getLogger(__name__)
 
-#: Checkpoint in the directory's root: for each partition, the first offset that no cleaning has read.
+#: Name of the checkpoint file in a log directory's root with, for each partition, the first offset that no cleaning has
+#: read.
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
 
@@ -43,7 +44,8 @@ class CleanerManager:
         self._lock = threading.Lock()
         self._offsets = read_offsets(fs, self._path)
         self._in_progress: set[TopicPartition] = set()
-        #: Partitions whose log was cut or deleted during a cleaning; the end of that cleaning is not recorded.
+        #: Partitions whose log was cut or deleted during a cleaning; the manager does not record the end of such a
+        #: cleaning.
         self._changed: set[TopicPartition] = set()
         self._is_unwritten = False  #: Whether the checkpoint file is out of date, because the disk was full.
         self._uncleanable: dict[TopicPartition, str] = {}

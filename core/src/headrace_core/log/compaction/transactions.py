@@ -27,7 +27,8 @@ class TransactionHistory:
     """Aborted and open transactions, fed with every control and every transactional batch, in the log's order."""
 
     def __init__(self) -> None:
-        self.aborted: list[AbortedTransaction] = []  #: The first offset is that of the first remaining batch.
+        #: Aborted transactions; the first offset of each is the offset of its first batch that compaction left.
+        self.aborted: list[AbortedTransaction] = []
         self.open: dict[int, int] = {}  #: For each producer id: the first offset of the producer's open transaction.
 
     def observe(self, header: BatchHeader, control_type: int) -> None:
@@ -50,7 +51,7 @@ class TransactionJudge:
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._now_ms = now_ms
-        #: For each producer id with an aborted transaction in progress: whether the pass has met a batch of the
+        #: Maps each producer id with an aborted transaction in progress to whether the pass has met a batch of the
         #: transaction.
         self._aborting: dict[int, bool] = {}
         self._committing: set[int] = set()

@@ -11,7 +11,7 @@ from typing import Any
 from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
 
-#: Time limit of an election, and of the restarted broker's return to the in-sync set (seconds).
+#: Seconds that an election may take, and seconds that the restarted broker may take to return to the in-sync set.
 TIMEOUT_S = 120.0
 _LOOK_S = 0.02
 

@@ -14,11 +14,11 @@ from headrace_core.errors import HeadraceError
 #: The consumer group to which the query commits its progress.
 GROUP = "departures_by_hour"
 
-#: How long the coordinator may take to learn the query's position and the log's end (the coordinator samples every two
-#: seconds).
+#: Seconds that the coordinator may take to learn the query's position and the log's end (the coordinator samples every
+#: two seconds).
 TIMEOUT_S = 60.0
 _LOOK_S = 0.1
-#: Timeout of the lag request for the progress bar.
+#: Timeout in seconds of the lag request for the progress bar.
 _GLANCE_S = 2.0
 
 
@@ -40,7 +40,7 @@ def described(servers: str) -> list[str]:
 class QueryLag:
     def __init__(self, servers: str) -> None:
         self._admin = Admin({"bootstrap.servers": servers})
-        #: The largest lag that this object has seen.
+        #: The largest lag that the progress bar has seen.
         self.largest = 0
 
     def now(self) -> int | None:

@@ -60,7 +60,7 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
         .withWatermark("event_time", WATERMARK)
     )
     # Spark keeps a condition on event_time after the watermark in the plan, so markers still move the watermark. Spark
-    # would move any other condition before the watermark.
+    # would move a condition on any other column before the watermark.
     real = events.where(F.col("event_time") < F.timestamp_millis(F.lit(MARKER_TIMESTAMP_MS)))
     return (
         real.groupBy(F.window("event_time", WINDOW).alias("hour"), "event.origin", "event.carrier")
@@ -133,7 +133,7 @@ class Answer:
     by_carrier: list[Totals]
     #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None if none left)
     by_hour: dict[tuple[str, int], tuple[int, float | None]]
-    #: Rows of the result: (hour, airport, carrier) with a scheduled departure.
+    #: Number of rows of the result: combinations of hour, airport and carrier with a scheduled departure.
     groups: int
 
     @property

@@ -11,7 +11,7 @@ from rich.table import Table
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
-#: The line chart leaves out a mean of fewer departures than this.
+#: Minimum number of departures behind a mean; the line chart leaves out the mean of fewer departures.
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 INK, FAINT = "#222222", "#8a8a8a"

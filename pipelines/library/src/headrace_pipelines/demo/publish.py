@@ -15,14 +15,14 @@ from .failover import LeaderDeath
 TOPIC = "departures"
 PARTITIONS = 6
 REPLICAS = 3
-#: The result topic, compacted: the latest record of each hour, airport and carrier is kept.
+#: Name of the result topic, which is compacted: the log keeps the latest record of each hour, airport and carrier.
 RESULT_TOPIC = "departures_by_hour"
 RESULT_PARTITIONS = 2
 
 #: Event time of the closing markers, 2014-06-01: months after the last departure, so that every window closes.
 MARKER_TIMESTAMP_MS = 1_401_580_800_000
 
-#: Partition -> offset -> value of acknowledged records.
+#: Acknowledged records: maps each partition to a dictionary from offset to value.
 Acknowledged = dict[int, dict[int, bytes]]
 
 
@@ -63,7 +63,7 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.create_topics(new)
 
 
-#: After the leader was killed, the demo watches every n-th record until the record is acknowledged.
+#: Number of records between two records whose acknowledgement the demo awaits after the leader was killed.
 _WATCHED_EVERY = 20
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-#: Shortest interval between progress lines in plain output.
+#: Shortest interval in seconds between progress lines in plain output.
 PLAIN_EVERY_S = 2.0
 
 
