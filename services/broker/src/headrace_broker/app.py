@@ -92,18 +92,19 @@ from .upkeep.upkeep import Upkeep
 
 logger = logging.getLogger("headrace.broker")
 
-#: Seconds between two checkpoints of recovery points and high watermarks, which shorten the broker's next start.
+#: Seconds between two checkpoints of recovery points and high watermarks; recent checkpoints shorten the broker's next
+#: start.
 CHECKPOINT_INTERVAL_S = 5.0
-#: Seconds that a controlled shutdown may take, and that running requests may take after it; after that the broker stops
-#: anyway.
+#: Seconds that a controlled shutdown may take, and then seconds that running requests may take; after both the broker
+#: stops anyway.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
 #: Requests create few reference cycles, so rare garbage collections of many objects cost less than frequent small ones.
 #: (Python's default runs a collection after 700 allocations.)
 GC_THRESHOLDS = (10_000, 20, 50)
-#: Seconds for running calls to end and for clients to read the reason. After these seconds the broker closes the
-#: remaining streams, such as health watches.
+#: Seconds that a stopping broker gives running calls to end and clients to read the reason. After STREAMS_GRACE_S the
+#: broker closes the remaining streams, such as health watches.
 STREAMS_GRACE_S = 2.0
 
 
@@ -126,7 +127,8 @@ class Broker:
         metrics = Metrics()
         lag_time_max_ms = values["replica.lag.time.max.ms"]
 
-        # The broker's identity, its settings, its partitions and the cluster's metadata, which all other parts use.
+        # The broker's identity, its settings, its partitions and the cluster's metadata, which every component of the
+        # broker uses.
         self.identity = BrokerIdentity()
         self.settings = LiveSettings(config.given, self.events)
         pushes = PendingPushes()
@@ -151,7 +153,7 @@ class Broker:
         )
         self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
 
-        # The connection to the controllers.
+        # The broker's connection to the controllers.
         self._controller = ControllerLink(
             self._controllers, self.clock, self.identity, timeout_ms=limits.request_timeout_ms
         )
@@ -167,7 +169,7 @@ class Broker:
             lag_time_max_ms=lag_time_max_ms,
         )
 
-        # The partitions, and the tasks that work on them.
+        # The broker's partitions, and the tasks that work on them.
         self.streams = FollowerStreams(self.identity, events=self.events, metrics=metrics)
         self.roles = Roles(
             self.partitions,

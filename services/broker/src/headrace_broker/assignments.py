@@ -31,14 +31,14 @@ from .settings import BrokerIdentity
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of replicas in one AssignReplicasToDirs call: about 50 KiB. A lower metadata.max.records.per.request
-#: on the controllers makes the calls smaller.
+#: Maximum number of replicas in one AssignReplicasToDirs call: about 50 KiB. If metadata.max.records.per.request of the
+#: controllers is lower, one AssignReplicasToDirs call has fewer replicas.
 CALL_REPLICAS_MAX = 2_000
 #: Longest pause in milliseconds between two attempts to report directories; the number of attempts is unlimited.
 _BACKOFF_MS_MAX = 10_000
 
-#: Reports to the controllers which directory each replica is in, and which replicas start with an empty log. Returns
-#: the replicas that the controllers refused.
+#: Reports to the controllers which directory each replica is in, and which replicas start with an empty log. The
+#: function returns the replicas that the controllers refused.
 Assign = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesAssigned]]
 
 
@@ -131,8 +131,8 @@ class DirectoryAssignments:
                     if isinstance(error, PolicyViolationError) and len(sent) > 1:
                         self._call_max = len(sent) // 2
                         continue
-                    # Retries also after errors that a retry cannot cure: an outdated broker epoch is detected by the
-                    # heartbeats, not by this call.
+                    # The broker also repeats the call after errors that a retry cannot cure: heartbeats, not this call,
+                    # detect an outdated broker epoch.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(
                         level, "cannot report the directories of %s, retrying: %s", counted(len(sent), "replica"), error

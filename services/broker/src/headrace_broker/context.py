@@ -31,9 +31,9 @@ class BrokerLimits:
     #: Maximum bytes of unanswered requests on one produce stream; above the maximum the broker stops reading the
     #: stream.
     stream_bytes_max: int = 16 * 1024 * 1024
-    #: Maximum bytes of unanswered requests on all produce streams together.
+    #: Maximum bytes of unanswered requests on all produce streams of the broker together.
     in_flight_bytes_max: int = 64 * 1024 * 1024
-    #: Timeout in milliseconds for requests without a timeout of their own (request.timeout.ms).
+    #: Timeout in milliseconds of requests that set no timeout (request.timeout.ms).
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
@@ -81,7 +81,7 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    #: The producer ids of this broker; None in unit tests, which have no controller to allocate them.
+    #: The allocator of this broker's producer ids; None in unit tests, which have no controller.
     producer_ids: ProducerIds | None = None
     #: Whether the broker may send a consumer to a follower in the consumer's rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False

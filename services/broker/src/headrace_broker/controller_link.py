@@ -38,9 +38,9 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 from .settings import BrokerIdentity
 
-REQUEST_TIMEOUT_MS = 30_000  #: Timeout in milliseconds for calls without a timeout of their own (request.timeout.ms).
+REQUEST_TIMEOUT_MS = 30_000  #: Timeout in milliseconds of calls that set no timeout (request.timeout.ms).
 
-ReplicaKey = tuple[bytes, int]  #: A replica of this broker: topic id and partition number.
+ReplicaKey = tuple[bytes, int]  #: A replica of this broker, as a pair of topic id and partition number.
 
 
 class Sending(enum.Enum):
@@ -57,11 +57,11 @@ class IsrRequest(NamedTuple):
     topic_id: bytes
     partition: int
     leader_epoch: int
-    partition_epoch: int  #: The partition epoch that the leader knows when it sends the request.
+    partition_epoch: int  #: The partition epoch that the leader knows when it sends the AlterPartition request.
     isr: tuple[tuple[int, int], ...]  #: (broker id, broker epoch) of each member, including the leader.
     recovering: bool = False
-    #: Whether an earlier attempt with this partition epoch got no definite answer, so the controller may still apply
-    #: it.
+    #: Whether an earlier AlterPartition with this partition epoch got no definite answer, so the controller may still
+    #: apply it.
     uncertain: bool = False
 
 

@@ -43,10 +43,11 @@ class HeldDirectory:
     """A directory of ``log.dirs``, online or offline."""
 
     root: str
-    directory_id: uuid.UUID | None = None  #: None while the directory's meta.properties could not be read.
+    #: The id of the log directory; None while the directory's meta.properties could not be read.
+    directory_id: uuid.UUID | None = None
     writer: DirectoryWriter | None = None
     space: SpaceGauge | None = None
-    #: Why the directory could not be used when the broker started; None if it could.
+    #: The error that made the directory unusable when the broker started; None for a usable directory.
     start_failure: StorageError | None = None
 
     @property
@@ -81,9 +82,11 @@ class LogDescription:
 
     partition: TopicPartition
     size_bytes: int
-    offset_lag: int  #: Offsets by which a future log's end is behind the current log's end; 0 for a current log.
+    #: Number of offsets by which a future log's end is behind the current log's end; 0 for a current log.
+    offset_lag: int
     is_future: bool
-    #: Why the broker does not serve the log although its directory is online; None if the broker serves it.
+    #: The reason why the broker does not serve the log although its directory is online; None if the broker serves the
+    #: log.
     error: HeadraceError | None = None
 
 
@@ -98,7 +101,7 @@ class DirectoryDescription:
     total_bytes: int
     usable_bytes: int
     logs: Sequence[LogDescription]
-    #: Median duration of the directory's last small flushes in microseconds; -1 if there were too few flushes.
+    #: Median duration of the log directory's last small flushes in microseconds; -1 if there were too few flushes.
     sync_us: int = -1
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: An event shared by all replicas whose log has never changed directories (nearly all replicas), to save memory.
+#: An event that all replicas whose log has never changed directories (nearly all replicas) share, to save memory.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
@@ -65,7 +65,7 @@ class _Appending:
         self.committed = committed
         self.written = written
         self.fence = fence
-        self.checked: Append | None = None  #: The checked batches for the log; None until the check is done.
+        self.checked: Append | None = None  #: The checked batches for the log; None until the broker has checked them.
 
 
 class LeaderReplica:
@@ -386,7 +386,7 @@ class LeaderReplica:
                 await self._released.wait()
                 if self.log is log:
                     raise
-        # A later leader of the same log may have advanced the log start further.
+        # If another broker led the partition meanwhile, the log start may already be higher.
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
 
 

@@ -46,8 +46,8 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: The copy holds appends when at most HOLD_BELOW_BYTES are left (about 0.1 s), or after PASSES_MAX passes at full
-#: speed.
+#: The move of a log holds appends when at most HOLD_BELOW_BYTES are left to copy (about 0.1 s), or after PASSES_MAX
+#: passes at full speed.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
@@ -125,7 +125,7 @@ class Moves:
         self._rng = rng
         self._events = events
         self._bytes_per_second = bytes_per_second
-        #: Requested moves, in the order of the requests; the first move that is not cancelled runs next.
+        #: Requested moves of logs, in the order of the requests; the first move that is not cancelled runs next.
         self._under_way: dict[TopicPartition, Move] = {}
         self._running: Move | None = None
         self._task: asyncio.Task[None] | None = None
@@ -217,8 +217,8 @@ class Moves:
                 await on_thread(move.copy.begin)
                 passes = 0
                 while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
-                    # If producers are faster than the move's rate, the move continues until the rate is raised, as in
-                    # Kafka.
+                    # If producers are faster than the rate of a log's move, the move continues until an operator raises
+                    # the rate, as in Kafka.
                     passes = 0 if move.pace.has_waited else passes + 1
                     move.pace.has_waited = False
                     if passes == PASSES_MAX:

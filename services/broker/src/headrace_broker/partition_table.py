@@ -39,7 +39,7 @@ class PartitionTable:
     def __init__(self, identity: BrokerIdentity, pushes: PendingPushes) -> None:
         self.identity = identity
         self._pushes = pushes
-        #: Why the broker serves no partition now; None while it serves its partitions.
+        #: The reason why the broker serves no partition now; None while it serves its partitions.
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; retry")
         self.image = MetadataImage()  #: The metadata image that ``roles`` applies.
         self.led: dict[TopicPartition, LeaderReplica] = {}

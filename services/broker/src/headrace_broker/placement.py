@@ -22,8 +22,8 @@ from headrace_core.types import TopicPartition
 
 from .directories import LOST, UNASSIGNED, HeldDirectory, least_loaded
 
-#: Returns the directory that the controllers recorded for this broker's replica; None or the zero id if they recorded
-#: none.
+#: Returns the directory that the controllers recorded for this broker's replica; None or the zero id if no directory is
+#: recorded.
 Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
 
 
@@ -33,7 +33,7 @@ class Placement:
 
     def __init__(self, held: Sequence[HeldDirectory], assigned: Assigned) -> None:
         self._assigned = assigned
-        #: Directories chosen for new logs; a failed creation is repeated in the same directory.
+        #: Directories chosen for new logs, so that a repeated creation of a log uses the same directory.
         self.at: dict[TopicPartition, HeldDirectory] = {}
         #: Partitions whose logs are on the disk but must not be used, each with the reason.
         self.refused: dict[TopicPartition, HeadraceError] = {}

@@ -24,10 +24,10 @@ from .controller_link import ProducerIdBlock
 
 logger = logging.getLogger(__name__)
 
-#: Used fraction of a block of producer ids at which the broker requests the next block (Kafka's ProducerIdManager).
+#: Part of a block of producer ids after whose use the broker requests the next block (Kafka's ProducerIdManager).
 PREFETCH_AT = 0.9
-#: The highest producer epoch that Kafka assigns to a producer. The next higher epoch is reserved for the transaction
-#: coordinator, which fences the last producer with it.
+#: The highest producer epoch that Kafka assigns to a producer. The epoch above the highest producer epoch is reserved
+#: for the transaction coordinator, which fences the last producer with it.
 EPOCH_MAX = 2**15 - 2
 
 Allocate = Callable[[], Awaitable[ProducerIdBlock]]  #: Requests a block of producer ids from the controller.

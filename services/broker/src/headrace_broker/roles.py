@@ -62,7 +62,7 @@ from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
 from .storage import Storage
 
-_PASSES = (DiskFullError, ServerBusyError)  #: Errors of a log creation after which the broker tries again.
+_PASSES = (DiskFullError, ServerBusyError)  #: Errors of a log creation after which the broker tries the creation again.
 
 
 class ReplicationStreams(Protocol):
@@ -77,8 +77,8 @@ class ReplicationStreams(Protocol):
         function that cancels the confirmation."""
 
 
-#: Reports to the controllers that a replica (topic id, partition) starts with an empty log in a directory. Calls back
-#: with the metadata offset from which the controllers know that the replica is fresh.
+#: Reports to the controllers that a replica (topic id, partition) starts with an empty log in a directory. The callback
+#: of the report gets the metadata offset from which the controllers know that the replica starts with an empty log.
 ReportFresh = Callable[[bytes, int, bytes, Callable[[int], None]], None]
 
 

@@ -30,7 +30,8 @@ from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
 logger = logging.getLogger("headrace.broker")
 
-#: Callback for changed broker settings, called in the event loop with the old and the new values, which differ.
+#: Callback for changed broker settings, called in the event loop with the old and the new values of the changed
+#: settings.
 Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
 
 
@@ -129,7 +130,7 @@ class LogSettings:
     def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
         self._static = static
         self._flush_interval_ms = flush_interval_ms
-        #: The configurations and the broker id for which LogConfigs are cached, and these LogConfigs.
+        #: The cache of LogConfigs, with the configurations and the broker id from which they were made.
         self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
 
     def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:

@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R", LeaderReplica, FollowerReplica)
 
-#: A partition to create, its topic's id and the settings of its log.
+#: A partition to create, with its topic's id and the settings of its log.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 Outcome = tuple[TopicPartition, HeadraceError | None]
 
@@ -112,11 +112,12 @@ class Storage:
         shortage_first_ms: float = SHORTAGE_FIRST_MS,
         recovery_threads: int = 1,
     ) -> None:
-        #: Emitted with a damaged log and its error; the receiver then calls ``quarantine``.
+        #: Emitted with a damaged log and its error; the receiver of the signal then calls ``quarantine``.
         self.damaged = Signal[[PartitionLog, CorruptLogError]]()
         #: Emitted with partitions that went offline, alone or with their directory, and the reason.
         self.failed = Signal[[Iterable[TopicPartition], str]]()
-        #: Emitted with the writer of a directory that began to refuse appends; retention can make room.
+        #: Emitted with the writer of a directory that began to refuse appends; retention can then free space in the
+        #: directory.
         self.full = Signal[[DirectoryWriter]]()
         #: Emitted with the partitions that moved to another directory.
         self.directory_changed = Signal[[Iterable[TopicPartition]]]()
@@ -137,7 +138,7 @@ class Storage:
         self._is_identified = False
         self._places = Placement(self._held, assigned)
         self._at, self._refused = self._places.at, self._places.refused
-        #: Logs whose appends are held while they change directories.
+        #: Logs that hold their appends while they change directories.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         #: The current replica object of each partition.
         self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}
@@ -266,7 +267,7 @@ class Storage:
                         f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move "
                         "the outdated one away, then start it"
                     )
-        # Drop the refusals of partitions that were just deleted, because a new topic may have the same name.
+        # Forget the refusals of deleted partitions, because a new topic may have the same name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
         self._refused.update(refused)
         return deleted, refused

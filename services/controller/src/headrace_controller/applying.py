@@ -44,7 +44,7 @@ from .storage import MetadataStorage
 #: Callback for each committed metadata change, called in log order.
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
-_REPLAY_BYTES = 1 << 18  #: Bytes of the metadata log that are replayed before the event loop runs other tasks.
+_REPLAY_BYTES = 1 << 18  #: Bytes of the metadata log that a controller replays before its event loop runs other tasks.
 
 
 class Applier:

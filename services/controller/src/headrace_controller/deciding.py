@@ -18,11 +18,11 @@ from .storage import MetadataStorage
 logger = logging.getLogger("headrace.controller")
 
 UPKEEP_MAX = 16  #: Maximum number of upkeep decisions in one turn of the controller.
-#: After TURN_RECORDS_MAX records the remaining work waits for the next turn. A thousand changed partitions take 7 ms;
-#: followers elect another leader if the leader is busy for a second.
+#: Number of metadata records after which the remaining work waits for the next turn of the controller. Changing a
+#: thousand partitions takes 7 ms; followers elect a new leader if the leader is busy for a second.
 TURN_RECORDS_MAX = 5_000
-#: Requests that add metadata, which a full disk refuses. All other requests keep the cluster running or remove
-#: metadata, so a full disk does not refuse them.
+#: Requests that add metadata, which a controller with a full disk refuses. Requests of all other kinds keep the cluster
+#: running or remove metadata, so a full disk does not refuse them.
 _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
 
 

@@ -42,7 +42,7 @@ __all__ = ["Answer", "ControllerDriver"]
 
 T = TypeVar("T")
 
-QUEUED_REQUESTS_MAX = 20_000  #: Maximum number of requests that may wait for the controller.
+QUEUED_REQUESTS_MAX = 20_000  #: Maximum number of requests in the controller's queue.
 _HAND_OVER_S = 1.0  #: Seconds that a stopping leader waits until its successor leads.
 
 

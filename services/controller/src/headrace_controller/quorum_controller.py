@@ -87,10 +87,10 @@ logger = logging.getLogger("headrace.controller")
 __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
 TURN_REQUESTS_MAX = 1_000  #: Maximum number of requests that the controller decides in one turn.
-#: With a heartbeat interval above DEFERRED_MS_MAX no read is deferred: metadata ages would reach many seconds.
+#: Heartbeat interval in milliseconds above which no read is deferred, because metadata ages would reach many seconds.
 DEFERRED_MS_MAX = 600
-#: After its disk was too full to write, a controller does not stand for election for _STAND_BACK_TIMEOUTS election
-#: timeouts. (A sole voter does not wait.)
+#: Number of election timeouts for which a controller does not stand for election after its disk was too full to write.
+#: (A sole voter stands for election at once.)
 _STAND_BACK_TIMEOUTS = 4
 
 
@@ -126,8 +126,8 @@ class QuorumController:
     ) -> None:
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
-        #: Returns the address that a connected node reported, or "" if it reported none. The object that owns the
-        #: connections sets this function.
+        #: Returns the address that a connected node reported, or "" if the node reported no address. The object that
+        #: owns the connections sets ``seen_address``.
         self.seen_address: Callable[[int], str] = lambda node_id: ""
         self._tick_ms = settings.tick_ms
         self._core = core
@@ -138,7 +138,7 @@ class QuorumController:
         self._send = send
         self._emitter = emitter or Emitter()
         self._applier = Applier(core, storage, cluster_id, self._emitter)
-        # (The process was paused if a sleep is two ticks longer than a leader's longest planned sleep.)
+        # (If a sleep is two ticks longer than a leader's longest planned sleep, the process was paused.)
         self._decider = Decider(core, storage, clock, sleep_ms=settings.heartbeat_ms + 2 * settings.tick_ms)
         self._snapshots = SnapshotSchedule(storage, settings, clock.monotonic_ms())
         self._raft = self._new_raft()
@@ -157,7 +157,8 @@ class QuorumController:
         # since this start
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
-        self._gone: set[ReplicaKey] = set()  #: Replicas whose connection broke and that have sent no message since.
+        #: Replicas whose connection broke, and from which no message has arrived after the break.
+        self._gone: set[ReplicaKey] = set()
         self._catch_up_to: int | None = None
         self._has_caught_up = False
         self._was_full = False
@@ -291,7 +292,7 @@ class QuorumController:
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
             self._applier.replace(self._storage.load_image() if received is None else received)
-        # The applied state was committed before; without this line Raft would have to learn the commit offset again.
+        # The applied state was committed earlier; without this line Raft would have to learn the commit offset again.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
 
@@ -323,8 +324,8 @@ class QuorumController:
         self._count_ticks()
         self._gone.discard(message.sender)
         self._raft.step(message)
-        # An idle leader gets a HeartbeatResponse from every replica in each heartbeat round, which needs no turn of the
-        # controller.
+        # A HeartbeatResponse to an idle leader needs no turn of the controller: every replica sends one in each
+        # heartbeat round.
         if not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest):
             self._is_due, self._ticks_planned = True, 1
         if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
@@ -426,7 +427,8 @@ class QuorumController:
                 self._decider.forgive_pause(now_ms)
             if not self._hand_over:
                 self._decide_inbox(now_ms)
-            # Upkeep runs last: a heartbeat that has arrived must count before a broker's silence is judged.
+            # Upkeep runs after the requests: a heartbeat that has arrived must be processed before a broker's silence
+            # is judged.
             if has_ticked and self._raft.transferring_to is None:  # (no proposals during a transfer)
                 self._decider.upkeep(self._raft, now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
@@ -674,8 +676,8 @@ class QuorumController:
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
-        # Check both voter sets: voters that are being added already got entries, and voters that are being removed
-        # still vote.
+        # This controller is the sole voter only if both sets say so: a voter being added already has entries, and a
+        # voter being removed still votes.
         alone = was_alone and self._is_sole_voter
         for key in sorted(self._observers):  # the same order in every process
             self._raft.observe(key)

@@ -10,8 +10,8 @@ from headrace_core.config.server_keys import SERVER
 
 from .raft import RaftSettings
 
-#: Ticks in an election timeout; a leader's heartbeat interval has _HEARTBEAT_TICKS. (Kafka's voters fetch from their
-#: leader every 500 ms at least, and start an election after 2 s.)
+#: Number of ticks in an election timeout; a leader's heartbeat interval has _HEARTBEAT_TICKS. (Kafka's voters fetch
+#: from their leader every 500 ms at least, and start an election after 2 s.)
 _TICKS = 10
 _HEARTBEAT_TICKS = 3
 
@@ -20,12 +20,13 @@ _HEARTBEAT_TICKS = 3
 class QuorumSettings:
     """The quorum's settings, from Kafka's keys; times are in milliseconds."""
 
-    #: A follower starts an election after one to two election timeouts without a leader.
+    #: Election timeout in milliseconds; a follower without a leader starts an election after one to two election
+    #: timeouts.
     election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
-    #: With 0, a snapshot is taken only because of the bytes of log.
+    #: Longest time between two snapshots in milliseconds; with 0, only the bytes of log cause a snapshot.
     snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")
-    #: Node id -> "host:port" of the voters whose address is not in the log (controller.quorum.voters).
+    #: Node id -> "host:port" of voters whose address is not in the metadata log (controller.quorum.voters).
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(
         default_factory=lambda: RaftSettings(election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS)

@@ -36,7 +36,7 @@ from .raft import Place, SnapshotChunk, SnapshotId, VoterSet
 logger = logging.getLogger("headrace.controller")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
-BEGINNING = Place(0, 0)  #: The place before the first entry, for a log that was never trimmed.
+BEGINNING = Place(0, 0)  #: The place before the first entry of a log from whose start no entries were removed.
 _PART = ".part"
 _TEMPORARY = ".tmp"
 
@@ -65,7 +65,7 @@ class SnapshotJob:
     ) -> None:
         self.snapshot = snapshot
         self.path = f"{directory}/{snapshot_name(*snapshot.place)}"
-        self.size = 0  #: Size in bytes of the written file.
+        self.size = 0  #: Size of the written snapshot file in bytes.
         self._fs = fs
         self._directory = directory
         self._image = image

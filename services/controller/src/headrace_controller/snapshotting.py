@@ -14,7 +14,7 @@ from .storage import MetadataStorage, SnapshotJob
 
 logger = logging.getLogger("headrace.controller")
 
-RETRY_MS = 60_000  #: Milliseconds until the next snapshot after a snapshot failed because the disk was full.
+RETRY_MS = 60_000  #: Milliseconds until the next attempt after a snapshot failed because the disk was full.
 
 
 class SnapshotSchedule:

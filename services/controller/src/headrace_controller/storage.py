@@ -87,7 +87,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
 _RECORD_BYTES_ABOUT = 256  #: Estimated bytes of a record in the log, rounded up.
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
-#: Number of records between two recovery points, and so the maximum that recovery after a crash must scan.
+#: Number of records between two recovery points, which is the maximum that recovery after a crash must scan.
 _RECOVERY_POINT_EVERY = 10_000
 _LOG_CONFIG = LogConfig(
     segment_bytes=16 * 1024 * 1024,  # trimming removes whole segments
@@ -262,8 +262,8 @@ class MetadataStorage:
             assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
             end = entry.next_offset
         # Make one append for each entry, so that the segments of all voters begin with the same entries. The log writes
-        # all appends together. After a refused entry the log refuses all later entries (``follows``): no entry may get
-        # the offset of another entry.
+        # the appends of all entries together. After a refused entry the log refuses all entries behind it
+        # (``follows``): no entry may get the offset of a different entry.
         appends = [
             Append(
                 data=entry.data,
@@ -455,9 +455,9 @@ class MetadataStorage:
         durably. Raises DiskFullError; ``stored`` then shows the state that was reached."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
-            # The entries from the snapshot's place on were never committed. Remove the uncommitted entries first, so
-            # that no crash leaves a snapshot that contradicts the log. A snapshot that contradicts the log counts as
-            # damage.
+            # The entries from the snapshot's place on were never committed. Remove the uncommitted entries before the
+            # snapshot is installed, so that no crash leaves a snapshot that contradicts the log. On a start, a snapshot
+            # that contradicts the log counts as damage.
             self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()
@@ -544,7 +544,7 @@ class MetadataStorage:
         """Close the directory. ``clean`` marks on the disk that everything was flushed. If the disk has no room for the
         marker, the next start checks the end of the log again."""
         try:
-            # If a snapshot is about to replace the log, the log must not be marked as cleanly closed.
+            # If a snapshot is about to replace the log, do not mark the log as cleanly closed.
             self._directory.close(clean=clean and self._pending is None)
         except OSError as error:
             if error.errno not in _NO_SPACE:

@@ -21,7 +21,8 @@ from headrace_core.errors import HeadraceError, NotControllerError, RequestTimed
 
 from .raft import NO_LEADER, RaftLog, RaftNode, Ready, ReplicaKey, Role
 
-Done = Callable[[Any], None]  #: Callback that is called exactly once, with the result or with a HeadraceError.
+#: Callback for the end of a request, called exactly once, with the result or with a HeadraceError.
+Done = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)

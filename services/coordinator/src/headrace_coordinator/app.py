@@ -64,8 +64,9 @@ from .transport.watermarks import Watched, Watermarks
 
 logger = logging.getLogger("headrace.coordinator")
 
-LEAVE_S = 10.0  #: Seconds to transfer the shards to other coordinators.
-STREAMS_GRACE_S = 0.5  #: Seconds to wait for streams that do not end by themselves, such as health watches.
+LEAVE_S = 10.0  #: Seconds that a stopping coordinator has to transfer its shards to other coordinators.
+#: Seconds that a stopping coordinator waits for streams that do not end by themselves, such as health watches.
+STREAMS_GRACE_S = 0.5
 
 
 class Coordinator:

@@ -103,7 +103,8 @@ class ShardStateMachine:
             deleted = Decision()
         else:
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
-        # Remove the offsets first: if the other records are lost in a crash, the group can be deleted again.
+        # Remove the group's offsets first: if a crash loses the records behind them, a client can delete the group
+        # again.
         records = self._offsets.remove_group(group_id) + deleted.records
         return Decision(records, None, deleted.pushes, is_atomic=False)
 

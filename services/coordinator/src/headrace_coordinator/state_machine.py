@@ -26,7 +26,7 @@ class RecordKind(enum.IntEnum):
     """The kind of a record: the first two bytes of its key, big-endian. Kinds 0 to 3 are Kafka's; Kafka's readers skip
     unknown kinds."""
 
-    #: A key of an offset commit from before Kafka 0.8.2; its body has the format of OFFSET_COMMIT.
+    #: A key of an offset commit from before Kafka 0.8.2; the body has the format of OFFSET_COMMIT.
     OLD_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
     CLASSIC_GROUP = 2  #: A group of Kafka's classic protocol, which Headrace neither writes nor reads.

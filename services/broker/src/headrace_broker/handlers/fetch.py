@@ -51,25 +51,27 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
-#: Size limit of a fetch response, even if the client allows more: larger responses gain nothing and cost memory
+#: Maximum bytes of a fetch response, even if the client allows more: larger responses gain nothing and cost memory
 #: (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
-#: When a stream has more than QUEUED_BYTES_MAX bytes of unwritten responses, its next fetch request waits.
+#: When a fetch stream has more than QUEUED_BYTES_MAX bytes of unwritten responses, its next fetch request waits.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
-#: Size limit of a fetch response while clients leave too many response bytes unread over all streams (UnreadAnswers).
+#: Maximum bytes of a fetch response while clients leave too many response bytes unread over all streams
+#: (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-#: Maximum number of partitions that the broker looks up, when requests have queued, before the event loop runs other
-#: tasks.
+#: Maximum number of partitions that the broker looks up before the event loop runs other tasks, if fetch requests have
+#: queued.
 TURN_PARTITIONS_MAX = 500
-#: Limits of queued requests and of their bytes as received; above either limit the stream is not read. Each stream has
-#: its own limit: under a shared limit, clients that read no responses would stop all other clients.
+#: Maximum number and maximum bytes of queued fetch requests; above either maximum the broker does not read the stream.
+#: Each fetch stream has its own limit: under a shared limit, clients that read no responses would stop all other
+#: clients.
 QUEUED_REQUESTS_MAX = 64
 QUEUED_REQUEST_BYTES_MAX = 64 * 1024
-#: Bytes counted for a response, and for each partition in it, in addition to the records: an empty response is not
+#: Bytes that a fetch response, and each of its partitions, counts in addition to its records: an empty response is not
 #: free.
 _OVERHEAD_BYTES = 64
-_ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in an answer.
-#: Milliseconds between two searches of a leader for a replica that is nearer to a consumer (KIP-392).
+_ABORTED_BYTES = 24  #: Bytes that an aborted transaction in a fetch response counts.
+#: Milliseconds between two searches of a leader for a replica that is nearer to a consumer than the leader (KIP-392).
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""
 
@@ -130,7 +132,7 @@ class FetchStream(StreamHandler[Any]):
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
         self._replicas: dict[TopicPartition, Readable] = {}
-        self._rack = ""  #: The consumer's rack, and the time of the last search for a nearer replica.
+        self._rack = ""  #: The consumer's rack, and the time of the last search for a replica near the consumer.
         self._looked_ms: dict[TopicPartition, float] = {}
         self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
         self._requests_bytes = 0
@@ -237,13 +239,14 @@ class FetchStream(StreamHandler[Any]):
             return
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
-        # If records must be read from the disk, answer now with the records in memory; the next request gets the
-        # records on the disk.
+        # If records must be read from the disk, answer now with the records in memory; the consumer's next request gets
+        # the records on the disk.
         if size >= wanted or cold is not None or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)
             return
-        # The marker that ends a transaction is small, and releases all its records.
+        # A transaction's end marker is small but makes all records of the transaction readable, so wait for only one
+        # byte.
         self._session.expect(1 if self._held_back else wanted - size)
         if self._timer is None:
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
@@ -477,8 +480,8 @@ class FetchStream(StreamHandler[Any]):
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads
-                # While the writer's thread advances the log start, the log can have a higher start than its
-                # PartitionLeader.
+                # While the writer's thread advances the log start, the log start of the log can be above the log start
+                # of its PartitionLeader.
                 high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
                 last_stable_offset = replica.last_stable_offset
         return fetch_pb2.FetchPartitionResult(

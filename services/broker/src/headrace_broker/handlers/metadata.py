@@ -19,7 +19,8 @@ from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of topics that one metadata request creates; the client gets the remaining topics when it asks again.
+#: Maximum number of topics that one metadata request creates; the client gets the remaining topics by its next
+#: requests.
 AUTO_CREATED_MAX = 100
 
 

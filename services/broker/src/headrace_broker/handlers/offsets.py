@@ -89,7 +89,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             async with room:
                 replica = self._leader(item, NO_EPOCH)
                 before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
-                # Shielded, because a deletion that has begun must finish even if the caller disconnects.
+                # Shield the deletion of records, because a deletion that has begun must finish even if the caller
+                # disconnects.
                 deleting = asyncio.ensure_future(replica.delete_records(before))
                 done, _ = await asyncio.wait([deleting], timeout=left_s())
             if not done:
@@ -111,7 +112,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 topic=item.topic, partition=item.partition, error=error_to_proto(error), low_watermark=-1
             )
 
-        # Delete from all partitions at the same time, because each deletion waits for the other replicas.
+        # Delete the records of all partitions at the same time, because each deletion waits for the other replicas.
         results = await asyncio.gather(*(self._each([item], one, refused) for item in request.partitions))
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 

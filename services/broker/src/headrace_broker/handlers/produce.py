@@ -50,10 +50,11 @@ _DURABILITY = {
 }
 #: When a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker stops reading its stream.
 UNREAD_BYTES_MAX = 1024 * 1024
-#: Reasons not to read a stream: the limit of its own requests, the broker's limit of all requests, or unread answers.
+#: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams, or
+#: unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
-#: Error codes that mean that the records themselves are invalid. A produce request that fails only with these codes
-#: counts against its connection.
+#: Error codes that mean that the records of a produce request are invalid. A produce request that fails only with codes
+#: for invalid records counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
@@ -150,11 +151,12 @@ class _Pending(Expiring):
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
-        self.worthless = 0  #: Number of partitions that were refused because their records are invalid.
+        self.worthless = 0  #: Number of the request's partitions that were refused because their records are invalid.
         self.answered = False
         #: Indexes in the request of the partitions whose records are not yet in the log.
         self.in_memory: set[int] = set()
-        self.is_over = False  #: Whether the bytes of this request have been released from the limits.
+        #: Whether the broker has subtracted the bytes of this request from the bytes of unanswered requests.
+        self.is_over = False
 
     def expire(self) -> None:
         self.stream.expired(self)

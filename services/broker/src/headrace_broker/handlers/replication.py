@@ -41,7 +41,8 @@ from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of answers to joins that may wait to be written; above the maximum the stream is not read.
+#: Maximum number of answers to joins that may wait to be written; above the maximum the broker does not read the
+#: stream.
 UNSENT_MAX = 20_000
 
 #: Seconds between two heartbeats to a follower that sends heartbeats itself (``sends_heartbeats`` in
@@ -49,7 +50,8 @@ UNSENT_MAX = 20_000
 HEARTBEAT_S = 1.0
 _HEARTBEAT = response_to_proto(Response(sends_heartbeats=True))
 
-#: If a silence check runs STALLED_MS late, the event loop stalled, and the silence proves nothing.
+#: If a silence check runs STALLED_MS late, the event loop has stalled, and the check does not count the follower as
+#: silent.
 STALLED_MS = 500
 
 _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"

@@ -19,7 +19,8 @@ from headrace_core.log.files import Buffer
 from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
-#: Maximum bytes of compressed batches that the event loop itself checks, because they decompress within milliseconds.
+#: Maximum bytes of compressed batches that the event loop checks without another thread, because they decompress within
+#: milliseconds.
 _INLINE_COMPRESSED_BYTES_MAX = 1024
 
 

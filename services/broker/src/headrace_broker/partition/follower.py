@@ -156,11 +156,12 @@ class PartitionFollower:
         self.last_epoch = last_epoch  #: Leader epoch of the log's last record; -1 if the log is empty.
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
-        self.error: HeadraceError | None = None  #: Why the follower's state is OUT.
+        self.error: HeadraceError | None = None  #: The reason why the follower is in the state OUT.
         self.handle = -1  #: Handle of the current join; -1 if the replica has not joined.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        self._taken_end = log_end  #: End of the records handed to the log, which may not have written all of them yet.
+        #: End of the records that the follower handed to the log, which may not have written all of them yet.
+        self._taken_end = log_end
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None
 
@@ -214,9 +215,9 @@ class PartitionFollower:
         if answer.diverging is not None:
             cut = cut_for(answer.diverging, end_of, self.log_end)
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
-                # This replica once led in epochs without a record, because the first append was refused or repeated a
-                # batch. All records match the leader's log, so only these empty epochs are removed, as in Kafka's
-                # UnifiedLog.truncateTo.
+                # This replica once led in epochs without a record, because the first append of each epoch was refused
+                # or repeated a batch. All records match the leader's log, so the follower removes only the epochs
+                # without records, as in Kafka's UnifiedLog.truncateTo.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end) if self.log_start < self.log_end else Restart(self.log_end)
             if cut >= self.log_end:  # the leader says that the logs diverge, and not where: truncating cannot help

@@ -58,7 +58,8 @@ class FollowerLane(Generic[F]):
         self._by_replica: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
-        self._cannot_append: set[int] = set()  #: Handles of leaves that are sent because the log takes no appends.
+        #: Handles of replicas that leave the stream because their log takes no appends.
+        self._cannot_append: set[int] = set()
         self._acks_due: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:

@@ -65,11 +65,11 @@ class HealingReplica:
     __slots__ = ("cancel", "reported_offset", "unconfirmed_leave")
 
     def __init__(self, unconfirmed_leave: tuple[int, int] | None = None) -> None:
-        #: The leader, with its epoch, that may not have received this replica's leave yet.
+        #: A leader that may not have received this replica's leave yet, as a pair of broker id and leader epoch.
         self.unconfirmed_leave = unconfirmed_leave
         self.cancel: Callable[[], None] = lambda: None
-        #: The metadata offset from which the controllers know that the replica starts with an empty log; None until
-        #: they have answered.
+        #: The metadata offset from which the controllers know that the replica starts with an empty log; None until the
+        #: controllers have answered.
         self.reported_offset: int | None = None
 
     def waits_for_leave(self, state: PartitionImage) -> bool:

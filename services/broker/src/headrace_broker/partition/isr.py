@@ -51,29 +51,29 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: Returns the broker epoch of a registered, unfenced broker, and None for any other broker.
+#: Returns the broker epoch of a registered, unfenced broker, and None for a fenced or unregistered broker.
 Alive = Callable[[int], int | None]
 
 #: Milliseconds between a refused AlterPartition and the next attempt, unless newer metadata arrives earlier.
 RETRY_BACKOFF_MS = 100
 
 #: Milliseconds that a follower has to reconnect after its stream broke. A slow follower may lag for
-#: replica.lag.time.max.ms, but a follower without a stream makes no progress at all. (A broken connection is restored
-#: within milliseconds. A restarting broker is fenced, which also removes it from the ISR.)
+#: replica.lag.time.max.ms, but a follower without a stream makes no progress at all. (A broken replication stream is
+#: restored within milliseconds. A restarting broker is fenced, which also removes it from the ISR.)
 REJOIN_MS = 2_000
 
-#: Milliseconds that a follower may have no stream for another reason than a broken one: it has not joined in this
-#: epoch, or it sent a leave. Each attempt to join restarts the JOIN_MS period, because the follower may have to
-#: truncate first. A starting broker needs no more time than JOIN_MS: its replicas join the ISR after it is unfenced,
-#: which happens when it can follow.
+#: Milliseconds that a follower may have no stream without a broken one: it has not joined in this epoch, or it sent a
+#: leave. Each attempt to join restarts the JOIN_MS period, because the follower may have to truncate first. JOIN_MS
+#: also suffices for a starting broker: its replicas join the ISR after it is unfenced, which happens when it can
+#: follow.
 JOIN_MS = 5_000
 
-#: The follower had the whole log until the log grew or this epoch began, and no clock reading has recorded the time.
+#: Time of a follower that had the whole log until the log grew or this epoch began, without a clock reading in between.
 _UNSEEN = -1
-_NEVER = -(1 << 62)  #: The follower has not caught up in this epoch.
+_NEVER = -(1 << 62)  #: Time of a follower that has not caught up in this epoch.
 
-#: Error codes which prove that the controller will never apply this attempt. These error codes do not say whether an
-#: earlier attempt was applied.
+#: Error codes which prove that the controller will never apply this AlterPartition attempt. An error code that refuses
+#: this AlterPartition attempt does not say whether an earlier attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
@@ -121,14 +121,15 @@ class FollowerProgress:
         self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement, and the leader's log end at that time.
         self.ack_leader_end = -1
         #: Whether the follower, which is outside the ISR, could join it at the last check. The high watermark waits for
-        #: an eligible follower that keeps up; without the wait the follower could never reach it under load.
+        #: an eligible follower that keeps up; without the wait the follower could never reach the high watermark under
+        #: load.
         self.is_eligible = False
-        #: Whether the follower reported that its log takes no appends, and has not appended since.
+        #: Whether the follower reported that its log takes no appends, and has appended no records after the report.
         self.cannot_append = False
-        #: When the follower's stream broke; None if the follower has a stream or sent a leave.
+        #: Time at which the follower's stream broke; None if the follower has a stream or sent a leave.
         self.broken_ms: int | None = None
-        #: Since when the follower has had no stream, or when it last failed to join; used while the follower is not
-        #: joined.
+        #: Time from which the follower has had no stream, or at which it last failed to join; only used while the
+        #: follower has not joined.
         self.absent_ms = _UNSEEN
 
     def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
@@ -213,7 +214,7 @@ class InSyncSet:
         self._asked: IsrChange | None = None
         #: Whether the controllers may have applied an attempt at the proposal, or may still apply it.
         self._is_uncertain = False
-        self._repeat = False  #: Whether to send the proposal again.
+        self._repeat = False  #: Whether to send the AlterPartition proposal again.
         self._next_ms = _UNSEEN  #: No proposal before.
         self._know_replicas()
         for follower in self._followers.values():  # its time begins now, as if it had just been seen
@@ -349,8 +350,8 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # The follower may join the ISR now. A follower that may not join now was refused, or its broker is
-                # fenced, which newer metadata would change.
+                # An eligible follower may join the ISR now. A follower that is not eligible was refused, or its broker
+                # is fenced; only newer metadata makes the follower eligible.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue
@@ -385,7 +386,8 @@ class InSyncSet:
                 self._set_maximal()
         elif retriable:
             self._repeat = self._is_uncertain = True
-        # Any other refusal means that the leader epoch or the partition epoch is outdated: newer metadata will arrive.
+        # A refusal with any other error code means that the leader epoch or the partition epoch is outdated: newer
+        # metadata will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
         """Apply the partition's state in the metadata log. Returns False if the state in the metadata is older than the

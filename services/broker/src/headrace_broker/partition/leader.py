@@ -50,11 +50,12 @@ from headrace_core.types import NO_EPOCH, FlushPolicy, TopicPartition
 
 from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 
-#: Callback of a waiter, called once: with None when its offset is committed or deleted, else with the error.
+#: Callback of a task that waits for an offset, called once: with None when the offset is committed or deleted, else
+#: with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
-#: Appends whose sizes are kept separately until they are committed; the last entry also counts all later appends. The
-#: maximum guards against unbounded memory: below min.insync.replicas nothing is committed while acks=1 continues to
+#: Maximum number of uncommitted appends whose sizes are kept separately; the last entry also counts all later appends.
+#: The maximum guards against unbounded memory: below min.insync.replicas nothing is committed while acks=1 continues to
 #: append.
 _UNREAD_MAX = 1_024
 

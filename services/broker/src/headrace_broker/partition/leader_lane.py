@@ -54,21 +54,22 @@ from .pacing import Pacer
 
 T = TypeVar("T")
 
-WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window in bytes of a stream or of a partition.
-#: Maximum bytes of records in one message; larger messages are no faster and delay later ones.
+WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window of a stream or of a partition in bytes.
+#: Maximum bytes of records in one message; larger messages are no faster and delay the messages behind them.
 MESSAGE_BYTES = 1024 * 1024
-SHARE_BYTES_MIN = 64 * 1024  #: Smallest share in bytes that a partition gets in a message while other partitions wait.
-CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica that is more than CATCH_UP_BYTES behind uses the catch-up lane.
-HAND_OVER_BYTES = 1024 * 1024  #: A replica that is less than HAND_OVER_BYTES behind returns to the live lane.
-#: Milliseconds after which new offsets are sent in a message without records; most offsets travel with the next push.
+SHARE_BYTES_MIN = 64 * 1024  #: Minimum bytes that a partition gets in a message while other partitions wait.
+CATCH_UP_BYTES = 8 * 1024 * 1024  #: Bytes behind the leader's log end above which a replica uses the catch-up lane.
+HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which a replica returns to the live lane.
+#: Milliseconds after which the leader sends new offsets in a message without records; most offsets travel with the next
+#: push of records.
 UPDATE_DELAY_MS = 20
-PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the throttle.
+PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the replication throttle.
 COLD_READS_MAX = 2  #: Maximum number of concurrent disk reads of one lane.
-#: After SILENCE_MS of silence, a follower that sends heartbeats counts as disconnected or frozen.
+#: Milliseconds of silence after which a follower that sends heartbeats counts as disconnected or frozen.
 SILENCE_MS = 3_000
-ITEM_BYTES = 32  #: Bytes counted for an item in a message, in addition to the item's records.
-ENDED_QUEUED_MAX = 1_000  #: Maximum number of handles of ended joins that may stay in a queue.
-ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one message.
+ITEM_BYTES = 32  #: Bytes that an item in a replication message counts, in addition to the item's records.
+ENDED_QUEUED_MAX = 1_000  #: Maximum number of handles of ended joins in the queue of a stream.
+ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.
 
 
 class State(enum.IntEnum):
@@ -192,12 +193,12 @@ class JoinedReplica:
         self.key = (join.topic_id, join.partition, lane.broker_id)
         self.source = source
         self.leader = source.leader
-        self.position = join.log_end  #: The next offset to push to the replica.
+        self.position = join.log_end  #: The next offset that the leader pushes to the replica.
         self.in_flight: deque[tuple[int, int]] = deque()  #: (end offset, bytes) of unacknowledged pushes.
         self.in_flight_bytes = 0
         self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
         self.state = State.CALM
-        self.stash: Slice | None = None  #: Records that were read from the log and are not sent yet.
+        self.stash: Slice | None = None  #: Records that the leader has read from the log and has not sent yet.
         self.holds_read = False  #: Whether a disk read for this replica is in progress, or its result is in ``stash``.
         self.sent_high_watermark = -1
         self.sent_log_start = -1
@@ -265,7 +266,7 @@ class LeaderLane:
         self._cold: deque[JoinedReplica] = deque()
         self._wants_cold: list[ColdRead] = []
         self._resigned: list[JoinedReplica] = []
-        self._reading = 0  #: Number of joined replicas with a disk read in progress or an unsent result.
+        self._reading = 0  #: Number of joined replicas on the stream with a disk read in progress or an unsent result.
         self._joined: deque[Joined] = deque()
         self._ended: deque[Ended] = deque()
         self._updates: dict[JoinedReplica, None] = {}
@@ -305,8 +306,9 @@ class LeaderLane:
             follower_end=join.log_end,
             follower_epoch=join.last_epoch,
         )
-        # Read the log's own start after the epochs. A deletion advances the log's own start first, then the epochs, and
-        # then ``leader.log_start``. A follower that restarted at ``leader.log_start`` could ask for deleted offsets.
+        # Read the log start of the log after the epochs. A deletion of records advances the log start of the log first,
+        # then the epochs, and then ``leader.log_start``. A follower that restarted at ``leader.log_start`` could ask
+        # for deleted offsets.
         here = leader.high_watermark, source.log_start, leader.log_end
         if not found.matches:
             leader.follower_tried(self.broker_id, self._now_ms())

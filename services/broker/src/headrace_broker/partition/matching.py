@@ -59,7 +59,7 @@ def match(
         return OUT_OF_RANGE
     if follower_epoch == NO_EPOCH:
         return MATCHES if follower_end <= log_end else OUT_OF_RANGE
-    # An epoch without records in this log ended where the last epoch before it ended.
+    # If this log has no records of the follower's epoch, that epoch ended where the last epoch before it ended.
     epoch, end = (latest_epoch, log_end) if follower_epoch > latest_epoch else end_of(follower_epoch)
     if epoch == follower_epoch and end >= follower_end:
         before, start = end_of(epoch - 1)

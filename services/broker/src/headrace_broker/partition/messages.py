@@ -30,7 +30,7 @@ class Hello(NamedTuple):
     leader_id: int
     lane: Lane
     window_bytes: int
-    sends_heartbeats: bool = False  #: Whether the follower sends a heartbeat every second.
+    sends_heartbeats: bool = False  #: Whether the follower sends a heartbeat on the stream every second.
 
 
 class Join(NamedTuple):
@@ -64,7 +64,8 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Handles that the follower releases because its log takes no appends; these replicas leave the in-sync set.
+    #: Handles (numbers of partitions on a stream) that the follower releases because their log takes no appends; the
+    #: leader removes their replicas from the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 
@@ -127,4 +128,4 @@ class Response(NamedTuple):
     pushes: tuple[Push, ...] = ()
     updates: tuple[OffsetsUpdate, ...] = ()
     ended: tuple[Ended, ...] = ()
-    sends_heartbeats: bool = False  #: Whether the leader sends a heartbeat every second.
+    sends_heartbeats: bool = False  #: Whether the leader sends a heartbeat on the stream every second.

@@ -5,10 +5,10 @@ Pure: the caller passes the time to each call, in milliseconds of a monotonic cl
 
 from __future__ import annotations
 
-#: A rate of UNLIMITED bytes per second or more means no throttle (the largest long is Kafka's default).
+#: Bytes per second from which a rate means no throttle (Kafka's default, the largest long).
 UNLIMITED = 2**63 - 1
-#: Largest burst after an idle time: the bytes that the rate allows in BURST_MS. Kafka allows bursts of 11 s; shorter
-#: bursts are better for a shared network link.
+#: Milliseconds at the allowed rate that one burst after an idle time may have. Kafka allows bursts of 11 s; shorter
+#: bursts are better for a network link that other traffic shares.
 BURST_MS = 1_000
 
 

@@ -50,7 +50,7 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 WINDOW_BYTES = 8 * 1024 * 1024  #: Maximum bytes of unacknowledged records of one partition.
-#: Milliseconds between two attempts to join: the first pause and the longest pause.
+#: First and longest pause in milliseconds between two attempts of a replica to join.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
 
@@ -118,14 +118,15 @@ class FollowerReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._lanes: Lanes | None = None
-        #: Why this replica no longer follows its leader; None while it follows.
+        #: The reason why this replica no longer follows its leader; None while it follows.
         self._reason: HeadraceError | None = None
-        self._under_way = 0  #: Number of appends that the directory writer has not answered.
-        self._is_failing = False  #: Whether an append was refused; the writer then refuses the later appends too.
-        #: Whether the replica joined with a window of one byte because the disk was short of space. The next join asks
-        #: for the normal window.
+        self._under_way = 0  #: Number of the replica's appends that the directory writer has not answered.
+        #: Whether the directory writer refused an append of this replica; it then also refuses the appends after it.
+        self._is_failing = False
+        #: Whether the replica joined with a window of one byte because the disk was short of space. After a probe with
+        #: a window of one byte, the replica's next join asks for the normal window.
         self._is_probing = False
-        #: The error after which received records may never reach the directory writer.
+        #: The error after which records that the replica receives may never reach the directory writer.
         self._stumble: HeadraceError | None = None
         #: How the log must change (truncate or restart) before the replica joins again.
         self._cut: Truncate | Restart | None = None
@@ -562,7 +563,8 @@ class FollowerReplica:
 
     def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
-            # The number of new bytes is not known at this point, so each watcher is notified with one byte. A fetch
-            # that waits for more than one byte is therefore answered when its timeout ends.
+            # The number of new bytes is unknown when the high watermark advances, so each watcher of the partition is
+            # notified with one byte. Because a watcher learns of only one byte, a fetch that waits for more is answered
+            # when its timeout ends.
             for watcher in self._watchers:
                 watcher.partition_advanced(self.partition, 1)

@@ -35,19 +35,20 @@ from .follower_replica import FollowerReplica
 
 logger = logging.getLogger("headrace.broker.replication")
 
-STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Maximum bytes of unacknowledged records on one stream.
+STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Maximum bytes of unacknowledged records on one replication stream.
 HEARTBEAT_S = 1.0  #: Seconds between two heartbeats to a leader (``sends_heartbeats`` in replication.proto).
-#: Seconds of silence after which a leader that sends heartbeats counts as disconnected or frozen. The limit doubles, up
-#: to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take long. The next push resets
-#: the limit.
+#: Seconds of silence after which a leader that sends heartbeats counts as disconnected or frozen. The silence limit
+#: doubles, up to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take long. The next
+#: push of the leader resets the silence limit.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
-#: If a silence check runs STALLED_S late, the event loop stalled, and the silence proves nothing.
+#: If a silence check runs STALLED_S late, the event loop has stalled, and the check does not count the leader as
+#: silent.
 STALLED_S = 0.5
 _HEARTBEAT = wire.request_to_proto(Request())
-#: Milliseconds between two attempts to connect to a leader. After a stream that lasted _LASTED_S seconds, the follower
-#: reconnects at once.
+#: First and longest pause in milliseconds between two attempts to connect to a leader. After a stream that lasted
+#: _LASTED_S seconds, the follower reconnects at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
-_CONFIRM_AGAIN_S = 1.0  #: Seconds until the action that follows a confirmed leave is tried again after a failure.
+_CONFIRM_AGAIN_S = 1.0  #: Seconds until the follower repeats the action after a confirmed leave, if the action failed.
 
 T = TypeVar("T")
 _Call = Duplex[Any, Any]
@@ -203,8 +204,8 @@ class FollowerStreams:
             stream.wake()
         if stream.lane or cannot_append:  # (the leave must be sent, and the replica returns)
             return
-        # The last partition has left the stream, or the leader ended it and it has not joined again. The next join
-        # opens a new stream.
+        # The last partition has left the stream: it left by itself, or the leader ended it and it has not joined again.
+        # The next partition that joins opens a new stream.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)
@@ -227,7 +228,7 @@ class _Stream:
         self._kind = lane
         self._call: _Call | None = None
         self._silence_s = SILENCE_S
-        #: The future on which the writer waits until there is a message to send.
+        #: The future on which the stream's writer waits until there is a message to send.
         self.waiting: asyncio.Future[bool] | None = None
         #: An event that is set when the stream ends, or when it should reconnect without a pause.
         self._changed = asyncio.Event()

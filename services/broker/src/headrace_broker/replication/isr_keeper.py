@@ -40,11 +40,13 @@ from ..partition.leader import LAG_TIME_MAX_MS, PartitionLeader
 logger = logging.getLogger(__name__)
 
 LOOK_MS = 10  #: Milliseconds between two checks of a partition that has a replica out of sync.
-#: Outdated entries that the queue of checks may hold; when the queue has more, the keeper removes all of them.
+#: Maximum number of outdated entries in the queue of checks; beyond this number the keeper removes all outdated
+#: entries.
 OVERTAKEN_MAX = 1_000
 CALL_PARTITIONS_MAX = 1_000  #: Maximum number of ISR changes in one AlterPartition call.
-#: Error codes after which a proposal is not repeated, because the next metadata has the valid state (Kafka's
-#: ``Partition.handleAlterPartitionError``). After any other error the AlterPartition proposal is repeated.
+#: Error codes after which the keeper does not repeat a proposal, because newer metadata has the valid state (Kafka's
+#: ``Partition.handleAlterPartitionError``). After an error with any other code, the keeper repeats the AlterPartition
+#: proposal.
 _GIVEN_UP = frozenset(
     {
         "FENCED_LEADER_EPOCH",
@@ -56,10 +58,10 @@ _GIVEN_UP = frozenset(
     }
 )
 
-#: Sends AlterPartition. Returns the answers of AlterPartition by topic id and partition. Raises HeadraceError when the
+#: Sends AlterPartition. Returns the answers of AlterPartition by topic id and partition. Raises HeadraceError if the
 #: outcome of AlterPartition is unknown.
 Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
-#: Returns the broker epoch of a registered, unfenced broker, and None for any other broker.
+#: Returns the broker epoch of a registered, unfenced broker, and None for a fenced or unregistered broker.
 Alive = Callable[[int], int | None]
 
 

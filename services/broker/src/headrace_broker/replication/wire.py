@@ -29,7 +29,9 @@ from ..partition.messages import (
     Response,
 )
 
-ITEMS_MAX = 200_000  #: A request with more than ITEMS_MAX items is invalid: it would block the event loop for seconds.
+#: Maximum number of items in a request; a request with more items is invalid, because it would block the event loop for
+#: seconds.
+ITEMS_MAX = 200_000
 
 _LANES = {
     Lane.LIVE: replication_pb2.REPLICATION_LANE_LIVE,

@@ -49,8 +49,8 @@ from .retention import high_watermark_of
 logger = logging.getLogger(__name__)
 
 _IO_BUFFER_BYTES_MIN = 4096
-#: Shortest pause between two cleaning plans. Planning examines every log, so log.cleaner.backoff.ms=0 would use a whole
-#: core.
+#: Shortest pause in seconds between two cleaning plans. A cleaning plan examines every log, so log.cleaner.backoff.ms=0
+#: would use a whole core.
 _BACKOFF_S_MIN = 0.1
 
 
@@ -189,7 +189,8 @@ class Cleaners:
         writer, partition = job
         directory = writer.directory
         log = directory.get(partition)
-        # The cleaning plan may be outdated: the log was truncated or cleaned after the plan was made.
+        # The cleaning plan is outdated if the log was truncated or cleaned after the plan was made, so choose the
+        # targets again.
         targets = [] if log is None else self._targets(directory, {partition: log})
         if log is None or not targets:
             return False
@@ -275,7 +276,7 @@ class _Crew:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._is_planning = False
-        self._plan_again = True  #: Whether a new cleaning plan makes sense before the backoff ends.
+        self._plan_again = True  #: Whether the cleaners should make a new cleaning plan before the backoff ends.
         self.threads = [
             threading.Thread(target=self._work, name=f"cleaner-{number}", daemon=True) for number in range(count)
         ]

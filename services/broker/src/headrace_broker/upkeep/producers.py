@@ -26,8 +26,8 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 64  #: Logs checked together.
-#: Maximum number of producers that the directory writer removes in one step. Appends to the directory wait some
-#: milliseconds for each step.
+#: Maximum number of producers that the directory writer removes in one step. Each step that removes producers delays
+#: appends to the directory by some milliseconds.
 _FORGOTTEN_AT_ONCE = 10_000
 
 

@@ -34,8 +34,8 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 LOGS_AT_ONCE = 64  #: Logs judged together.
-#: Maximum number of logs that the directory writer changes in one step. Appends to the directory wait some milliseconds
-#: for each step.
+#: Maximum number of logs that the directory writer changes in one step. Each step that changes logs delays appends to
+#: the directory by some milliseconds.
 CHANGED_AT_ONCE = 8
 #: Seconds between two checks for expired segments, for files whose deletion is due, and for full directories.
 TICK_S = 5.0

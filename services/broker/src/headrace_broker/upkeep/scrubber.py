@@ -31,7 +31,7 @@ from ..settings import BrokerSettings, LiveSettings
 
 logger = logging.getLogger(__name__)
 
-ROUND_S_MIN = 3600.0  #: Shortest time in seconds from the start of one scrub round to the start of the next.
+ROUND_S_MIN = 3600.0  #: Shortest time in seconds between the starts of two scrub rounds.
 
 
 class Scrubber:
@@ -154,8 +154,8 @@ class Scrubber:
             if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
-            # The segment was deleted, no file descriptor is free, or the disk fails. If the disk fails, the log's
-            # readers will report it.
+            # The segment cannot be read, because it was deleted, no file descriptor is free, or the disk fails. A read
+            # by the log's users will report a failed disk.
             if segment in log.segments:
                 logger.warning("cannot scrub %s: %s", segment.path, error)
         return 0

@@ -56,7 +56,7 @@ from .requests import FenceSilentBrokers, Heartbeat, HeartbeatReply, HeartbeatsE
 from .sessions import Contact
 
 ID_BYTES = 16
-#: Limits of a registration, because every node keeps every registration in memory.
+#: Limits of the fields of a registration, because every node keeps every registration in memory.
 DIRECTORIES_MAX, ENDPOINTS_MAX, NAME_MAX = 1_000, 16, 255
 
 
@@ -127,7 +127,7 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     reply = HeartbeatReply(fenced=broker.fenced, should_shutdown=False)
     if request.want_shutdown:
         records, more, reply, offset = _shut_down(view, broker)
-        # A broker that may shut down is about to exit, so its restart need not wait for the end of this session.
+        # A broker that may shut down is about to exit, so its next start need not wait for the end of its session.
         contact = dataclasses.replace(contact, shutdown_offset=offset, connected=not reply.should_shutdown)
     elif request.want_fence or not broker.online_directories:
         if not broker.fenced:
@@ -289,7 +289,8 @@ def _with_consequences(
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
         assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
-        # Later decisions know only this registration record, so it keeps the weaker of the two flush policies.
+        # Later decisions know the broker only from this registration record, so the record keeps the weaker of its two
+        # flush policies.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
         change = msgspec.structs.replace(change, elections_pending=True, default_log_flush=flush)
     return [change, *records], more

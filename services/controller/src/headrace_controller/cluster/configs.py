@@ -28,7 +28,8 @@ from . import elections, internal_topics
 from .decision import Decision, View
 from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
 
-#: A longer configuration value is an attack or a mistake; every node keeps every value in memory.
+#: Maximum length of a configuration value: a longer value is an attack or a mistake, and every node keeps every value
+#: in memory.
 VALUE_CHARACTERS_MAX = 10_000
 #: Maximum bytes of settings in one request, because the request becomes one entry of the metadata log (as in Kafka).
 SETTINGS_BYTES_MAX = 8 << 20
@@ -65,8 +66,9 @@ def alter(view: View, request: AlterConfigs) -> Decision:
         else:
             records += made
             results.append(ConfigResult(item.resource))
-    # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The same batch then
-    # empties the partition's ELR, because the leader then commits records that members of the ELR do not have.
+    # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The same batch of
+    # records then empties the partition's ELR, because the leader then commits records that members of the ELR do not
+    # have.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
@@ -129,7 +131,7 @@ def _check_together(image: MetadataImage, resource: ConfigResource, changes: Map
     if kind is ConfigResourceType.TOPIC:
         TOPIC.check_together(topic_config(after, name), touched=changes)
         return
-    # Check the brokers' common settings against the settings of each single broker.
+    # Check the settings that all brokers share against the settings of each single broker.
     own = (int(broker) for of, broker in after.configs if of is ConfigResourceType.BROKER and broker)
     for broker_id in (int(name),) if name else (-1, *own):
         SERVER.check_together(broker_values(after, broker_id, {}), touched=changes)

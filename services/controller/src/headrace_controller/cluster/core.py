@@ -147,7 +147,9 @@ DUTIES = (
     Duty("leaders", leaders.balance, lambda settings: settings.leader_imbalance_check_interval_seconds * 1_000),
 )
 
-STEP_MS = 100  #: Milliseconds between two steps of a duty that examines all partitions, so that other work can run.
+#: Milliseconds between two steps of a duty that examines all partitions; the controller does other work between the
+#: steps.
+STEP_MS = 100
 
 
 class ClusterCore:

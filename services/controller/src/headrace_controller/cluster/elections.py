@@ -136,8 +136,8 @@ class Electorate:
         last known ones are its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
-        # (The replicas are read from ``wanted``, not from ``before``: ``wanted`` lacks a replica that returned with an
-        # empty disk.)
+        # (Read the replicas from ``wanted``: ``wanted``, unlike ``before``, lacks a replica that returned with an empty
+        # disk.)
         known = wanted.last_known_elr or wanted.isr if before.leader == NO_LEADER else (before.leader,)
         return tuple(each for each in known if each in wanted.replicas)
 
@@ -177,7 +177,7 @@ class Electorate:
         weakened = topic.flush_weakened or self.image.flush_weakened
         if weakened or former.default_log_flush != "commit":
             return False
-        # A replica without an assigned directory may have been in an offline directory.
+        # A replica without an assigned directory may have been in one of its broker's offline directories.
         some_are_gone = bool(self.image.brokers[former.broker_id].offline_directories)
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
 
@@ -343,6 +343,6 @@ def assigned(
         last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
     record = partition_change(electorate, topic, number, wanted, lost=(broker_id,))
-    # Write a record even if the partition does not change. The record increments the partition epoch, so a pending
-    # AlterPartition with the old replica is refused.
+    # Write a partition record even if the partition does not change. The partition record increments the partition
+    # epoch, so a pending AlterPartition with the lost replica is refused.
     return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

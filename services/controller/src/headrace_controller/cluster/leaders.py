@@ -22,7 +22,7 @@ from .decision import Decision, View
 from .elections import Election, Electorate, partition_change
 from .requests import ElectionResult, ElectionType, ElectLeaders
 
-#: Maximum number of leader elections in one decision of the preferred leader balancing, as in Kafka.
+#: Maximum number of leader elections in one decision that balances preferred leaders, as in Kafka.
 BALANCED_AT_ONCE = 1_000
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from headrace_core.errors import InvalidRequestError
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
 
-EVERYWHERE = b""  #: Stands for the whole broker where a directory's id is expected.
+EVERYWHERE = b""  #: The value that means the whole broker, in place of the id of one directory.
 _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 
@@ -37,7 +37,7 @@ class CannotLead(NamedTuple):
     reason: str
 
 
-#: Broker id -> the broker's last report of what it cannot lead; brokers without a limit have no entry.
+#: Broker id -> the broker's last report of what it cannot lead; brokers that can lead everything have no entry.
 Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 

@@ -16,7 +16,7 @@ from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
 from headrace_core.plurals import counted
 
-#: Maximum number of attempts to place one topic evenly: with uneven racks there may be no solution.
+#: Maximum number of attempts to place one topic's replicas evenly: with uneven racks there may be no solution.
 _LOOKS_MAX = 20_000
 
 
@@ -132,7 +132,7 @@ class Placer:
 
         def order(i: int) -> tuple[bool, int, int, int]:
             slot = slots[i]
-            # Brokers without a rack are independent of each other, so "no rack" never counts as a used rack.
+            # Brokers without a rack are independent of each other, so a missing rack is never a used rack.
             used = slot.rack is not None and slot.rack in racks
             return used, slot.topic_replicas, slot.replicas, (i - leader - 1 - turn) % len(slots)
 

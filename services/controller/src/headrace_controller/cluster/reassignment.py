@@ -46,7 +46,8 @@ from .throttles import Copying
 
 _STEP = 100  #: Maximum number of reassignments that one upkeep decision completes or begins.
 _LOOK_AGAIN_MS = 5_000.0
-#: Maximum number of queued reassignments that one step examines: more than the free brokers of any cluster could begin.
+#: Maximum number of queued reassignments that one step examines; the free brokers of a cluster can begin fewer than
+#: this number.
 _LOOK = 2_000
 
 
@@ -165,7 +166,7 @@ def begin(view: View) -> Decision:
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
-    # Leaders change too often to be part of the comparison; a full check runs every _LOOK_AGAIN_MS instead.
+    # The comparison leaves out leaders, which change too often; a full check runs every _LOOK_AGAIN_MS.
     where = (ledger.queued, ledger.reassigning, view.image.brokers, view.image.configs, view.now_ms // _LOOK_AGAIN_MS)
     if len(view.agenda.nothing_begins) == len(where) and all(map(_is_same, view.agenda.nothing_begins, where)):
         return Decision()

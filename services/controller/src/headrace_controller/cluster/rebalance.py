@@ -31,8 +31,8 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 _Edges = dict[int, dict[int, dict[Key, None]]]  #: leader -> another replica -> the partitions that both have
 
-#: Maximum number of a broker's replicas that are examined before the best of them is moved: topics are spread well, not
-#: perfectly.
+#: Maximum number of a broker's replicas that are examined before the best of them is moved; topics are then spread
+#: well, not perfectly.
 _CANDIDATES_MAX = 64
 
 

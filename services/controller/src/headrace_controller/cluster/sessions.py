@@ -30,7 +30,8 @@ from dataclasses import dataclass
 
 from .leadership import CannotLead, Hindered, with_reported
 
-#: Milliseconds from a broker's registration to its first heartbeat, which the broker sends at once on a new connection.
+#: Milliseconds within which the first heartbeat must follow a broker's registration; the broker sends it at once on a
+#: new connection.
 FIRST_HEARTBEAT_MS = 2_000.0
 
 
@@ -38,15 +39,16 @@ FIRST_HEARTBEAT_MS = 2_000.0
 class Session:
     broker_epoch: int
     last_contact_ms: float
-    #: Milliseconds of silence that end the broker's session: FIRST_HEARTBEAT_MS after a registration, later the session
-    #: timeout.
+    #: Milliseconds of silence that end the broker's session: FIRST_HEARTBEAT_MS after a registration, the session
+    #: timeout after a heartbeat.
     silence_max_ms: float
     metadata_offset: int = 0
     connected: bool = True
-    #: Number of the stream that carried the broker's latest heartbeat; None if this leader has had no heartbeat.
+    #: Number of the stream that carried the broker's latest heartbeat; None if this leader of the controllers has had
+    #: no heartbeat.
     stream: int | None = None
-    #: When the broker's stream broke (None if it did not break under this leader), and the grace period that began
-    #: then, in milliseconds.
+    #: Time at which the broker's stream broke (None if it did not break under this leader), and the grace period that
+    #: began then; both in milliseconds.
     broken_ms: float | None = None
     grace_ms: float = 0.0
     shutdown_offset: int | None = None
@@ -74,8 +76,8 @@ class BrokerSessions:
     def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
-        #: Brokers that cannot lead now, and the directories concerned. A new mapping replaces the old one, so that a
-        #: view may keep the old mapping.
+        #: Brokers that cannot lead now, each with the directories that cannot lead. A change replaces the whole
+        #: mapping, so that a view may keep the mapping that it has.
         self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
         self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this epoch, its grace then)
@@ -200,11 +202,11 @@ class CoordinatorContact:
 class _Session:
     coordinator_epoch: int
     last_contact_ms: float
-    #: Number of the stream that carried the coordinator's latest heartbeat; 0 after a registration alone, -1 if this
-    #: leader does not know it.
+    #: Number of the stream that carried the coordinator's latest heartbeat; 0 after a registration without heartbeat,
+    #: -1 if this leader does not know the stream.
     stream: int
-    #: Milliseconds of silence that end the coordinator's session: FIRST_HEARTBEAT_MS after a registration, later the
-    #: session timeout.
+    #: Milliseconds of silence that end the coordinator's session: FIRST_HEARTBEAT_MS after a registration, the session
+    #: timeout after a heartbeat.
     silence_max_ms: float
     broken_at_ms: float | None = None
 
@@ -246,8 +248,7 @@ class CoordinatorSessions:
             if not contact.registering:
                 session.silence_max_ms = self._timeout_ms
         elif 0 <= session.stream <= contact.stream and session.broken_at_ms is None:
-            # The broken stream may also be newer than the session's stream, if it broke before its first heartbeat was
-            # processed.
+            # A stream newer than the session's stream may have broken before its first heartbeat was processed.
             session.broken_at_ms = contact.at_ms
 
     def is_gone(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:

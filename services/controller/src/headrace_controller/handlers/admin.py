@@ -57,9 +57,10 @@ from .cluster import BrokerSeen
 
 _UPDATES_MAX = 1_000  #: Maximum number of feature updates in one UpdateFeatures request.
 _DIRECTORY_BYTES = 16
-#: Timeout in milliseconds for requests without a timeout of their own (Kafka's request.timeout.ms).
+#: Timeout in milliseconds of requests that set no timeout (Kafka's request.timeout.ms).
 _TIMEOUT_MS_DEFAULT = 30_000
-_LOOK_AGAIN_S = 0.05  #: Seconds between two checks whether a replica has caught up, or an earlier change is committed.
+#: Seconds between two checks whether a replica has caught up, or whether a change of the voters is committed.
+_LOOK_AGAIN_S = 0.05
 
 T = TypeVar("T")
 
@@ -132,7 +133,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
-        # One description lists dozens of configuration entries, so it costs as much as dozens of ordinary items.
+        # One description lists dozens of configuration entries, so its cost is that of dozens of ordinary items.
         async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
             for item in request.resources:
                 if turns.is_over():

@@ -34,10 +34,10 @@ from headrace_protos.v1 import cluster_pb2
 from ..raft import SnapshotId
 from .read_index import Quorum, ReadIndexBarriers
 
-#: Longest pause in seconds between two messages to a metadata follower; each message also confirms the age of its
-#: image.
+#: Longest pause in seconds between two messages to a metadata follower; each message also confirms the age of the
+#: follower's image.
 KEEP_ALIVE_S = 1.0
-SNAPSHOT_PART_BYTES = 1 << 20  #: Bytes of a snapshot in one message.
+SNAPSHOT_PART_BYTES = 1 << 20  #: Bytes of a snapshot that one message carries.
 
 Response = cluster_pb2.FollowMetadataResponse
 

@@ -28,9 +28,9 @@ from ..driver import ControllerDriver
 from ..raft import NO_LEADER
 from .admin import AdminHandler
 
-#: Calls that every controller answers itself, without forwarding them to the leader.
+#: Calls that every controller answers, whether it leads or not, without forwarding them to the leader.
 LOCAL = frozenset({"DescribeConfigs", "DescribeLogDirs", "AlterReplicaLogDirs"})
-_WAIT_S_MAX = 30.0  #: Longest wait in seconds for a leader, for a request without a deadline.
+_WAIT_S_MAX = 30.0  #: Longest wait in seconds for a leader of the controllers, if the request has no deadline.
 _RETRY_S = 0.05
 
 

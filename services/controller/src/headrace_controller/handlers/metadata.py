@@ -12,7 +12,9 @@ from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 from ..driver import ControllerDriver
 from .follow import FollowService
 
-_WAIT_S_MAX = 30.0  #: Longest wait in seconds for min_metadata_offset, if the request's deadline is later or missing.
+#: Longest wait in seconds until the node has applied min_metadata_offset, if the request's deadline is later or
+#: missing.
+_WAIT_S_MAX = 30.0
 
 
 class MetadataHandler(metadata_pb2_grpc.MetadataServicer):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .types import Draw
 
-LOST_LEADER_TICKS = 3  #: Maximum number of ticks from a broken connection to the leader until an election begins.
+#: Maximum number of ticks from the break of the connection to the leader until an election begins.
+LOST_LEADER_TICKS = 3
 
 
 class ElectionTimer:

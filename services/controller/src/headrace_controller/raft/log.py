@@ -40,7 +40,7 @@ class RaftLog:
         self._start = stored.start
         self._terms: list[tuple[int, int]] = list(stored.terms)
         self._voters: list[tuple[int, VoterSet]] = list(stored.voters)
-        #: Entries of the log that are not durable yet.
+        #: Entries of the Raft log that are not durable yet.
         self._tail: list[Entry] = []
         #: Number of entries in ``_tail`` that are being written.
         self._handed = 0

@@ -111,14 +111,14 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: All entries below the offset ``committed`` are committed. The commit offset is not stored: a leader sends it
-        #: again, or commits the entries again.
+        #: All entries below the offset ``committed`` are committed. The commit offset is not stored: after a restart, a
+        #: leader sends the offset again, or commits the entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
         #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
         #: and votes.
         self.may_lead = True
         self._control = control
-        # The log may have a higher term than a lost or outdated term file, and a term must never be used again.
+        # The log may have a higher term than a lost or outdated term file, and a replica must never use a term again.
         saved = stored.hard_state
         self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
         self._saved = saved
@@ -256,7 +256,8 @@ class RaftNode:
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
             # A response to a pre-vote is never stale: its ``term`` is the voter's current term, which may be lower than
-            # this node's term. The term that a pre-vote was for is in ``asked_term``.
+            # this node's term. The field ``asked_term`` has the term of the election for which the pre-vote was
+            # requested.
             self._answer_stale(sender, body)
             return
         if body.term > self.term:
@@ -271,8 +272,8 @@ class RaftNode:
                 self._follow(sender)
                 self.log.check_kept(body.committed, sender)
                 self._commit(body.committed)
-                # The answer contains only the term. If the term is already durable, the answer need not wait for the
-                # disk.
+                # The HeartbeatResponse contains only the term and the round. If the term is already durable, the
+                # HeartbeatResponse need not wait for the disk.
                 say = self._send if self._state == self._saved else self._reply
                 say(sender, HeartbeatResponse(self.term, body.round))
             case SnapshotRequest():

@@ -20,8 +20,7 @@ from .types import RaftSettings, SnapshotId, SnapshotResponse
 if TYPE_CHECKING:
     from .log import RaftLog
 
-#: If CHUNK_RESEND_HEARTBEATS heartbeats are answered while a snapshot chunk is not answered, the leader sends the chunk
-#: again.
+#: Number of answered heartbeats after which the leader sends an unanswered snapshot chunk again.
 CHUNK_RESEND_HEARTBEATS = 5
 
 
@@ -60,11 +59,12 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which it sent the last heartbeat that the follower answered; NEVER if there is none.
+        #: The leader's tick at which it sent the last heartbeat that the follower answered; NEVER before the first
+        #: answer.
         self.contact_at = NEVER
         #: The leader's ticks of the follower's last answer of any kind, and of its last answer with the whole log;
-        #: NEVER if there is none. Only descriptions of the quorum use these ticks, never decisions, because the ticks
-        #: also count old answers.
+        #: NEVER before the first answer. Only descriptions of the quorum use the ticks of last answers, never
+        #: decisions, because delayed answers change the ticks, too.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
         #: The leader's log end at the tick ``goal_at``. When the follower's ``match`` reaches ``goal``, the follower
@@ -74,7 +74,7 @@ class Progress:
         self.round = 0  #: The last heartbeat round that the follower answered.
         self.is_waiting = False  #: Whether a probe or a snapshot chunk is in flight.
         self.snapshot: SnapshotId | None = None
-        self.position = 0  #: Byte position in ``snapshot`` of the next chunk to send.
+        self.position = 0  #: Position in ``snapshot`` of the next chunk to send, in bytes.
         self.sent_committed = 0  #: The commit offset that was last sent to the follower.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Draw = Callable[[int], int]  #: Returns a random integer from 0 (inclusive) to its argument (exclusive).
-NO_LEADER = -1  #: The leader id while no leader is known.
-#: The directory id of a sole voter whose directory is unknown: it was configured, not formatted, as the voter
+Draw = Callable[[int], int]  #: Returns a random integer from 0 (inclusive) to the function's argument (exclusive).
+NO_LEADER = -1  #: The leader id that means that no leader is known.
+#: The directory id of a sole voter whose directory is unknown, because the voter was configured and not formatted
 #: (KIP-853).
 NO_DIRECTORY = bytes(16)
 
@@ -100,8 +100,8 @@ class VoterSet:
 
 
 #: Returns the bytes of an entry that Raft itself proposes. The arguments are kind, term, base offset, and the voters
-#: (of a VOTERS entry, the new voters). The leader calls this function once for each entry, and the logs of all voters
-#: keep these bytes.
+#: (of a VOTERS entry, the new voters). The leader calls this function once for each of its own entries, and the logs of
+#: all voters keep the returned bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
@@ -163,8 +163,8 @@ class VoteRequest:
     term: int
     end: Place
     is_pre_vote: bool = False
-    #: The leader requested this election by a transfer (thesis, 3.10), so a voter may vote although the leader is
-    #: alive.
+    #: Whether the leader requested the election by a transfer (thesis, 3.10), so that voters may vote although the
+    #: leader is alive.
     is_transfer: bool = False
 
 
@@ -319,11 +319,11 @@ class RaftSettings:
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
-    message_bytes_max: int = 1 << 20  #: Maximum bytes of entries in one message.
+    message_bytes_max: int = 1 << 20  #: Maximum bytes of entries in one Raft message.
     in_flight_bytes_max: int = 8 << 20  #: Maximum bytes of entries in flight to one follower.
     in_flight_messages_max: int = 64
     snapshot_chunk_bytes: int = 1 << 20
-    #: A learner that is more than ``learner_lag_max`` offsets behind the leader cannot become a voter.
+    #: Number of offsets behind the leader's log end above which a learner cannot become a voter.
     learner_lag_max: int = 1_000
 
     def __post_init__(self) -> None:

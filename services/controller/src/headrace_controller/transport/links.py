@@ -46,10 +46,12 @@ from .peers import Peer
 
 logger = logging.getLogger("headrace.controller")
 
-#: Milliseconds between two connection attempts to an absent node (first and longest pause), and to a node that refuses.
+#: First and longest pause in milliseconds between two attempts to connect to an absent node, and the pause after a node
+#: refused.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
 _REFUSED_MS = 5_000
-_STRANGERS_MAX = 1_000  #: Maximum number of unknown replicas that are remembered, so that each of them is logged once.
+#: Maximum number of unknown replicas that a controller remembers, so that it logs each of them once.
+_STRANGERS_MAX = 1_000
 
 Envelope = raft_pb2.RaftEnvelope
 
@@ -74,7 +76,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self.key = key
         self.cluster_id = cluster_id
         self.address = address
-        self.undeliverable = 0  #: Number of messages to unknown replicas, which were dropped.
+        self.undeliverable = 0  #: Number of messages to unknown replicas that the controller dropped.
         self._receive = receive
         self._peer_lost = peer_lost
         self._observe = observe

@@ -79,9 +79,11 @@ class Peer:
 
 URGENT_MAX = 256
 _KEPT_MAX = 8  #: ... without a connection.
-BULK_BYTES_MAX = 16 << 20  #: Raft has at most 8 MiB in flight to one follower (RaftSettings.in_flight_bytes_max).
+#: Maximum bytes of messages with entries in the queue; Raft has at most 8 MiB in flight to one follower
+#: (RaftSettings.in_flight_bytes_max).
+BULK_BYTES_MAX = 16 << 20
 BULK_MAX = 1_024
-#: Largest envelope in bytes, unless one message is larger. A heartbeat waits for at most one envelope.
+#: Largest envelope in bytes, unless one message is larger. A heartbeat waits until at most one envelope is sent.
 ENVELOPE_BYTES = 256 << 10
 
 
@@ -96,7 +98,7 @@ class Outbox:
         self._bulk: deque[tuple[Body, int]] = deque()
         self._bulk_bytes = 0
         self.is_open = False
-        self.dropped = 0  #: Number of messages that were dropped instead of sent.
+        self.dropped = 0  #: Number of messages that the outbox dropped instead of sending them.
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._bulk)

@@ -44,9 +44,10 @@ from ..raft import (
 from ..raft.types import Body
 
 _DIRECTORY_BYTES = 16
-#: A host name has at most 253 characters; every replica receives the voters' addresses repeatedly.
+#: Maximum length of a voter's address: a host name has at most 253 characters, and replicas receive the addresses
+#: repeatedly.
 _ADDRESS_MAX = 261
-_SMALL_BYTES = 64  #: Approximate bytes of a message without records.
+_SMALL_BYTES = 64  #: Approximate bytes of a Raft message without records.
 
 _KINDS = {
     EntryKind.DATA: raft_pb2.RaftEntry.KIND_DATA,

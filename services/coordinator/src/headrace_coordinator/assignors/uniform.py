@@ -62,8 +62,8 @@ def _odd_seats(
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():
         least, extra = divmod(size, len(names))
-        # Members that would otherwise lose a partition come first, then members with the fewest odd seats (extra
-        # partitions).
+        # Members that would lose a partition without an extra partition come first, then members with the fewest extra
+        # partitions.
         order = sorted(names, key=lambda name: (held.get((name, topic_id), 0) <= least, seats[name], name))
         odd[topic_id] = set(order[:extra])
         seats.update(order[:extra])
@@ -72,8 +72,8 @@ def _odd_seats(
         poor = min(names, key=lambda name: (seats[name], name))
         if seats[rich] - seats[poor] <= 1:
             return odd
-        # ``rich`` has an odd seat in more topics than ``poor``, so there is a topic in which only ``rich`` has an odd
-        # seat. Pass an odd seat of that topic from ``rich`` to ``poor``.
+        # The member ``rich`` has extra partitions of more topics than ``poor``, so ``poor`` lacks an extra partition of
+        # one of these topics. Pass the extra partition of this topic from ``rich`` to ``poor``.
         topic_id = min(
             (topic_id for topic_id, sitting in odd.items() if rich in sitting and poor not in sitting),
             key=lambda each: (_moves(rich, poor, each, sizes[each] // len(names), held), each),

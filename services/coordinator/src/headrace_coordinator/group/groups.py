@@ -67,7 +67,7 @@ from .subscriptions import Topics, describes
 from .timing import Agenda, Ownership, Session, SteadyClock
 from .turn import Turn
 
-#: After TICK_RECORDS_MAX records a tick stops before the next group; the remaining groups are due at once.
+#: Number of records after which a tick stops before the next group; the remaining groups are due at once.
 TICK_RECORDS_MAX = 1_000
 
 _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
@@ -85,7 +85,7 @@ class Groups:
         self._clock = SteadyClock()
         self._ownership = Ownership() if awaits_proof else None
         self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
-        #: Groups whose target assignment must be checked, because another process computed it.
+        #: Groups whose target assignment this coordinator must check, because another process computed the assignment.
         self._unseen: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
@@ -444,8 +444,8 @@ class Groups:
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
-        # A member may also fetch with a lower epoch, unless it lost partitions since, which check_commit decides (see
-        # check_epoch).
+        # A member may fetch with an older epoch unless it has lost partitions meanwhile, which check_commit decides
+        # (see check_epoch).
         if not member.current.first_epoch <= member_epoch <= member.current.epoch:
             checks.check_commit(self._state.groups[group_id], member, member_epoch, None)
 

@@ -27,7 +27,7 @@ from .subscriptions import Topics
 from .timing import Agenda
 from .turn import Turn, reads_nothing
 
-THE_GROUP = ""  #: Stands for the group itself where the agenda expects a member's id.
+THE_GROUP = ""  #: The value that means the group in the agenda, in place of a member's id.
 
 
 class Rebalancing:
@@ -119,8 +119,8 @@ class Rebalancing:
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
-        # First the members that read no partition release their partitions. The member that sent the request takes free
-        # partitions next, then the other members take theirs.
+        # Members that read no partition release their partitions first. The member that sent the request then takes
+        # free partitions, and after it all other members take theirs.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:

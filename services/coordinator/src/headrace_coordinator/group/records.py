@@ -25,8 +25,8 @@ from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 from ..state_machine import RecordKind, kind_of
 from .messages import Part, Parts
 
-#: The record version that is written, and the newest version that can be read. New fields at the end of a record need
-#: no new version.
+#: The version of the records that this coordinator writes, and the newest version that it can read. New fields at the
+#: end of a record need no new version.
 VERSION = 1
 
 PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: ((topic id, (partition, ...)), ...), in order

@@ -25,7 +25,7 @@ from .records import (
 )
 from .timing import Session
 
-STORIES_MAX = 20  #: Maximum number of rebalances whose history is kept for a group: slots of a ring.
+STORIES_MAX = 20  #: Maximum number of rebalances in the history of a group.
 
 
 class Member:

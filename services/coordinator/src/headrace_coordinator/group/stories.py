@@ -17,7 +17,7 @@ from .records import Key, StoryMove, StoryValue
 from .state import STORIES_MAX, Group, Member
 from .turn import Turn
 
-#: Limits of a rebalance's recorded history: partition moves, and bytes of the reason.
+#: Limits of a rebalance's recorded history: number of partition moves, and bytes of the reason.
 MOVES_MAX, REASON_MAX = 200, 400
 
 

@@ -21,7 +21,7 @@ from ..assignors import TopicSpec
 from .messages import Topic
 
 PATTERN_BYTES_MAX = 1 << 20  #: Maximum bytes of memory for one compiled pattern.
-#: Maximum number of resolved subscriptions in the cache; the members of a group mostly have equal subscriptions.
+#: Maximum number of resolved subscriptions in the cache; most members of a group have equal subscriptions.
 REMEMBERED_MAX = 10_000
 _DIGEST_MASK = (1 << 63) - 1
 

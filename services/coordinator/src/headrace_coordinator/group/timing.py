@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-LATE_MS = 2_000  #: If a check runs LATE_MS late, the process was paused or the clock jumped.
+LATE_MS = 2_000  #: Milliseconds by which a check is late if the process was paused or the clock jumped.
 NO_CONNECTION = -1
 
 

@@ -27,9 +27,11 @@ from . import messages
 
 logger = logging.getLogger("headrace.coordinator")
 
-UNANSWERED_MAX = 64  #: A stream with more than UNANSWERED_MAX unanswered requests is not read.
-#: When a client leaves more than UNREAD_BYTES_MAX bytes unread, its stream is not read and gets no pushes. The answer
-#: to the next heartbeat, which names an old revision, will contain what the member missed.
+#: Number of unanswered requests of a member's stream above which the coordinator does not read the stream.
+UNANSWERED_MAX = 64
+#: Number of bytes that a member leaves unread above which the coordinator neither reads its stream nor pushes
+#: assignments. A member that missed a push sends its old assignment revision in the next heartbeat, and the response
+#: then has the current assignment.
 UNREAD_BYTES_MAX = 1024 * 1024
 
 FindShard = Callable[[str], ShardRunner]  #: Returns the runner of a group's shard, or raises HeadraceError.
@@ -102,7 +104,7 @@ class MembershipStream(StreamHandler[Any]):
         self._unanswered = 0
         self._has_left = False
         self.who: tuple[str, str] | None = None  #: (group, member), once known.
-        self.runner: ShardRunner | None = None  #: The runner that received the last request.
+        self.runner: ShardRunner | None = None  #: The runner that received the last request of the stream.
 
     def on_request(self, request: Any) -> None:
         kind = request.WhichOneof("request")

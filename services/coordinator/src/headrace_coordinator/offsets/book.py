@@ -42,8 +42,8 @@ class OffsetBook:
         if offsets is not None and offsets.pop(partition, None) is not None and not offsets:
             del self._by_group[group_id]
 
-    # Offsets in a transaction count when the transaction commits (KIP-98). Until the transaction ends, a stable fetch
-    # must wait for its offsets (KIP-447).
+    # Offsets that a transaction commits take effect when the transaction commits (KIP-98). Until a transaction with
+    # offsets ends, a stable fetch of the offsets must wait (KIP-447).
 
     def hold(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
         """An open transaction of this producer has an offset for the partition."""

@@ -24,12 +24,12 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 from ..kafka_fields import FieldReader, varint
 from ..state_machine import RecordKind, kind_of
 
-#: Maximum bytes of a string, because the length of a string is an int16. Version 4 could write longer strings, but
-#: Kafka's readers refuse them.
+#: Maximum bytes of a string, because the length of a string is an int16. Version 4 of an offset commit could have
+#: longer strings, but Kafka's readers refuse them.
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
-#: The tagged fields of a value before the topic id: a count of one field, its tag 0, and its size.
+#: The tagged fields of a value up to the topic id: a count of one field, the field's tag 0, and its size.
 _ONE_TOPIC_ID = b"\x01\x00\x10"
 
 _INT16 = struct.Struct(">h")
@@ -130,7 +130,7 @@ def decode_value(value: bytes) -> CommittedOffset:
 
 
 # A coordinator replays a shard before it serves it, so values that Headrace wrote are decoded on a fast path (twice as
-# fast). All other bytes are decoded by the general functions, which name the fault.
+# fast). The general functions decode all other values, and name the fault of a damaged value.
 
 
 def _plain_key(key: bytes) -> CommitKey | None:

@@ -30,8 +30,8 @@ from .messages import LagStatus
 from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
-COMMITS_APART_MS = 1_000  #: Commits that are less than COMMITS_APART_MS apart share one entry of the window.
-SILENCE_MS = 60_000  #: A window that is not full is taken to cover at least SILENCE_MS.
+COMMITS_APART_MS = 1_000  #: Milliseconds between two commits below which they share one entry of the window of commits.
+SILENCE_MS = 60_000  #: Milliseconds that a window of commits covers at least while it is not full.
 
 
 class Commit(NamedTuple):
@@ -48,8 +48,8 @@ class CommitWindow:
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        # A flat array with three numbers for each commit, because a coordinator may have a hundred thousand windows. A
-        # lag of -1 means that the lag is unknown.
+        # The window is a flat array with three numbers for each commit, because a coordinator may have a hundred
+        # thousand windows. A lag of -1 in the window means that the lag is unknown.
         self._fields = array("q")
 
     @property

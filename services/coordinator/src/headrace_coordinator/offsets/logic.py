@@ -56,8 +56,9 @@ from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
 _RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
 
-#: Age in milliseconds after which an offset with another topic id must belong to an older topic of the name. At that
-#: age every live coordinator knows the newer topic.
+#: Age in milliseconds from which a committed offset with a different topic id must belong to a deleted topic of the
+#: same name. An offset older than NAMESAKE_AGE_MS cannot belong to a new topic, which every live coordinator would know
+#: by then.
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
@@ -192,7 +193,7 @@ class OffsetsLogic:
         if self._groups.exists(request.group_id):
             self._groups.check_fetch(request.group_id, request.member_id, epoch)
         elif epoch >= 0:
-            # Kafka would answer "no offset" for a group that does not exist. With "no offset" the member would use
+            # Kafka would answer "no offset" for a group that does not exist. After "no offset" the member would use
             # auto.offset.reset, and skip or repeat all records.
             raise UnknownMemberIdError(
                 f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist: "
@@ -222,10 +223,10 @@ class OffsetsLogic:
         found = offsets.get(partition, _ABSENT)
         topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
         if found.topic_id is not None and found.topic_id != topic_id:
-            # The offset belongs to a deleted topic of this name, so the answer is "no offset". The offset may also
-            # belong to a new topic that only the shard's former owner knew: "no offset" would then send the consumer to
-            # auto.offset.reset. (A timestamp in the future comes from another clock, so the age is the absolute
-            # difference.)
+            # The committed offset belongs to a deleted topic of this name, so the answer is "no offset". A recent
+            # committed offset may belong to a new topic that only the shard's former owner knew; "no offset" would then
+            # send the consumer to auto.offset.reset. (A commit timestamp in the future comes from a clock that differs,
+            # so the age is the absolute difference.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: the offset was committed for another topic of this name: retry when this "

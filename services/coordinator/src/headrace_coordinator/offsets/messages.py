@@ -13,7 +13,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .codec import CommittedOffset
 
-NO_OFFSET = -1  #: The offset in Kafka's answer for a partition without a committed offset.
+NO_OFFSET = -1  #: The offset with which Kafka answers for a partition without a committed offset.
 
 
 class OffsetToCommit(NamedTuple):
@@ -137,7 +137,7 @@ class LagStatus(enum.Enum):
     OK = "OK"
     WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
     ERR = "ERR"
-    STOP = "STOP"  #: STOP: no commit has arrived for longer than the window of commits covers.
+    STOP = "STOP"  #: STOP: no commit has arrived for longer than the time that the window of commits covers.
     STALL = "STALL"  #: STALL: commits arrive, but the committed offset does not advance.
     REWIND = "REWIND"  #: REWIND: the committed offset went back.
 

@@ -23,7 +23,7 @@ from ..state_machine import GroupStateMachine
 from .book import OffsetBook
 from .codec import CommittedOffset
 
-#: Maximum number of offsets that one tick checks and removes, so that the expiry of offsets in a large shard delays no
+#: Maximum number of offsets that one tick checks and removes, so that expiring the offsets of a large shard delays no
 #: request.
 LOOKS_PER_TICK = 20_000
 REMOVALS_PER_TICK = 2_000

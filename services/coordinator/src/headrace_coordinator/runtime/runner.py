@@ -23,12 +23,13 @@ from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tel
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-TICK_MS_MAX = 1_000  #: Longest sleep in milliseconds, because the wall clock may be set in the meantime.
-#: If the difference between wall clock and monotonic clock changes by CLOCK_STEP_MS, the wall clock was set.
+#: Longest sleep of a shard in milliseconds, because an operator may set the wall clock during a sleep.
+TICK_MS_MAX = 1_000
+#: Milliseconds by which the difference between wall clock and monotonic clock changes if the wall clock was set.
 CLOCK_STEP_MS = 20
 _LOOKS_MAX = 5  #: Maximum number of attempts to read both clocks at the same moment.
 
-Done = Callable[[object], None]  #: Callback for the reply to a request, or for the HeadraceError.
+Done = Callable[[object], None]  #: Callback for the reply to a request, or for the HeadraceError that ended it.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 

@@ -42,16 +42,16 @@ from headrace_core.errors import (
 from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
-#: Maximum bytes of records gathered during an append. Above the maximum the shard refuses clients' requests, but never
-#: internal updates (Shard.ask).
+#: Maximum bytes of records that a shard gathers while an append is in progress. Above this maximum the shard refuses
+#: clients' requests, but never internal updates (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
 BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch: well below max.message.bytes of the topic.
-#: Milliseconds before a shard is claimed again: the first pause and the longest pause. The pause doubles with each
-#: failure.
+#: First and longest pause in milliseconds before a coordinator claims a shard again. The pause before a claim doubles
+#: with each failed claim.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
-ANY_END = -1  #: The ``expected_end`` of a claim, which may be appended at any log end.
+ANY_END = -1  #: The ``expected_end`` of a claim that may be appended at any log end.
 
-#: Error codes of a failed append for which the requests in the append get NOT_COORDINATOR, as in Kafka's coordinator.
+#: Error codes of a failed append whose requests get NOT_COORDINATOR, as in Kafka's coordinator.
 _RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
@@ -165,7 +165,7 @@ class Shard:
         self.claim = claim
         self.state = ShardState.CLAIMING
         self.attempt = 0
-        #: The shard's state machine while the shard serves, else None; only this class changes it.
+        #: The shard's state machine while the shard serves requests, otherwise None; only this class changes it.
         self.state_machine: StateMachine | None = None
         self._new_state_machine = new_state_machine
         self._gathered_bytes_max = gathered_bytes_max

@@ -26,7 +26,7 @@ from headrace_core.types import TopicPartition
 from ..kafka_fields import FieldReader, varint
 from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 
-TRANSACTION_KIND = 0  #: The key's kind, in its first two bytes.
+TRANSACTION_KIND = 0  #: The kind of a record's key, in the key's first two bytes.
 ID_BYTES_MAX = 0x7FFF  #: Maximum bytes of a transactional id, because the length of a string is an int16.
 _PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
 

@@ -29,12 +29,12 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: The largest producer epoch, because Kafka's epochs are int16. The largest epoch is never assigned to a producer, but
+#: The largest producer epoch, because Kafka's epochs are int16. No producer ever gets the largest producer epoch, but
 #: markers may contain it.
 EPOCH_MAX = 32_767
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-#: With the timeout NO_TIMEOUT_MS, Java's ``enable2Pc`` asks for a transaction without a timeout (KIP-939).
+#: Timeout in milliseconds with which Java's ``enable2Pc`` asks for a transaction without a timeout (KIP-939).
 NO_TIMEOUT_MS = 2_147_483_647
 #: The first client transaction version in which each end of a transaction increments the producer epoch (KIP-890, part
 #: 2).
@@ -52,7 +52,7 @@ class TransactionState(enum.IntEnum):
     COMPLETE_ABORT = 5
 
 
-#: The outcome of the transaction is decided, and markers are still missing.
+#: The transaction's outcome is decided, but some of its markers are not written yet.
 PREPARING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 

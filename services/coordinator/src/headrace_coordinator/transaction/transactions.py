@@ -61,13 +61,15 @@ from .state import (
     TransactionState,
 )
 
-#: Largest transaction record in bytes; a transaction with more partitions than fit into it is refused.
+#: Maximum bytes of a transaction record; the coordinator refuses a transaction whose partitions do not fit into the
+#: record.
 RECORD_BYTES_MAX = 512 * 1024
-#: Maximum number of transactions that one tick aborts because of their timeout, and of ids that one tick expires.
+#: Maximum number of transactions that one tick aborts after their timeout, and of transactional ids that one tick
+#: expires.
 ABORTS_PER_TICK = 100
 EXPIRIES_PER_TICK = 1_000
-#: Milliseconds until a timed-out transaction is tried again, if its abort needed a new producer id and none was
-#: available.
+#: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and
+#: none was available.
 RETRY_MS = 1_000
 
 
@@ -96,7 +98,8 @@ class TransactionsStateMachine:
         self._missing: dict[str, frozenset[TopicPartition]] = {}
         #: (when it times out, transactional id, identity), also of transactions that have ended since.
         self._timeouts: list[tuple[int, str, ProducerIdentity]] = []
-        self._ahead_ms = 0  #: Difference between the wall clock and the time by which the transaction timeouts count.
+        #: Milliseconds between the wall clock and the clock on which transaction timeouts are measured.
+        self._ahead_ms = 0
         self._next_expiry_ms: int | None = None
         self._expiring: Iterator[str] | None = None
 
@@ -162,8 +165,8 @@ class TransactionsStateMachine:
         if before.state is TransactionState.ONGOING:
             if request.keep_prepared and before.is_undecided_for_ever:
                 return self._take_prepared(transactional_id, before, now_ms)
-            # The reply is an error, so the producer repeats InitProducerId and gets an epoch that no other producer
-            # has.
+            # The reply to InitProducerId is an error, so the producer repeats the request and gets an epoch that no
+            # other producer has.
             fenced = request.expected is None
             decision = self._end(transactional_id, before, now_ms, commit=False, is_fence=True, forget_producer=fenced)
             return decision._replace(reply=_concurrent(transactional_id, self.transactions[transactional_id]))

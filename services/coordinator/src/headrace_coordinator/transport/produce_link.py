@@ -19,7 +19,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 logger = logging.getLogger("headrace.coordinator.brokers")
 
-_SLACK_S = 1.0  #: Seconds to wait for an answer after the broker's own timeout.
+_SLACK_S = 1.0  #: Seconds to wait for an answer to an append, in addition to the broker's timeout.
 
 Stream = Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
 Result = produce_pb2.ProducePartitionResult

@@ -31,8 +31,8 @@ from .brokers import Brokers, Leader
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: Error codes of appends that certainly had no effect. A leader that has just resigned may have made the append despite
-#: its error code; the retry detects that.
+#: Error codes of appends that had no effect, except perhaps on a leader that has just resigned. A leader that has just
+#: resigned may have made the append despite its error code; the retry detects the append.
 _TRY_AGAIN = frozenset(
     (
         "NOT_LEADER_OR_FOLLOWER",
@@ -48,16 +48,16 @@ _TRY_AGAIN = frozenset(
         "NETWORK_EXCEPTION",
     )
 )
-#: Seconds to wait for a leader's answer after the metadata names another leader, because the old leader may be frozen.
+#: Seconds to wait for a leader's answer after the metadata names a new leader, because the former leader may be frozen.
 _MOVED_S = 0.5
-_TURN_RECORDS = 500  #: Maximum number of records that are passed on before the event loop runs other tasks.
-#: A replay without progress for _STUCK_S is given up, because the log's end may have been truncated.
+_TURN_RECORDS = 500  #: Maximum number of records that a replay passes on before the event loop runs other tasks.
+#: Seconds without progress after which a coordinator gives up a replay, because the log's end may have been truncated.
 _STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
 
 Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
-#: Receives (key, value, timestamp) of the next records.
+#: Receives the (key, value, timestamp) of each record of the next batches.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 

@@ -19,10 +19,10 @@ from .brokers import Brokers
 
 logger = logging.getLogger("headrace.coordinator.lag")
 
-#: Special timestamps of ListOffsets: the high watermark, and the log start.
+#: Special timestamps of ListOffsets, which mean the high watermark and the log start.
 _LATEST, _EARLIEST = -1, -2
 _TIMEOUT_S = 10.0
-_BATCH = 2_000  #: Maximum number of partitions in one request.
+_BATCH = 2_000  #: Maximum number of partitions in one ListOffsets request.
 
 #: The partitions that a shard watches, and the callback for their high watermarks.
 Watched = tuple[Collection[TopicPartition], Callable[[WatermarksSeen], None]]
