@@ -130,8 +130,8 @@ class AdminServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopics(self, request, context):
-        """Creates or refuses each topic separately. A node that has applied the metadata log up to metadata_offset knows the
-        leaders of the new partitions.
+        """Creates topics; each topic succeeds or is refused separately. A node that has applied the metadata log up to
+        metadata_offset knows the leaders of the new partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,7 +152,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeConfigs(self, request, context):
-        """Returns every configuration key of each resource, with its value and the source of the value.
+        """Returns every configuration key of each resource, with the key's value and the source of the value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -167,26 +167,26 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """Returns the log directories of the receiving broker and their replicas (KIP-113, KIP-827). Only brokers serve this
-        call.
+        """Returns the log directories of the broker that receives the call, with their replicas (KIP-113, KIP-827). Only
+        brokers serve DescribeLogDirs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterReplicaLogDirs(self, request, context):
-        """Moves replicas of the receiving broker to its other directories (KIP-113). The broker responds when the moves have
-        begun; DescribeLogDirs shows the new copy as is_future until the copy replaces the current replica. Only brokers
-        serve this call.
+        """Moves replicas of the broker that receives the call to its other directories (KIP-113). The broker responds when
+        the moves have begun; DescribeLogDirs shows the new copy as is_future until the copy replaces the current replica.
+        Only brokers serve AlterReplicaLogDirs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """Elects leaders (KIP-460). A preferred election elects the first replica of a partition if this replica is in sync.
-        An unclean election elects any live replica of a partition without leader; records that the replica lacks are lost.
-        Each partition succeeds or fails separately.
+        """Elects leaders (KIP-460). A preferred election elects the first replica of a partition if the first replica is in
+        sync. An unclean election elects any live replica of a partition without leader; records that the elected replica
+        lacks are lost. Each partition's election succeeds or fails separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,18 +200,18 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AddRaftVoter(self, request, context):
-        """Makes an observer controller a voter (KIP-853). The leader responds when the controller has caught up and the
-        change is committed. REQUEST_TIMED_OUT: the controller did not catch up in time, or the change may still be
-        committed. DUPLICATE_VOTER: the controller is already a voter, perhaps with another directory.
+        """Makes an observer controller a voter (KIP-853). The leader responds when the new voter has caught up and the change
+        of the voters is committed. REQUEST_TIMED_OUT: the controller did not catch up in time, or the change may still be
+        committed. DUPLICATE_VOTER: a voter already has the controller's id, perhaps with a different directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveRaftVoter(self, request, context):
-        """Removes a voter (KIP-853); the leader responds when the removal is committed. Errors: VOTER_NOT_FOUND, and
-        INVALID_REQUEST for the last voter. A leader that removes itself still responds; then the voters elect a new
-        leader.
+        """Removes a voter (KIP-853); the leader responds when the removal is committed. Errors of RemoveRaftVoter:
+        VOTER_NOT_FOUND, and INVALID_REQUEST for the last voter. A leader that removes itself still responds; the remaining
+        voters then elect a new leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,18 +219,18 @@ class AdminServicer:
 
     def TransferLeadership(self, request, context):
         """Makes another voter the leader (Raft thesis, 3.10). The old leader responds when the new one leads. Kafka has no
-        such call. Errors: VOTER_NOT_FOUND, and REQUEST_TIMED_OUT when the voter did not take over in time and the old
-        leader continues.
+        call to transfer the leadership of the controllers. Errors of TransferLeadership: VOTER_NOT_FOUND, and
+        REQUEST_TIMED_OUT when the voter did not take over in time and the old leader continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartitionReassignments(self, request, context):
-        """Moves partitions to other replicas, or cancels such a reassignment (KIP-455). The response comes when the
-        controller has recorded the reassignment. Then brokers copy the added replicas, a few partitions per broker at a
-        time; old replicas are removed when all added replicas are in sync. Each partition is accepted or refused
-        separately. Errors: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
+        """Moves partitions to new replicas, or cancels a move (KIP-455). The response comes when the controller has recorded
+        the reassignment. Brokers then copy the added replicas, a few partitions per broker at a time; old replicas are
+        removed when all added replicas are in sync. Each partition's reassignment is accepted or refused separately.
+        Errors of a reassignment: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
         UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -245,17 +245,17 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainBroker(self, request, context):
-        """Drains a broker, or ends the drain. A draining broker gets no new replicas, and its replicas move to other brokers,
-        until the broker can be stopped and unregistered. Kafka has no such call. Errors: BROKER_ID_NOT_REGISTERED, and
-        INVALID_REQUEST when no other broker can take the replicas.
+        """Drains a broker, or ends the drain of a broker. A draining broker gets no new replicas, and its replicas move away,
+        until the broker can be stopped and unregistered. Kafka has no call to drain a broker. Errors of DrainBroker:
+        BROKER_ID_NOT_REGISTERED, and INVALID_REQUEST when no other broker can take the replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterBroker(self, request, context):
-        """Removes the registration of a broker that is down and has no replicas (KIP-746). Errors: BROKER_ID_NOT_REGISTERED,
-        and INVALID_REQUEST when the broker is alive or has replicas.
+        """Removes the registration of a broker that is down and has no replicas (KIP-746). Errors of UnregisterBroker:
+        BROKER_ID_NOT_REGISTERED, and INVALID_REQUEST when the broker is alive or has replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,7 +269,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateFeatures(self, request, context):
-        """Raises or lowers feature levels (KIP-584). Each feature succeeds or fails separately; the error
+        """Raises or lowers feature levels (KIP-584). Each feature's change succeeds or fails separately; the error
         INVALID_UPDATE_VERSION names the obstacle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

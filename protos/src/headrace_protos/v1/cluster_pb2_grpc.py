@@ -100,25 +100,25 @@ class ClusterServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request, context):
-        """A broker's first call after each start. The broker id belongs to the directory ids: the same directories get the
-        same broker id again, new directories get a new broker id. The broker stays fenced until a heartbeat says that it
-        has applied the metadata log up to its registration.
+        """The first call of a broker after each start: the broker registers. The broker id belongs to the directory ids: the
+        same directories get the same broker id again, new directories get a new broker id. The broker stays fenced until a
+        heartbeat says that it has applied the metadata log up to its registration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BrokerHeartbeat(self, request_iterator, context):
-        """The heartbeats of a broker: one stream for its lifetime. Each request has a response. The controller fences a
-        broker that sends nothing for broker.session.timeout.ms.
+        """The heartbeats of a broker, on one stream that exists for the broker's lifetime. Each heartbeat of a broker gets a
+        response. The controller fences a broker that sends no heartbeat for broker.session.timeout.ms.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AssignReplicasToDirs(self, request, context):
-        """Reports in which directories the calling broker's replicas are, by directory id (KIP-858). The call is idempotent.
-        STALE_BROKER_EPOCH refuses the whole call, other errors refuse one partition.
+        """Reports in which directories the calling broker's replicas are, by directory id (KIP-858). AssignReplicasToDirs is
+        idempotent. STALE_BROKER_EPOCH refuses the whole call; all other errors refuse one partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,37 +126,37 @@ class ClusterServicer:
 
     def AlterPartition(self, request, context):
         """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, the leader counts a requested
-        member only for commits: a record is committed when this member has it too. NOT_CONTROLLER and STALE_BROKER_EPOCH
-        refuse the whole call, other errors refuse one partition. The call may be repeated: a request that is already
-        fulfilled returns the partition's current state.
+        member only for commits: a record is committed when the requested member has it too. NOT_CONTROLLER and
+        STALE_BROKER_EPOCH refuse the whole call; all other errors refuse one partition. AlterPartition may be repeated: a
+        request that is already fulfilled returns the partition's current state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FollowMetadata(self, request, context):
-        """Streams the metadata log from an offset on: first all committed records, then further records as they are
-        committed. Any controller serves this call. If the offset is below the log's start, the newest snapshot comes
-        first. The controller sends a message at least every second. DIVERGING_METADATA: the follower's log differs from
-        the controllers' log.
+        """Streams the metadata log from an offset on: first all committed records, then new records as they are committed.
+        Every controller serves FollowMetadata, also a controller that does not lead. If the requested offset is below the
+        log's start, the newest snapshot comes first. The controller sends a message on the stream at least every second.
+        DIVERGING_METADATA: the follower's log differs from the controllers' log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadIndex(self, request, context):
-        """A ReadIndex barrier (Raft thesis, 6.4): every record committed before the call has an offset below the response's
-        offset. The leader responds when, after the call arrived, a majority has confirmed its leadership; a follower
-        forwards the call to the leader. A node that has applied the metadata log up to the response's offset has a state
-        at least as new as the time of its call. NOT_CONTROLLER: no leader is known.
+        """Returns a ReadIndex barrier (Raft thesis, 6.4): every record committed before the call has an offset below the
+        response's offset. The leader responds when, after the call arrived, a majority has confirmed its leadership; a
+        controller that does not lead forwards the call to the leader. A node that has applied the metadata log up to the
+        response's offset has a state at least as new as the time of its call. NOT_CONTROLLER: no leader is known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VouchMetadata(self, request, context):
-        """The former name of ReadIndex, served for one more release. Nodes of this release still call VouchMetadata, because
-        controllers of the previous release serve only this name.
+        """VouchMetadata is the former name of ReadIndex, which controllers serve for one more release. Nodes of this release
+        still call VouchMetadata, because controllers of the previous release serve only this name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,10 +171,11 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateInternalTopic(self, request, context):
-        """Creates an internal topic (__consumer_offsets or __transaction_state) with the controllers' settings. An existing
-        topic is no error. A broker makes this call when a client looks for a coordinator; Admin.CreateTopics, which
-        clients can call, refuses these names. INVALID_TOPIC_EXCEPTION: the name is not the name of an internal topic.
-        Other errors are those of CreateTopics.
+        """Creates an internal topic (__consumer_offsets or __transaction_state) with the controllers' settings. If the
+        internal topic already exists, the call succeeds. A broker creates an internal topic when a client looks for a
+        coordinator; Admin.CreateTopics, which clients can call, refuses the names of internal topics.
+        INVALID_TOPIC_EXCEPTION: the name is not the name of an internal topic. Errors of CreateTopics may also refuse the
+        internal topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,20 +190,21 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterCoordinator(self, request, context):
-        """A coordinator's first call. A coordinator keeps no state on disk, so its id is only a name: the smallest free id,
-        unless the operator sets one. Errors: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST, and DUPLICATE_BROKER_REGISTRATION
-        when a live coordinator has the wanted id (retry when the session of that coordinator has ended).
+        """The first call of a coordinator after each start: the coordinator registers. A coordinator keeps no state on disk,
+        so its id is only a name: the smallest free id, unless the operator sets an id. Errors of RegisterCoordinator:
+        INCONSISTENT_CLUSTER_ID, INVALID_REQUEST, and DUPLICATE_BROKER_REGISTRATION when a live coordinator has the wanted
+        id (retry when the session of that coordinator has ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CoordinatorHeartbeat(self, request_iterator, context):
-        """The heartbeats of a coordinator: one stream for its lifetime. Each request has a response. The controllers move a
-        coordinator's shards to other coordinators when it sends nothing for broker.session.timeout.ms, or when its stream
-        is broken for broker.session.disconnect.grace.ms. The errors STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED end
-        the stream: the coordinator owns no shards and must register again. A coordinator learns from the metadata log
-        which shards it owns, with their epochs.
+        """The heartbeats of a coordinator, on one stream that exists for the coordinator's lifetime. Each heartbeat of a
+        coordinator gets a response. The controllers move a coordinator's shards away when it is silent for
+        broker.session.timeout.ms, or its stream is broken for broker.session.disconnect.grace.ms. The errors
+        STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED end the stream: the coordinator owns no shards and must register
+        again. A coordinator learns from the metadata log which shards it owns, with their shard epochs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FetchStub:
-    """Returns record batches of partitions that this broker leads, or follows as a replica in the client's rack.
+    """Returns record batches of partitions that the broker leads, or that it follows as a replica in the client's rack.
     """
 
     def __init__(self, channel):
@@ -43,18 +43,18 @@ class FetchStub:
 
 
 class FetchServicer:
-    """Returns record batches of partitions that this broker leads, or follows as a replica in the client's rack.
+    """Returns record batches of partitions that the broker leads, or that it follows as a replica in the client's rack.
     """
 
     def Fetch(self, request_iterator, context):
         """The stream is the fetch session. A partition that a request names stays in the session, and its position advances
-        with the data sent, so later requests name only changes. An empty request means "continue". Several requests may be
-        in flight; each gets exactly one response, in order. The simplest client names its partition in the first request,
-        then sends empty requests.
+        with the data sent, so the requests that follow name only changes. An empty Fetch request means "continue". Several
+        Fetch requests may be in flight; each gets exactly one response, in order. The simplest client names its partition
+        in the first request, then sends empty requests.
 
-        A long poll is answered when `min_bytes` are available or `max_wait_ms` is over. Another request ends a waiting
-        long poll: the older one is answered with the available data, so a seek or a new partition takes effect
-        immediately.
+        The broker answers a long poll when `min_bytes` are available or `max_wait_ms` is over. A new request ends a
+        waiting long poll: the broker answers the long poll with the available data, so a seek or a new partition takes
+        effect immediately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,7 +77,7 @@ def add_FetchServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Fetch:
-    """Returns record batches of partitions that this broker leads, or follows as a replica in the client's rack.
+    """Returns record batches of partitions that the broker leads, or that it follows as a replica in the client's rack.
     """
 
     @staticmethod

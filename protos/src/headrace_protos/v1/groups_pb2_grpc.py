@@ -90,10 +90,10 @@ class GroupsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Membership(self, request_iterator, context):
-        """Membership of one member in one group (KIP-848, on a stream). The first request joins the group, further requests
-        are heartbeats, and the coordinator pushes new assignments at once. When the stream breaks, the coordinator waits
-        for group.consumer.connection.grace.ms; then it removes a dynamic member; it keeps a static member until the
-        session timeout. A second stream of a member replaces the first stream, which ends.
+        """Membership of one member in one group (KIP-848, on a stream). The first request of the stream joins the group, the
+        requests after it are heartbeats, and the coordinator pushes new assignments at once. When the stream breaks, the
+        coordinator waits for group.consumer.connection.grace.ms and then removes a dynamic member; it keeps a static
+        member until the session timeout. If a member opens a second stream, the first stream ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Lists the groups of this coordinator; ask all coordinators for all groups of the cluster.
+        """Lists the groups of the coordinator that receives the call; ask all coordinators for all groups of the cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +135,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMembers(self, request, context):
-        """Removes members from a group, as if the members had left; a running member joins again.
+        """Removes members from a group, as if the members had left; a removed member that still runs joins again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,7 +149,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainGroup(self, request, context):
-        """Returns the last rebalances of a group, with time, cause and moved partitions.
+        """Returns the last rebalances of a group, each with time, cause and moved partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

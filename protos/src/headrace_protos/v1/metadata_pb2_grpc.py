@@ -55,23 +55,23 @@ class MetadataServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetMetadata(self, request, context):
-        """Returns brokers, topics, partitions and their leaders, as this node knows them.
+        """Returns brokers, topics, partitions and their leaders, as the responding node knows them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchMetadata(self, request, context):
-        """Streams metadata: the response of GetMetadata at once, then a new response after each relevant change, until the
-        client ends the call.
+        """Streams metadata until the client ends the call: the response of GetMetadata at once, then a new response after
+        each relevant change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindCoordinator(self, request, context):
-        """Returns the coordinators of groups or transactional ids (KIP-699). A broker that receives this call creates the
-        topic of the shards at first use; a controller does not create topics.
+        """Returns the coordinators of groups or transactional ids (KIP-699). A broker that receives FindCoordinator creates
+        the topic of the shards at first use; a controller does not create topics.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,7 +55,7 @@ class OffsetsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ListOffsets(self, request, context):
-        """Returns the first offset at or after a time, or the start or end of a log.
+        """Returns the first offset at or after a time, or the start or end of the partition's log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -69,7 +69,8 @@ class OffsetsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Deletes the records below an offset: they are unreadable at once, and the broker frees the disk space soon after.
+        """Deletes the records below an offset: clients cannot read them from now on, and the broker frees the disk space soon
+        after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ProduceStub:
-    """Appends record batches to partitions that this broker leads.
+    """Appends record batches to partitions that the broker leads.
     """
 
     def __init__(self, channel):
@@ -48,15 +48,17 @@ class ProduceStub:
 
 
 class ProduceServicer:
-    """Appends record batches to partitions that this broker leads.
+    """Appends record batches to partitions that the broker leads.
     """
 
     def Produce(self, request_iterator, context):
-        """A client keeps one stream per broker. Requests are handled in order. The broker responds when the acks condition is
-        met. Responses for the same partition come in order, responses for different partitions in any order: match
-        responses and requests by correlation id. Requests with acks NONE have no response.
+        """A client keeps one produce stream per broker. The broker handles the requests of a produce stream in order. The
+        broker responds to a request when its acks condition is met. Responses for one partition come in order, responses
+        for different partitions in any order: match responses and requests by correlation id. Requests with acks NONE have
+        no response.
 
-        When a stream breaks, the outcome of requests without a response is unknown: their records may be in the log.
+        When a produce stream breaks, the outcome of requests without a response is unknown: their records may be in the
+        log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -64,7 +66,7 @@ class ProduceServicer:
 
     def InitProducerId(self, request, context):
         """Assigns a new producer id with epoch 0 (KIP-98). A producer that sends its current id and epoch gets the same id
-        with the next epoch, or a new id (KIP-360). Any broker serves this call.
+        with the next epoch, or a new id (KIP-360). Any broker serves InitProducerId.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,7 +94,7 @@ def add_ProduceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Produce:
-    """Appends record batches to partitions that this broker leads.
+    """Appends record batches to partitions that the broker leads.
     """
 
     @staticmethod

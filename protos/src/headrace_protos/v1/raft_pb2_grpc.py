@@ -45,11 +45,11 @@ class RaftServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Exchange(self, request_iterator, context):
-        """One stream between two controllers, used in both directions. The first envelope of each side has only a hello,
-        which identifies the sender of all following envelopes. Both controllers may open a stream. A message may come on
-        any stream, late, or never; Raft tolerates this. INCONSISTENT_CLUSTER_ID: the node belongs to another cluster.
-        INVALID_VOTER_KEY: the node is not the expected voter, because its disk was replaced, another node has its address,
-        or two nodes have the same id.
+        """One stream between two controllers, which both use to send messages. The first envelope of each side has only a
+        hello, which identifies the sender of the envelopes after it. Each of two controllers may open a stream to the
+        other. A message may come on any stream between the two controllers, late, or never; Raft tolerates all of it.
+        INCONSISTENT_CLUSTER_ID: the node belongs to a different cluster. INVALID_VOTER_KEY: the node is not the expected
+        voter, because its disk was replaced, a different node has its address, or two nodes have the same id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """A following broker has one stream to each broker that leads partitions which it replicates, and a second stream for
-    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
-    follower acknowledges them.
+    """A following broker has a live stream to each broker that leads partitions which it replicates, and a second stream
+    for partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    follower acknowledges the records.
     """
 
     def __init__(self, channel):
@@ -45,15 +45,15 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """A following broker has one stream to each broker that leads partitions which it replicates, and a second stream for
-    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
-    follower acknowledges them.
+    """A following broker has a live stream to each broker that leads partitions which it replicates, and a second stream
+    for partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    follower acknowledges the records.
     """
 
     def Follow(self, request_iterator, context):
-        """The first request has the hello; later requests join or leave partitions, or acknowledge records. The leader sends
-        a response whenever it has records or offsets to push. The stream ends with STALE_BROKER_EPOCH, with
-        NOT_LEADER_OR_FOLLOWER (the hello expects another broker), or when the leader stops.
+        """The first request of the stream has the hello; each request after it joins or leaves partitions, or acknowledges
+        records. The leader sends a response whenever it has records or offsets to push. The stream ends with
+        STALE_BROKER_EPOCH, with NOT_LEADER_OR_FOLLOWER (the hello expects another broker), or when the leader stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,9 +76,9 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """A following broker has one stream to each broker that leads partitions which it replicates, and a second stream for
-    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
-    follower acknowledges them.
+    """A following broker has a live stream to each broker that leads partitions which it replicates, and a second stream
+    for partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    follower acknowledges the records.
     """
 
     @staticmethod
