@@ -1,9 +1,10 @@
 """Build wheels and sdists of every distribution in dist/ (`make dist`).
 
-The script copies each distribution, builds the sdist from the copy, and builds the wheel from the unpacked sdist. So a
-file that is missing in the sdist fails the build. No published file may contain a path of this machine. The script
-leaves out debug information and run paths, and searches the results for such paths before it writes them to dist/. Two
-builds of one commit with the same tools and Python give the same wheels (SOURCE_DATE_EPOCH is the commit's time).
+The script copies each distribution, builds the sdist from the copy, and builds the wheel from the unpacked sdist.
+Because the wheel is built from the sdist, a file that is missing in the sdist fails the build. No published file may
+contain a path of this machine. The script leaves out debug information and run paths, and searches the results for
+paths of this machine before it writes them to dist/. Two builds of one commit with the same tools and Python give the
+same wheels (SOURCE_DATE_EPOCH is the commit's time).
 
 The build uses the build tools in .venv, in the versions of constraints.txt.
 """
@@ -32,7 +33,8 @@ _LEFTOVERS = shutil.ignore_patterns("*.so", "*.c", "*.html", "*.py[cod]", "__pyc
 
 
 class BuildError(Exception):
-    """A distribution could not be built, or must not be published. The message has the output of the build tools."""
+    """A distribution could not be built, or must not be published. The message of the error has the output of the build
+    tools."""
 
 
 def paths_of_this_machine(*more: Path) -> list[bytes]:

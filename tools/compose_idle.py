@@ -2,7 +2,7 @@
 
 For all processes of each running container of the project (COMPOSE_PROJECT_NAME, or headrace): PSS (shared memory
 counted once), and processor time over SECONDS (60). The figures include running health checks, but not the container
-engine. Needs Linux and root, on the machine of the container engine.
+engine. The measurement needs Linux and root, on the machine of the container engine.
 """
 
 from __future__ import annotations

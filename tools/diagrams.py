@@ -1,8 +1,9 @@
 """Draw the pages' Mermaid diagrams as SVG for the site, without a script and without files from another host.
 
 GitHub draws Mermaid itself. This tool draws the parts of Mermaid that the pages use: sequence diagrams (participants,
-messages, lost messages), and flowcharts of nodes, subgraphs and labelled edges. It draws both kinds as columns with an
-arrow in each row. Other syntax is a ValueError, so the site's build fails instead of showing half a diagram.
+messages, lost messages), and flowcharts of nodes, subgraphs and labelled edges. The tool draws both kinds of diagrams
+as columns with an arrow in each row. Mermaid syntax that the tool does not draw is a ValueError, so the site's build
+fails instead of showing half a diagram.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def columns(diagram: Diagram) -> list[float]:
 
 
 def svg(source: str) -> str:
-    """The diagram as one line of HTML. The drawing has the colours of the text around it."""
+    """The diagram as one line of HTML. The diagram has the colours of the text around it."""
     diagram = parsed(source)
     *at, width = columns(diagram)
     shapes: list[str] = []

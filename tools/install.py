@@ -6,7 +6,7 @@ change of constraints or of the dev group runs pip for everything. A change of a
 distribution. A change of a .pyx compiles the changed modules of its distribution. A change of a .pxd compiles
 everything, because distributions use the .pxd files of other distributions. Every run writes the outdated bytecode
 files again. pip writes bytecode for packages that it installs, but not for editable packages. With
-PYTHONDONTWRITEBYTECODE each node of each test would otherwise compile all its imports, which takes half of the
+PYTHONDONTWRITEBYTECODE and no bytecode, each node of each test would compile all its imports, which takes half of the
 processor time of its start.
 """
 
@@ -158,7 +158,7 @@ def write_bytecode() -> None:
 
 def enable_hooks() -> None:
     """Configure git to run the hooks in .githooks/, unless this clone has its own hooks. Without git, or outside of a
-    clone, do nothing."""
+    clone, the function does nothing."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return
 

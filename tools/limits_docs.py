@@ -16,7 +16,7 @@ BEGIN, END = "<!-- begin: tools/limits_docs.py -->\n", "<!-- end -->\n"
 
 
 def rendered() -> str:
-    """Two tables: calls whose requests have lists, and calls whose requests have no lists."""
+    """The generated page has two tables: calls whose requests have lists, and calls whose requests have no lists."""
     lines = ["| call | at most | bytes |", "|---|---|---|"]
     short = []
     for method, limits in LIMITS.items():

@@ -1,11 +1,12 @@
-"""Draw the pictures of the pages: the output of our own commands on a real cluster, as SVG.
+"""Draw the pictures of the pages: the output of Headrace's own commands on a real cluster, as SVG.
 
     .venv/bin/python tools/pictures.py                              all of docs/pictures/*.svg, on clusters of their own
     .venv/bin/python tools/pictures.py --bootstrap HOST:PORT --to DIR    of this cluster (makes topics), no recording
 
-Each command runs in a pseudo terminal of a fixed width. The recording shows the README's first commands with the time
-that each took, on the default ports, so no other cluster may use them. The recording is a CSS animation that plays once
-and ends with a picture of the whole session. Viewers without animations show this last picture at once.
+Each command of a picture runs in a pseudo terminal of a fixed width. The recording shows the README's first commands
+with the time that each took, on the default ports, so no other cluster may use them. The recording is a CSS animation
+that plays once and ends with a picture of the whole session. Viewers without animations show the picture of the whole
+session at once.
 """
 
 from __future__ import annotations

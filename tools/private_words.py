@@ -111,7 +111,7 @@ def area(name: str) -> str:
 
 
 def lower(counts: dict[str, Counter[str]]) -> None:
-    """Write the current counts into this file where they are below the limits."""
+    """Write the current counts of private words into this file where they are below the limits."""
     here = Path(__file__)
     text = here.read_text()
     for name, limit in LIMITS.items():

@@ -1,7 +1,7 @@
 """Check that .proto files are compatible with clients compiled from an older version of the files.
 
 ``describe`` reduces descriptors to sorted JSON (the *baseline*, committed as protos/baseline.json);
-``breaking_changes`` compares two of them. Additions are compatible. A change is breaking if an existing client would
+``breaking_changes`` compares two baselines. Additions are compatible. A change is breaking if an existing client would
 misread a message, no longer compile, or make a call that fails. Fields and enum values are identified by number, as on
 the wire; methods are identified by name.
 """

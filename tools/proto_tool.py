@@ -28,7 +28,8 @@ def proto_files() -> list[Path]:
 
 
 def run_protoc(*arguments: str) -> None:
-    """Run the bundled protoc on all .proto files. If protoc fails, it prints the reason and this process exits."""
+    """Run the bundled protoc on all .proto files. If protoc fails, it prints the reason, and the process of this tool
+    exits."""
     names = [str(path.relative_to(SOURCES)) for path in proto_files()]
     code = protoc.main(["protoc", f"-I{SOURCES}", f"-I{WELL_KNOWN}", *arguments, *names])
     if code:
@@ -57,7 +58,7 @@ def save_baseline(description: proto_compat.Description) -> None:
 
 
 def stale_files() -> list[str]:
-    """The generated files that are missing, outdated, or without a .proto file."""
+    """The generated files that are missing, outdated, or left over without a .proto file."""
     with tempfile.TemporaryDirectory() as name:
         fresh = Path(name)
         generated = generate_into(fresh)

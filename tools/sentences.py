@@ -38,7 +38,7 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence and its place. ``path`` is relative to the repository."""
+    """One sentence of a file, and its place. ``path`` is relative to the repository."""
 
     path: str
     line: int
@@ -47,7 +47,7 @@ class Sentence:
 
     @property
     def words(self) -> int:
-        """The number of words. Code counts as one word; figures and signs do not count."""
+        """The number of words in the sentence. Code counts as one word; figures and signs do not count."""
         return sum(any(map(str.isalpha, word)) for word in re.sub(r"`[^`]*`", "code", self.text).split())
 
     def __str__(self) -> str:
@@ -176,7 +176,7 @@ def of_file(path: str) -> Iterator[Sentence]:
 
 
 def every(paths: list[str]) -> list[Sentence]:
-    """All sentences of the files under these paths, in their order."""
+    """All sentences of the files under ``paths``, in their order."""
     command = ["git", "ls-files", "--", *(paths or PRODUCT)]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     return [each for path in listed for each in of_file(path)]

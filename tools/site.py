@@ -132,7 +132,7 @@ def as_python_markdown(text: str) -> str:
     """Add white space that Python's Markdown needs and GitHub's does not: blank lines before lists, four spaces in
     items.
 
-    The second paragraph of an item needs the four spaces in its first line, and a blank line before the next item.
+    The second paragraph of a list item needs the four spaces in its first line, and a blank line before the next item.
     """
     lines: list[str] = []
     fenced = in_second = False
@@ -248,7 +248,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def navigation(pages: list[str]) -> list[dict[str, list[str]]]:
-    """The pages in their sections. The pages of a folder are sorted by name, with its README first."""
+    """The pages of the site in their sections. The pages of a folder are sorted by name, with its README first."""
     found = []
     for title, members in SECTIONS.items():
         inside = [

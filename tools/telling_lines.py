@@ -3,8 +3,8 @@
     tools/telling_lines.py build/ci/sim build/ci/kafka       of build/ci/sim.log and build/ci/kafka.log
 
 Usually the explaining lines are at the end of a log; progress, empty lines and durations are left out. If errors occur
-earlier (such as a compiler error before the output of other files), a third of the printed lines are these errors. All
-steps share about 80 lines, so that they fit at the end of CI's output.
+earlier in a log (such as a compiler error before the output of other files), a third of the printed lines are these
+errors. All failed steps share about 80 lines, so that the lines fit at the end of CI's output.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
 
 
 def report(logs: Sequence[Path]) -> list[str]:
-    """Select the lines of these logs, each with the name of its CI step."""
+    """Select the explaining lines of ``logs``, each with the name of its CI step."""
     most = min(LINES_OF_ONE, max(10, LINES_OF_ALL // max(1, len(logs))))
     said: list[str] = []
     for log in logs:

@@ -1,14 +1,14 @@
 """Run `make test`, then run the tests that timed out a second time, with no other tests beside them. CI runs this.
 
 CI's machine is slow and shared. A test of real processes with generous timeouts may still fail because the machine runs
-nothing for a minute. So a test that timed out runs again with no other test beside it (Kafka's build does the same:
-maxTestRetries=1). If the second run passes, the test is reported as flaky and must be fixed. If both runs fail, the
-test has failed.
+nothing for a minute. A test that timed out therefore runs again with no other test beside it (Kafka's build does the
+same: maxTestRetries=1). If the second run of a test passes, the test is reported as flaky and must be fixed. If both
+runs of a test fail, the test has failed.
 
-Other failures do not run again: violated invariants (lost, doubled or reordered records, a partition with two owners),
-failed assertions, errors, and crashed workers. One of these fails the whole run at once. tests/conftest.py records the
-cause of each failure (headrace_core.testing.verdicts defines time-outs); a test without a record does not run again.
-Neither does any test after more than ten failures.
+Other failures than timeouts do not run again: violated invariants, failed assertions, errors, and crashed workers.
+Violated invariants are lost, doubled or reordered records, and partitions with two owners. A failure that is no timeout
+fails the whole run at once. tests/conftest.py records the cause of each failure (headrace_core.testing.verdicts defines
+time-outs); a test without a record does not run again. After more than ten failures, no test runs again.
 
     tools/test_again.py            exit code 0 when every test has passed, in the first or the second run
 """
@@ -67,7 +67,7 @@ def run(
 
 
 def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
-    """The causes of each failed test: (kind, error) of its call, and of its teardown if the teardown failed."""
+    """The causes of each failed test: (kind, error) of the test's call, and of its teardown if the teardown failed."""
     ended: dict[str, list[tuple[str, str]]] = {}
     for line in record.read_text(encoding="utf-8").splitlines() if record.exists() else ():
         found = json.loads(line)
@@ -76,7 +76,7 @@ def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def _run(command: Sequence[str], root: Path, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run pytest; returns the exit code and the last summary of pytest. The output is printed at once."""
+    """Run pytest; returns the exit code and the last summary of pytest. The output of pytest is printed at once."""
     summary = ""
     with subprocess.Popen(
         command,

@@ -5,8 +5,9 @@
     tools/texts.py --check                      refuse private words and plurals in parentheses (part of `make check`)
 
 A text is a string in the product's code that is not a docstring, not the message of an assert, and not a log line below
-WARNING. An expression whose value is filled in is shown in braces. The docstring of a command is its help, so it is a
-text too. The first line of an error class's docstring is the message of an error that is raised without a message.
+WARNING. In a listed text, an expression whose value is filled in is shown in braces. The docstring of a command is its
+help, so it is a text too. The first line of an error class's docstring is the message of an error that is raised
+without a message.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def of_python(path: Path) -> list[Text]:
 
 
 def of_cython(path: Path) -> Iterator[Text]:
-    """The errors that Cython code raises; other Cython code has no texts."""
+    """The errors that Cython code raises; errors are the only texts of Cython code that a user sees."""
     source = path.read_text()
     for start in _CALL.finditer(source):
         for end in range(start.end(), min(len(source), start.end() + 600)):

@@ -5,8 +5,9 @@
     tools/trace_record.py --json FILE
 
 The tool starts a local cluster (three brokers, three controllers) in which every process runs under ``sys.setprofile``.
-It sends records one at a time with acks=all and waits for each at a consumer. The tool counts a function if the
-processes call it at least once for every second record. It subtracts the calls of an idle cluster.
+The tool sends records one at a time with acks=all and waits for each record at a consumer. The tool counts a function
+if the processes call it at least once for every second record. The tool subtracts the calls of an idle cluster from the
+counts.
 
 * *functions*: distinct functions of the product (generated protobuf code and compiled modules are not seen).
 * *files*: the files that contain them.
@@ -50,7 +51,8 @@ _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<modul
 
 
 class Recorder:
-    """Counts the calls of one process in each phase. The current phase is one byte of a file that all processes map."""
+    """Counts the calls of one process in each phase. The current phase of the trace is one byte of a file that all
+    processes map."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -94,7 +96,7 @@ class Recorder:
             return found
 
     def _start_of(self, frame: FrameType) -> str | None:
-        """The function that the event loop or a thread started, if this frame is that function."""
+        """The function that the event loop or a thread started, if ``frame`` is the frame of that function."""
         caller = frame.f_back
         while caller is not None:
             code = caller.f_code

@@ -4,9 +4,10 @@ in PATH.
     tools/try_dist.py                       with constraints.txt and without, side by side
     tools/try_dist.py --without-constraints only that
 
-Third-party packages come from the registry that pip is configured for. Our packages come only from dist/, as wheels;
-the script checks this in pip's report. Then the script runs in the new environment: `headrace version`, `headrace up`,
-a record sent and read by the command line and by the SDK, a pytest with LocalCluster and the fixtures, `headrace down`.
+Third-party packages come from the registry that pip is configured for. Headrace's packages come only from dist/, as
+wheels; the script checks their origin in pip's report. In the new environment the script first runs `headrace version`
+and `headrace up`. The command line and the SDK then send and read a record, and a pytest uses LocalCluster and the
+fixtures. The last command is `headrace down`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def test_the_fixture_of_the_plugin(headrace, headrace_topic):
 
 
 class TrialError(Exception):
-    """A distribution could not be installed or used. The message has the output of the failed command."""
+    """A distribution could not be installed or used. The message of the error has the output of the failed command."""
 
 
 class Trial:

@@ -1,7 +1,7 @@
 """`make verify`: all tests and checks, in resumable shards.
 
-Each shard is a command. A shard that passed for the current files does not run again, so a stopped run continues with
-the next shard. State: build/verify/<shard>.json and .log.
+Each shard of `make verify` is a command. A shard that passed for the current files does not run again, so a stopped run
+of `make verify` continues with the next shard. State: build/verify/<shard>.json and .log.
 
     tools/verify.py              run unfinished shards
     tools/verify.py --again      run all
@@ -27,7 +27,7 @@ STATE = ROOT / "build" / "verify"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard: a command and its time limit. After ``seconds_max`` the shard has failed."""
+    """A shard: a command and its time limit. After ``seconds_max`` seconds the shard has failed."""
 
     name: str
     command: tuple[str, ...]
@@ -83,7 +83,8 @@ SHARDS = (
 
 
 def fingerprint() -> str:
-    """Digest of every file that git tracks or would track. Results are valid only for this state of the files."""
+    """Digest of every file that git tracks or would track. Results of shards are valid only for files with the same
+    digest."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     total = hashlib.sha256()

@@ -33,7 +33,7 @@ PLACES = {
 
 
 def version(root: Path = ROOT) -> str:
-    """Read the version of all distributions from the root pyproject.toml. Raises ValueError unless this version is a
+    """Read the version of all distributions from the root pyproject.toml. Raises ValueError unless the version is a
     release or a release candidate."""
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["headrace"]["version"]
     if not re.fullmatch(_ANY, declared):
@@ -42,7 +42,7 @@ def version(root: Path = ROOT) -> str:
 
 
 def rewritten(root: Path = ROOT) -> dict[Path, str]:
-    """A dictionary of the files that have another version, and the text that each file should have."""
+    """A dictionary of the files that have another version than ``version``, and the text that each file should have."""
     wanted, changed = version(root), {}
     for name, (before, at_least) in PLACES.items():
         path = root / name

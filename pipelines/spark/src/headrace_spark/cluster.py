@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 
 class KnownTopic(NamedTuple):
-    """A topic as it exists now. ``topic_id`` (hexadecimal) distinguishes it from a later topic of the same name."""
+    """A topic as it exists now. ``topic_id`` (hexadecimal) distinguishes the topic from a later topic of the same
+    name."""
 
     topic_id: str
     partitions: tuple[int, ...]
 
 
 class Cluster(Protocol):
-    """A client of a Headrace cluster. Calls block; only one thread at a time may use the object. Failures are
-    HeadraceErrors."""
+    """A client of a Headrace cluster. Calls of a cluster client block, and only one thread at a time may use the
+    client. Failures are HeadraceErrors."""
 
     def topics(self, names: Collection[str] | None) -> dict[str, KnownTopic]:
         """The existing topics of ``names``, by name; None: all topics that are not internal."""
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset at a time by partition; a time is in milliseconds, or -1 (latest) or -2 (earliest). An offset of
-        -1 means that no record is that late.
+        -1 means that no record has this time or a later one.
 
         Raises UnknownTopicOrPartitionError.
         """

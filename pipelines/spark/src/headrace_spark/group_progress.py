@@ -1,8 +1,8 @@
 """Commit a stream's progress to a consumer group, so that common tools show its lag.
 
-The query does not need these commits, because its position is in Spark's checkpoint. A commit that fails or hangs only
-logs a warning, and delays the query by at most ``COMMIT_TIMEOUT_S``. The query is not a member of the group; it commits
-in the same way as ``kafka-consumer-groups``.
+The query does not need the commits to its consumer group, because its position is in Spark's checkpoint. A commit that
+fails or hangs only logs a warning, and delays the query by at most ``COMMIT_TIMEOUT_S``. The query is not a member of
+its consumer group; it commits in the same way as ``kafka-consumer-groups``.
 """
 
 from __future__ import annotations

@@ -54,8 +54,9 @@ class OffsetReader:
     def assigned(self, *, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
         """The current partitions of the query.
 
-        Raises UnknownTopicOrPartitionError for a missing subscribed topic, unless ``known`` shows that it existed and
-        data loss is accepted. Missing partitions of an assignment, and patterns without a match, are ignored.
+        Raises UnknownTopicOrPartitionError for a missing subscribed topic, unless ``known`` shows that the topic was
+        deleted and data loss is accepted. Missing partitions of an assignment, and patterns without a match, are
+        ignored.
         """
         options = self.options
         if options.pattern is not None:
@@ -90,8 +91,8 @@ class OffsetReader:
     def latest(self, known: Mapping[TopicPartition, int] | None = None) -> PartitionOffsets:
         """The log ends of all partitions of the query.
 
-        An end before ``known`` comes from a broker that has not caught up, or from a topic that was created again. The
-        reader then requests the end again and uses the last answer.
+        An end below the ``known`` end comes from a broker that has not caught up, or from a topic that was created
+        again. If the end of a partition is below ``known``, the reader requests the end again and uses the last answer.
         """
         start = known or {}
         for attempt in range(1, self.options.offset_attempts + 1):
@@ -157,7 +158,7 @@ class OffsetReader:
         return {p for p in partitions if p.topic in found and p.partition in found[p.topic].partitions}
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        """Call again after a transient failure: a topic may be deleted between two requests."""
+        """Call ``ask`` again after a transient failure: a topic may be deleted between two requests."""
         for left in range(self.options.offset_attempts - 1, -1, -1):
             try:
                 return ask()

@@ -1,14 +1,15 @@
 """Offsets as Spark stores them: ``{"orders": {"0": 123, "1": 456}}``, the next offset to read by topic and partition.
 
-The Kafka source has the same JSON in the directory ``offsets/`` of a checkpoint. This module is pure: it has only
-functions of texts and dictionaries.
+The Kafka source has the same JSON in the directory ``offsets/`` of a checkpoint. This module is pure: its functions
+only convert texts and dictionaries.
 
-The JSON has one key that the Kafka source does not have. Spark's log stores the *end* of each batch. A batch starts
-where the previous one ended; the first one starts at ``initialOffset()``. A query that is killed in its first batch
-calls ``initialOffset()`` again at its restart. With ``startingOffsets=latest`` the second answer differs, and the query
-would lose the records between the two answers. (The Kafka source keeps a file in the checkpoint; a Python source does
-not know the checkpoint's path.) So the end of the first batch carries its start, under a key that no topic can have:
-``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
+The JSON has one key that the Kafka source's JSON does not have (``$start``). Spark's log stores the *end* of each
+batch. A batch starts where the previous batch ended; the first batch starts at ``initialOffset()``. A query that is
+killed in its first batch calls ``initialOffset()`` again at its restart. With ``startingOffsets=latest`` a second call
+of ``initialOffset()`` returns later offsets, and the query would lose the records in between. (The Kafka source keeps a
+file in the checkpoint; a Python source does not know the checkpoint's path.) The stored end of the first batch
+therefore also contains the batch's start, under a key that no topic can have: ``{"orders": {"0": 123}, "$start":
+{"orders": {"0": 100}}}``.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def start_within(end: Mapping[str, Any]) -> PartitionOffsets | None:
 
 
 def parse_offsets(option: str, text: str) -> PartitionOffsets:
-    """Parse an option value such as ``{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}``. Raises InvalidConfigError
-    naming the option."""
+    """Parse an option value such as ``{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}``. Raises InvalidConfigError,
+    which names the option."""
     return _parse_map(option, text, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, -2 for earliest, -1 for latest')
 
 

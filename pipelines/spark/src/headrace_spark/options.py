@@ -171,8 +171,8 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
 def _group(
     options: Mapping[str, str], client: dict[str, str], notes: list[str], *, streaming: bool | None
 ) -> tuple[str | None, str | None]:
-    """The consumer group, and the prefix for the name of a generated group. Removes the group from ``client``, because
-    tasks do not join a group."""
+    """The consumer group, and the prefix for the name of a generated group. Removes ``group.id`` from the settings
+    ``client``, because tasks do not join a group."""
     group_id, prefix = client.pop("group.id", None), options.get("groupidprefix")
     for name, value in (("kafka.group.id", group_id), ("groupIdPrefix", prefix)):
         if value is None:

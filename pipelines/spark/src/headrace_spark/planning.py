@@ -1,7 +1,8 @@
 """The offsets of a batch, and their split into tasks. Pure arithmetic.
 
-The rules are those of the Kafka source. A limit on offsets is split in proportion to each partition's backlog. A new
-partition is read from its start. Missing records are reported as a possible data loss.
+The rules for offsets and tasks are those of the Kafka source. A limit on offsets is split in proportion to each
+partition's backlog. A partition that is new to the query is read from its start. Records that the log no longer has are
+reported as a possible data loss.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def rate_limit(
     """The end of a batch of ``limit`` offsets, split in proportion to the backlogs of the partitions.
 
     ``first`` has the log start of each partition. Partitions missing in ``start`` are read from their log start, and
-    offsets below the log start do not count. A share below one offset is rounded up, so that small partitions make
-    progress; then the batch exceeds the limit. Other shares are rounded down, and the partitions that lost most by the
-    rounding get one offset more until the limit is reached. The Kafka source leaves this remainder to the next batch,
-    which costs AvailableNow another batch for a few rows.
+    offsets below the log start are not part of a backlog. A partition's share below one offset is rounded up, so that
+    small partitions make progress; the batch may then exceed the limit. Shares above one offset are rounded down. The
+    partitions that lost most by the rounding get one offset more, until the limit is reached. The Kafka source leaves
+    the remainder of the rounding to the next batch, which costs AvailableNow another batch for a few rows.
     """
     begins = {partition: _begin(partition, start, first) for partition in end}
     sizes = {
@@ -143,7 +144,7 @@ def split_ranges(
     ``min_partitions`` ranges in all.
 
     With ``min_partitions`` large ranges are split in proportion to their size. A range whose share is at most one task
-    stays whole, and its size does not count for the proportion.
+    stays whole, and the proportions of the other ranges are computed without it.
     """
     parts = [item for item in ranges if item.size > 0]
     if max_records is not None:

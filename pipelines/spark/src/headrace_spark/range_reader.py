@@ -37,8 +37,9 @@ def read_range(
     """The records of the range ``wanted``. Gaps left by compaction are no data loss. Offsets missing in the log are a
     loss, and so is a deleted topic, even if a new topic has the same name (``topic_id`` differs).
 
-    With ``fail_on_data_loss`` a loss raises DataLossError. Otherwise the reader logs a warning and continues at the
-    next existing offset of the range. Raises RequestTimedOutError when the cluster sends no answer for ``timeout_ms``.
+    With ``fail_on_data_loss`` a loss raises DataLossError. Without ``fail_on_data_loss`` the reader logs a warning and
+    continues at the next existing offset of the range. Raises RequestTimedOutError when the cluster sends no answer for
+    ``timeout_ms``.
     """
     where = TopicPartition(wanted.topic, wanted.partition)
     asked = list(columns)
@@ -88,7 +89,8 @@ def read_range(
 
 
 def next_available(wanted: OffsetRange, available: tuple[int, int]) -> int:
-    """The first offset of ``wanted`` within ``available`` (start, end); ``wanted.end`` if there is no such offset."""
+    """The first offset of ``wanted`` within ``available`` (start, end); ``wanted.end`` if no offset of ``wanted`` is
+    available."""
     earliest, latest = available
     if wanted.start >= latest or earliest >= wanted.end:
         return wanted.end

@@ -67,7 +67,7 @@ def check_schema(asked: StructType, include_headers: bool) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of a batch with these columns."""
+    """The Arrow schema that Spark expects of a batch with the columns of ``schema``."""
     import pyarrow as pa
 
     types = {

@@ -129,8 +129,8 @@ _of_worker: dict[tuple[int, frozenset[tuple[str, str]]], SdkCluster] = {}
 def worker_cluster(config: Mapping[str, str]) -> Cluster:
     """The cluster client of this worker process, which runs one task after the other.
 
-    This client is never closed, because Spark ends its workers with a signal. The cache key includes the process id,
-    because workers are forks.
+    The cluster client of a worker is never closed, because Spark ends its workers with a signal. The cache key of the
+    cluster client includes the process id, because workers are forks.
     """
     key = (os.getpid(), frozenset(config.items()))
     found = _of_worker.get(key)

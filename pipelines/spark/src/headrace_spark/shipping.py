@@ -1,9 +1,9 @@
 """Pickle readers so that a Spark worker without this package reports clearly what is missing.
 
 Spark pickles a reader by reference; a worker without the package then fails with "No module named 'headrace_spark'" at
-the end of a long trace. So a reader is pickled as bytes inside a call of ``_open``. The function ``_open`` is pickled
-by value (cloudpickle does that for functions of ``__main__``), so it runs on any Python, looks for the package, and
-explains what is missing.
+the end of a long trace. To explain a missing package, a reader is pickled as bytes inside a call of ``_open``. The
+function ``_open`` is pickled by value, as cloudpickle does for functions of ``__main__``. The function therefore runs
+on any Python, looks for the package, and explains what is missing.
 
 ``settle`` tunes the worker's garbage collector.
 """
@@ -21,8 +21,8 @@ VERSION = "0.1.0"
 
 
 def _open(module: str, name: str, state: bytes, version: str, driver: str) -> Any:
-    """Unpickle the reader or writer in the worker, or explain why this is not possible. This function is pickled by
-    value, so it cannot use other names of this module."""
+    """Unpickle the reader or writer in the worker, or explain why unpickling is not possible. The function ``_open`` is
+    pickled by value, so it cannot use other names of this module."""
     import importlib
     import pickle
     import sys
@@ -66,9 +66,9 @@ def settle() -> None:
     """Freeze all current objects for the garbage collector, after a worker's first tasks.
 
     Spark's worker runs a full collection after each task. With pandas, pyarrow and grpc loaded, a collection walks
-    75,000 objects. It takes 20 ms, or 40 to 80 ms on busy cores, at each task of each micro-batch. Imported objects are
-    never garbage, and the collector skips frozen objects. With frozen objects a stream of small batches runs a quarter
-    faster (docs/spark-running.md).
+    75,000 objects. A full collection takes 20 ms, or 40 to 80 ms on busy cores, after each task of each micro-batch.
+    Imported objects are never garbage, and the collector skips frozen objects. With frozen objects a stream of small
+    batches runs a quarter faster (docs/spark-running.md).
     """
     global _tasks_done
     _tasks_done += 1

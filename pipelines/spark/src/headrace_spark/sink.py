@@ -1,9 +1,9 @@
 """The sink: writes a frame, or a stream's micro-batches, to topics. At least once.
 
-A task writes its rows and waits for acknowledgements (sink_task.py). Then Spark calls ``commit`` or ``abort`` on the
-driver with the partitions and offsets of the rows. ``commit`` does nothing, and ``abort`` cannot undo the writes,
-because a log is append-only. If Spark retries a task, or a restarted driver repeats a batch, the rows are written
-again.
+A task writes its rows and waits for acknowledgements (sink_task.py). When all tasks have ended, Spark calls ``commit``
+or ``abort`` on the driver with the partitions and offsets of the rows. ``commit`` does nothing, and ``abort`` cannot
+undo the writes, because a log is append-only. If Spark retries a task, or a restarted driver repeats a batch, the rows
+are written again.
 """
 
 from __future__ import annotations

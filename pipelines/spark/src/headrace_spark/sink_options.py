@@ -1,7 +1,7 @@
 """The options of the Spark sink, with the names, meanings and refusals of the Kafka sink.
 
-This module is pure: it turns options into a frozen ``SinkOptions``, or raises an error. It compares names in lower
-case, because Spark passes them in lower case.
+This module is pure: it turns options into a frozen ``SinkOptions``, or raises an error. The module compares option
+names in lower case, because Spark passes option names in lower case.
 """
 
 from __future__ import annotations

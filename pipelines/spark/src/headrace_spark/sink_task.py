@@ -1,8 +1,8 @@
 """The work of a sink task: send Spark's rows, and count acknowledgements per partition.
 
 A task merges Spark's Arrow batches (10,000 rows by default) into tables of a few MiB, so that the batches in the log
-are full. It calls the producer once per topic of a merged table. The task returns when every row is acknowledged. If
-the task fails, some of its rows may be in the log.
+are full. A sink task calls the producer once per topic of a merged table. The task returns when every row is
+acknowledged. If the task fails, some of its rows may be in the log.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class PartitionWritten:
     """The records that a task wrote to one partition: ``records`` is their number, ``first`` and ``last`` are the
     offsets of the first and last record.
 
-    Records of other writers may have offsets in between. Offsets are -1 with acks=0.
+    Between ``first`` and ``last`` there may be offsets of other writers' records. With acks=0, ``first`` and ``last``
+    are -1.
     """
 
     topic: str
@@ -116,8 +117,8 @@ def write_rows(
 ) -> SinkCommit:
     """Write all rows; returns when every row is acknowledged.
 
-    Raises NullTopicError, or SinkWriteError for the client's errors. After a failure, and when Spark ends the task
-    early, the function first calls ``give_up`` to close the producer and drop queued rows.
+    Raises NullTopicError, or SinkWriteError for the client's errors. A task that fails, or that Spark ends early, first
+    calls ``give_up``, which closes the producer and drops queued rows.
     """
     tally = Tally()
     sent: deque[Outcome] = deque()

@@ -1,9 +1,9 @@
-"""``format("headrace")``: the data source that Spark registers. The source reads topics (here and in stream.py) and
+"""``format("headrace")``: the data source that Spark registers. The source reads topics (source.py and stream.py) and
 writes topics (sink.py).
 
 Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes beside the
-driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. So the source opens no gRPC channel
-before one of these calls, and pickles only plain data.
+driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. Because gRPC channels do not survive a
+fork, the source opens none before Spark calls one of its methods, and pickles only plain data.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class HeadraceDataSource(DataSource):
         return "headrace"
 
     def schema(self) -> StructType:
-        """The schema: the columns of the Kafka source. Checks the options, so that errors occur where the user creates
-        the DataFrame."""
+        """The schema: the columns of the Kafka source. ``schema`` also checks the options, so that errors occur where
+        the user creates the DataFrame."""
         return record_schema(checked(self.options, streaming=None).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -60,8 +60,8 @@ class HeadraceDataSource(DataSource):
         return HeadraceBatchWriter(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """``overwrite`` is True for the output mode complete. Then each batch appends its whole result, as in the Kafka
-        sink."""
+        """``overwrite`` is True for the output mode complete. In the output mode complete, each batch appends its whole
+        result, as in the Kafka sink."""
         return HeadraceStreamWriter(dict(self.options), schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -72,7 +72,8 @@ def use_own_interpreter() -> None:
     """Make the workers of a local session run the same Python as the driver.
 
     Unless PYSPARK_PYTHON is set, Spark starts ``python3`` from the PATH, and this Python often lacks the Headrace
-    packages. On a cluster the driver's path may not exist, so only ``local[*]`` is changed.
+    packages. On a cluster the driver's Python may not exist at the same path, so only sessions with a ``local`` master
+    are changed.
     """
     from pyspark import SparkContext
 

@@ -1,8 +1,8 @@
 """The streaming reader: the offsets of each micro-batch, with Kafka's admission control.
 
-Spark runs it in one Python process for the whole query: ``latestOffset(start, limit)`` once per trigger, then
-``partitions(start, end)`` for the batch. The reader has no state that a restart needs, because positions are in Spark's
-checkpoint, as JSON (``offsets.py``).
+Spark runs the streaming reader in one Python process for the whole query: ``latestOffset(start, limit)`` once per
+trigger, then ``partitions(start, end)`` for the batch. The reader has no state that a restart needs, because positions
+are in Spark's checkpoint, as JSON (``offsets.py``).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
     # --- Spark's calls, in their order
 
     def initialOffset(self) -> dict[str, Any]:
-        """The offsets where a new query starts. Spark calls this method at each trigger until the first batch is done,
-        so the reader keeps the answer."""
+        """The offsets where a new query starts. Spark calls ``initialOffset`` at each trigger until the first batch is
+        done, so the reader keeps its first answer."""
         return to_json(self._initial_offsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -72,9 +72,9 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` if there are no new records, or fewer than minOffsetsPerTrigger.
 
-        Spark calls this method when it has processed all records before ``start``. Spark's ``commit`` call for a batch
-        comes only with the next batch, and never for the last batch of a query. So this method also commits the
-        progress to the consumer group.
+        Spark calls ``latestOffset`` when the query has processed all records before ``start``. Spark's ``commit`` call
+        for a batch comes only with the next batch, and never for the last batch of a query. ``latestOffset`` therefore
+        also commits the progress to the consumer group.
         """
         stood = from_json(start)
         self._tell_group(stood)
@@ -174,9 +174,9 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """The offsets ``begin``, but the log start for topics that were deleted and created again since the last
         trigger.
 
-        If a batch does not begin at the end of the previous batch, its end offset also stores its start, so that a
-        restart within the batch reads the same records. The reader does not detect a topic that was created again while
-        the query did not run, because offsets have no topic ids.
+        If a batch does not begin at the end of the previous batch, the batch's end offset also stores its start, so
+        that a restart within the batch reads the same records. The reader does not detect a topic that was created
+        again while the query did not run, because offsets have no topic ids.
         """
         reader = self._reader()
         topics = reader.take_renewed()
@@ -205,8 +205,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
     def _must_carry_start(self, start: dict[str, Any], begin: PartitionOffsets, end: PartitionOffsets) -> bool:
         """Whether a restart within the first batch would find another start offset (see offsets.py).
 
-        False when the user set the starting offsets, when "earliest" was 0 in every partition, and when the batch is
-        empty: ``_true_start`` handles these cases.
+        The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
+        the batch is empty: ``_true_start`` handles these three cases.
         """
         if START_KEY in start or begin != self._initial:
             return False

@@ -423,16 +423,16 @@ class Broker:
                 raise HeadraceError(f"the broker's {failed.get_name()} task ended unexpectedly; the broker stops")
 
     async def _applied_unfenced(self) -> None:
-        """Wait until this broker has applied the metadata that unfences it and makes it a leader. If the broker was
-        unregistered in the meantime, its session raises an error."""
+        """Wait until this broker has applied the metadata that unfences it and makes it a leader. If the broker is
+        unregistered during the wait, its session raises an error."""
         assert self._follower is not None
         follower, broker_id = self._follower, self.identity.broker_id
         while (known := follower.image.brokers.get(broker_id)) is None or known.fenced:
             await follower.wait_applied(follower.image.next_offset + 1)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises the error of an external cause to end, such as another broker with this
-        broker's id."""
+        """Serve until ``stop`` is set; raises an error if another cause ends the broker, such as another broker with
+        the same id."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -460,7 +460,8 @@ class Broker:
 
     def _serve_or_not(self) -> None:
         """Serve only while the controllers do not fence this broker, and the broker has applied the metadata that
-        unfences it. The same metadata contains the leaderships and epochs that are valid now."""
+        unfences it. The metadata that unfences the broker also contains the leaderships and epochs that are valid
+        now."""
         assert self._session is not None
         if not self._ready or self._stopping:
             return
@@ -481,8 +482,8 @@ class Broker:
     def cannot_lead(self, reason: str, lasts: bool = True) -> None:
         """Lead no partition while ``reason`` (a stable code, such as NO_DESCRIPTORS) lasts.
 
-        The controllers receive the reason within milliseconds, and elect other in-sync replicas where they can.
-        Idempotent. Directories short of space are reported without this call.
+        The controllers receive ``reason`` within milliseconds, and elect other in-sync replicas where they can.
+        Idempotent. Directories that are short of space are reported without a call of ``cannot_lead``.
         """
         (self._cannot_lead.add if lasts else self._cannot_lead.discard)(reason)
         self._cannot_lead_changed()
@@ -517,8 +518,8 @@ class Broker:
             self._assignments.replicas_changed(await self.roles.retry_full())
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop cleanly, from any state. ``at_once`` stops without finishing requests, as close to a crash as possible.
-        Idempotent."""
+        """Stop the broker cleanly, in any state of its start. ``at_once`` stops without finishing requests, as close to
+        a crash as possible. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:
@@ -586,8 +587,8 @@ def _flush_interval_ms(values: Mapping[str, Any]) -> int:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a broker until ``stop`` is set, as ``python -m headrace_broker`` does. If this call is cancelled, the broker
-    stops at once."""
+    """Run a broker until ``stop`` is set, as ``python -m headrace_broker`` does. If the call of ``serve`` is cancelled,
+    the broker stops at once."""
     from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 

@@ -2,14 +2,15 @@
 
 A report contains the replicas whose directory in the metadata differs from their directory in the storage. The broker
 compares metadata and storage when a partition's metadata changes, when a replica moves to another directory, and when a
-directory fails. A comparison needs no memory of earlier reports, so a lost report is made again. A broker with one
-directory reports no replica, because the controllers know the directory from the registration.
+directory fails. The comparison depends only on metadata and storage, so the broker reports a replica again after a lost
+report. A broker with one directory reports no replica, because the controllers know the directory from the
+registration.
 
 A replica that starts again with an empty log is reported as ``fresh`` before its log is created (``report_fresh``,
-KIP-903). From this report on, the controllers do not elect the replica as a leader. ``roles`` creates the log when the
-metadata shows the report.
+KIP-903). From the ``fresh`` report on, the controllers do not elect the replica as a leader. ``roles`` creates the log
+when the metadata shows that the replica is fresh.
 
-One task sends all reports; one call contains thousands of replicas.
+One task sends all reports; one report can contain thousands of replicas.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ class DirectoryAssignments:
                 self._compare(topic_id, partition)
 
     def report_fresh(self, topic_id: bytes, partition: int, directory: bytes, recorded: Callable[[int], None]) -> None:
-        """Report that this broker's replica starts again with an empty log in ``directory``. The old log is missing, or
-        is damaged and about to be deleted. ``recorded`` is called with the metadata offset from which the controllers
-        know the replica as fresh. A caller that does not find the replica as fresh in the metadata may call again."""
+        """Report that this broker's replica starts again with an empty log in ``directory``. The replica's old log is
+        missing, or is damaged and about to be deleted. ``recorded`` is called with the metadata offset from which the
+        controllers know the replica as fresh. A caller that does not find the replica as fresh in the metadata may call
+        again."""
         key = (topic_id, partition)
         self._fresh[key] = recorded
         self._pending[key] = directory

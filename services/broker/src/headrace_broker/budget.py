@@ -17,8 +17,9 @@ class Pausable(Protocol):
 
 
 class UnreadAnswers:
-    """Bytes of fetch responses that clients have not read, summed over all streams. Above ``limit`` every stream
-    continues, but with one small response at a time. So clients that do not read use up no other client's memory."""
+    """Bytes of fetch responses that clients have not read, summed over all streams. While more than ``limit`` bytes are
+    unread, every stream continues, but with one small response at a time. Because the unread bytes are limited, clients
+    that do not read use up no other client's memory."""
 
     __slots__ = ("limit", "used")
 
@@ -37,9 +38,10 @@ class UnreadAnswers:
 
 
 class ByteBudget:
-    """Bytes of the requests in progress, summed over all streams. Above ``limit`` a stream that calls ``take`` is
-    paused. Paused streams resume in their order when there is room. One request may exceed the limit, because the size
-    of a request is known only after its arrival."""
+    """Bytes of the requests in progress, summed over all streams. While requests in progress have more than ``limit``
+    bytes, a stream that calls ``take`` is paused. Paused streams resume, in the order of their pauses, when the
+    requests in progress are below ``limit``. One request may exceed the limit, because the size of a request is known
+    only after its arrival."""
 
     __slots__ = ("_emptied", "_paused", "limit", "used")
 

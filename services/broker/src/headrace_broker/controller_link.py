@@ -110,10 +110,10 @@ class ControllerLink:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """Send a call of the Admin service to the active controller and return the answer. Searches for the active
-        controller until ``timeout_ms`` are over, then raises the error of the last attempt. RequestTimedOutError means
-        that the request was sent and its outcome is unknown. An error that the active controller returns is raised at
-        once."""
+        """Send a call of the Admin service to the active controller and return the answer. The call searches for the
+        active controller until ``timeout_ms`` are over, then raises the error of the last attempt. RequestTimedOutError
+        means that the request was sent and its outcome is unknown. An error that the active controller returns is
+        raised at once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
@@ -151,9 +151,9 @@ class ControllerLink:
     ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
         """Propose new in-sync sets of partitions that this broker leads (KIP-497). Returns each partition's state after
         the call, or the error of the refusal (cluster.proto lists the errors). ``metadata_offset`` is the offset up to
-        which this broker has applied the metadata log. Sends at most one request; the caller repeats a failed request.
-        The controller answers a repeated change like a new change. Raises the errors of ``call``,
-        StaleBrokerEpochError, and NetworkError if the answer was lost."""
+        which this broker has applied the metadata log. ``alter_partitions`` sends at most one request; the caller
+        repeats a failed request. The controller answers a repeated change like a new change. Raises the errors of
+        ``call``, StaleBrokerEpochError, and NetworkError if the answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=self._identity.broker_id,
             broker_epoch=self._identity.broker_epoch,

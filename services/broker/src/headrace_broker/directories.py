@@ -5,12 +5,12 @@ A directory is *online*, with a writer, or *offline*: not formatted (perhaps not
 failed in use. An offline directory stays offline until the broker restarts. The broker continues with the other
 directories, and stops when none is left (KIP-112).
 
-An unmounted directory looks like an empty one. So the broker creates no file in a directory before it could open
+An unmounted directory looks like an empty one. The broker therefore creates no file in a directory before it could open
 ``.lock`` and found the directory's id in ``meta.properties`` (``check_mounted``, every five seconds).
 
 A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
-EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). The process then has no free
-descriptor, or the file was deleted during the read.
+EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). ENOENT and ESTALE mean that the file
+was deleted during the read, and EMFILE that the process has no free descriptor.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: i
     """Read the identity of each directory, and put unreadable directories offline. Returns the identities of the
     readable directories.
 
-    Raises errors for mistakes that a person must correct. InvalidConfigError: a directory of another node, a directory
-    given twice, or no formatted directory. InconsistentClusterIdError: directories of two clusters. StorageError:
-    another process uses a directory, or no directory is usable.
+    Raises errors for mistakes in directories or configuration that a person must correct. InvalidConfigError: a
+    directory of another node, a directory given twice, or no formatted directory. InconsistentClusterIdError:
+    directories of two clusters. StorageError: another process uses a directory, or no directory is usable.
     """
     held = list(directories)
     metas: list[MetaProperties] = []
@@ -148,8 +148,8 @@ def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
 
 
 def put_offline(directory: HeldDirectory, error: Exception) -> None:
-    """Mark the directory offline until the broker restarts. The caller then logs the remaining directories
-    (tell_left)."""
+    """Mark the directory offline until the broker restarts. The caller of ``fail`` then logs the remaining directories
+    (``tell_left``)."""
     why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     directory.start_failure = StorageError(
         f"log directory {directory.root} is offline: {why}. Repair it or remove it from log.dirs, then restart the "
@@ -160,8 +160,8 @@ def put_offline(directory: HeldDirectory, error: Exception) -> None:
 
 
 def tell_left(directories: Collection[HeldDirectory]) -> None:
-    """Log with how many directories the broker continues, if some are offline. Called once, after every directory was
-    tried."""
+    """Log with how many directories the broker continues, if some are offline. ``tell_left`` is called once, after the
+    broker has tried to open every directory."""
     usable = sum(directory.failure is None for directory in directories)
     if usable < len(directories):
         logger.warning("the broker continues with %d of its %d log directories", usable, len(directories))

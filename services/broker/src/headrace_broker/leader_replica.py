@@ -1,7 +1,7 @@
 """A partition led by this broker: its log, its leader state, and the directory's writer.
 
 The pure PartitionLeader decides which records are committed; the directory writer makes every change to the files. No
-method here blocks: appends and disk reads run on threads and call back.
+method of LeaderReplica blocks: appends and disk reads run on threads and call back.
 """
 
 from __future__ import annotations
@@ -119,17 +119,18 @@ class LeaderReplica:
         """Append a producer's batches to the log. Calls ``done`` when this broker and, if ``committed``, every in-sync
         replica have met the topic's flush policy.
 
-        Errors are raised (then ``done`` is not called) or passed to ``done``. The possible errors are those of
-        ``accept``, OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and the error with which the
-        leader resigned. With ``committed``, NotEnoughReplicasError means that no record was written. With a ``fence``
-        (a coordinator's append to its shard) the errors include FencedShardEpochError, UnexpectedLogEndError, and
-        InvalidRequestError for batches without the fence's epoch.
+        ``append`` either raises an error and never calls ``done``, or passes the error to ``done``. The possible errors
+        of ``append`` are those of ``accept``, OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError,
+        and the error with which the leader resigned. With ``committed``, NotEnoughReplicasError means that no record
+        was written. With a ``fence`` (a coordinator's append to its shard) the errors include FencedShardEpochError,
+        UnexpectedLogEndError, and InvalidRequestError for batches without the fence's epoch.
 
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
         After ``written`` was called, this broker no longer keeps the request's bytes.
 
-        A repeated batch of an idempotent producer gets the offset of its first append, under the same conditions.
-        Batches that are costly to check are checked on a thread; later batches wait, to keep the order.
+        A repeated batch of an idempotent producer gets the offset of its first append, and is answered under the same
+        conditions as a new batch. Batches that are costly to check are checked on a thread; later batches wait, to keep
+        the order.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
@@ -167,8 +168,8 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first waiting append has been checked. Continue with the appends behind the checked one that need no
-        thread."""
+        """The first waiting append has been checked. Process the appends behind a checked append, as far as their
+        checks need no thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -230,7 +231,8 @@ class LeaderReplica:
             self._finish_check(append, _nothing)
 
     def log_advanced(self) -> None:
-        """The directory writer has changed this log. Called before the callbacks of the log's appends."""
+        """The directory writer has changed this log. The writer calls ``log_advanced`` before the callbacks of the
+        log's appends."""
         log = self.log
         if log.is_closed:
             return
@@ -267,15 +269,16 @@ class LeaderReplica:
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk. ``committed``: ``aborted_transactions`` comes next."""
+        """Like ``read``, on a thread that may wait for the disk. With ``committed``, the caller then calls
+        ``aborted_transactions`` for the same records."""
         return self._threads.run(
             lambda: self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed))
         )
 
     def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None:
-        """The aborted transactions with records in [start, end); call it after these were read. ``wait=False``: None
-        if that must wait for the disk. Raises OffsetOutOfRangeError (the records were deleted meanwhile),
-        CorruptLogError, StorageError."""
+        """The aborted transactions with records in [start, end); the caller must have read these records before. With
+        ``wait=False`` the result is None if the lookup would have to wait for the disk. Raises CorruptLogError,
+        StorageError, and OffsetOutOfRangeError if the records were deleted after the read."""
         try:
             return self.log.aborted_transactions(start, end, wait=wait)
         except OSError as error:
@@ -298,8 +301,8 @@ class LeaderReplica:
         return end.epoch, end.end_offset
 
     def bytes_from(self, offset: int) -> int:
-        """Approximate number of bytes of the records from ``offset`` on. Estimated without I/O, from the position of
-        the offset within its segment."""
+        """Approximate number of bytes of the records from ``offset`` on. The number is estimated without I/O, from the
+        position of the offset within its segment."""
         total, end = 0, self.leader.log_end
         for segment in reversed(self.log.segments):
             size, base = segment.size, segment.base_offset
@@ -323,7 +326,7 @@ class LeaderReplica:
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
     def _looked_up(self, look: Callable[[PartitionLog], T]) -> T:
-        """Run ``look(log)`` on a thread; repeat it if the log moved to another directory in the meantime."""
+        """Run ``look(log)`` on a thread, and again if the log moved to another directory during the run."""
         log = self.log
         while True:
             try:
@@ -343,7 +346,8 @@ class LeaderReplica:
         check_not_truncated(self.log, offset, last_fetched_epoch)
 
     def timestamp_offset(self, timestamp_ms: int, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
-        """The first record below ``up_to`` with this timestamp or a later one; None if there is none."""
+        """The first record below ``up_to`` with the timestamp ``timestamp_ms`` or a later one; None if there is
+        none."""
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_for_timestamp(timestamp_ms, up_to)))
 
     def max_timestamp_offset(self, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
@@ -391,7 +395,8 @@ class LeaderReplica:
 
 
 def read_for(log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult | None:
-    """``log.read`` that may wait for the disk; ``committed``: also loads what ``aborted_transactions`` needs."""
+    """Like ``log.read``, but may wait for the disk; with ``committed`` it also loads what ``aborted_transactions``
+    needs."""
     found = log.read(offset, max_bytes, up_to)
     if committed and found is not None:
         log.aborted_transactions(offset, found.next_offset)
@@ -415,4 +420,4 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
 
 
 def _nothing() -> None:
-    """Placeholder for a check that is done."""
+    """Placeholder for the check of an append that is already checked."""

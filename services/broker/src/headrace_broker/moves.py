@@ -2,8 +2,8 @@
 
 One move runs at a time, with its own task and its own thread. The copy catches up while appends continue. When the copy
 is near the log's end, the replica holds appends for some milliseconds (``LeaderReplica.hold``) until the rest is
-copied. After the move, appends continue in the other directory. ``headrace_core.log.moving`` describes the steps on the
-disk, and the state after a crash in each step.
+copied. After a move, appends continue in the partition's new directory. ``headrace_core.log.moving`` describes the
+steps on the disk, and the state after a crash in each step.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Mover(Protocol):
         """The partition's high watermark, as far as this broker knows it."""
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
-        """The log is now in ``target``, and will be opened there soon."""
+        """The partition's log is now in ``target``, and will be opened there soon."""
 
     def arrived(self, partition: TopicPartition) -> None:
-        """The log is open in its new directory."""
+        """The moved log is open in its new directory."""
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
         """The partition is offline, because the directory of its log is unknown or the log cannot be opened."""
@@ -177,7 +177,7 @@ class Moves:
             self._begin_next()
 
     async def cancel(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Cancel the moves of ``partitions`` (of all, if None); returns when each of these moves is either undone or
+        """Cancel the moves of ``partitions`` (of all, if None); returns when each cancelled move is either undone or
         completed. Moves that have not begun end at once, so a deleted topic does not wait for another topic's copy."""
         which = None if partitions is None else frozenset(partitions)
         moves = [move for move in self.under_way() if which is None or move.partition in which]
@@ -195,7 +195,7 @@ class Moves:
             await move.ended.wait()
 
     async def _run(self, move: Move) -> None:
-        """Run a move to its end. This method never raises an error: the directories and the log show the result."""
+        """Run a move to its end. A failed move raises no error: the directories and the log show the result."""
         try:
             await self._copy_and_take_over(move)
         except MoveCancelledError as error:
@@ -274,8 +274,8 @@ class Moves:
             logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
-        """Make the copy the partition's log. If this method raises an error, the copy is not the log (except for
-        MoveInDoubtError)."""
+        """Make the copy the partition's log. After any error but MoveInDoubtError, the copy is not the partition's
+        log."""
         log, source, target = move.log, move.source_writer, move.target_writer
         try:
             outcome: MoveError | bool = False
@@ -321,8 +321,8 @@ def _not_opened(move: Move, error: BaseException) -> HeadraceError:
 
 
 def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
-    """Finish the copy and commit the move; runs on the source directory's writer. Returns False if the log changed
-    after the target learned of its end: then repeat the call."""
+    """Finish the copy and commit the move; runs on the source directory's writer. If the log changed after the target
+    learned of its end, returns False, and the caller tries again."""
     log, directory = move.log, move.source_writer.directory
     if directory.get(move.partition) is not log:
         return MoveCancelledError(f"the log of {move.partition} was deleted while it was moved")
@@ -348,7 +348,7 @@ def _abandon(copy: LogCopy) -> None:
 
 
 def _nothing() -> None:
-    """An empty job: when it has run, all jobs that were queued earlier have run."""
+    """An empty job: when the empty job has run, all jobs that were queued before it have run."""
 
 
 async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, HeadraceError]:

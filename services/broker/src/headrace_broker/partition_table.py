@@ -2,8 +2,8 @@
 only read it.
 
 Handlers look up the ``leader`` of a partition, which raises an error if this broker does not lead it. The storage
-notifies the table of logs that a directory writer changed. The table knows the applied metadata; it uses no other part
-of the broker.
+notifies the table of logs that a directory writer changed. The partition table knows the applied metadata; it uses no
+other part of the broker.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class PartitionTable:
         return replica.leader if replica is not None and replica.log is log else None
 
     def is_followed(self, log: PartitionLog) -> bool:
-        """Whether ``log`` follows a leader on another broker, which decides about its retention. Any thread."""
+        """Whether ``log`` follows a leader on another broker; the leader decides about the retention of such a log. Any
+        thread."""
         replica = self.followed.get(log.topic_partition)
         return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
 
@@ -140,7 +141,7 @@ class PartitionTable:
         )
 
     def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:
-        """The directory writer has changed these logs."""
+        """The directory writer has changed ``logs``."""
         for log in logs:
             replica = self.led.get(log.topic_partition) or self.followed.get(log.topic_partition)
             if replica is not None and replica.log is log:

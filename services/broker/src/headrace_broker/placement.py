@@ -1,5 +1,5 @@
-"""Decide in which directory each partition's log is, or in which it will be created. The first rule in this list that
-applies decides:
+"""Decide in which directory each partition's log is, or in which it will be created. The first rule in the list that
+applies decides the directory of a partition's log:
 
     1. a log that was found on the disk, or was created since the start
     2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere

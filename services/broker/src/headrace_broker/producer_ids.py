@@ -1,9 +1,9 @@
 """Producer ids of this broker, which the controller allocates in blocks (KIP-730), before they are needed.
 
-A block belongs to this broker even if the broker stops before using all of it. There are 2^63 ids, and none is used
-twice. The broker requests the next block when 90 % of the current block are used, as in Kafka. One request at a time
-serves all waiting producers. So a producer waits for the controller only if the broker has no block. A broker has no
-block right after its start, or when the controllers were unreachable for the last 10 % of the block.
+A block of producer ids belongs to its broker, even if the broker stops before using all ids. There are 2^63 ids, and
+none is used twice. The broker requests the next block when 90 % of the current block are used, as in Kafka. One request
+at a time serves all waiting producers. A producer therefore waits for the controller only if the broker has no block. A
+broker has no block right after its start, or when the controllers were unreachable for the last 10 % of the block.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ProducerIds:
         self._prefetch_at = block.first + int(block.length * PREFETCH_AT)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """The running request for a block, or a new request."""
+        """The running request for a block of producer ids, or a new request."""
         if self._is_closed:
             raise _closed()
         if self._fetching is None:

@@ -10,13 +10,14 @@ state of each partition with the current role::
     the same leader and epoch    a leader gets its new in-sync set; a follower continues
     not a replica any more       end the old role, delete the log (a reassignment is over)
 
-Between two roles of a partition, the broker waits for all appends of the directory writer. So a new leader knows the
-offset at which its epoch begins, and a new follower knows its log end. The high watermark passes from one role to the
-next.
+Between two roles of a partition, the broker waits for all appends of the directory writer. Because of the wait between
+two roles, a new leader knows where its epoch begins, and a new follower knows its log end. The high watermark passes
+from one role to the next.
 
-A missing log is created in the directory that the metadata names. If this broker no longer has the recorded disk, it
-first reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log when the
-metadata shows the report. A damaged log is healed if its partition has other replicas (partition/healing.py).
+A missing log is created in the directory that the metadata names. If this broker no longer has the recorded disk, the
+broker first reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log of a
+fresh replica when the metadata shows that the replica is fresh. A damaged log is healed if its partition has other
+replicas (partition/healing.py).
 """
 
 from __future__ import annotations
@@ -140,9 +141,9 @@ class Roles:
             await self._heal()
 
     async def apply_all(self, image: MetadataImage) -> None:
-        """Apply the first image, after the storage was opened; everything in it is new. Deletes the logs of topics that
-        were deleted while this broker was stopped, and of partitions that moved to other brokers. Damaged logs stay
-        offline until they are healed."""
+        """Apply the first image, after the storage was opened; all of its partitions are new. Applying the first image
+        deletes the logs of topics that were deleted while this broker was stopped, and of partitions that moved to
+        other brokers. Damaged logs stay offline until they are healed."""
         deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
         for partition in deleted:
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
@@ -191,7 +192,7 @@ class Roles:
             await self._heal()
 
     async def _heal(self) -> None:
-        """Take one step for each damaged or fresh replica; replicas that need newer metadata wait for it."""
+        """Take one healing step for each damaged or fresh replica; replicas that need newer metadata wait for it."""
         await self._take_up(self._assigned(self._recorded_fresh()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._healing if item not in damaged]:
@@ -241,7 +242,8 @@ class Roles:
         self.heal_soon()
 
     def _recorded_fresh(self) -> list[TopicPartition]:
-        """Replicas that waited only for the controllers' answer, because the metadata arrived before the answer."""
+        """Fresh replicas that waited only for the controllers' answer, because the metadata arrived before the
+        answer."""
         found = []
         for (topic_id, number), recorded in list(self._fresh.items()):
             topic, state = self._table.image.topics.get(topic_id), self._table.image.partition(topic_id, number)
@@ -306,8 +308,8 @@ class Roles:
             self._take_part(each, former.get(each.partition))
 
     def _end_if_changed(self, each: Assigned) -> int | None:
-        """End a role that has changed; returns its high watermark, or None if the partition had no role or its role
-        continues."""
+        """End a role that has changed; returns the role's high watermark, or None if the partition had no role or its
+        role continues."""
         partition, topic, state = each
         led, followed = self._table.led.get(partition), self._table.followed.get(partition)
         if led is not None:
@@ -464,15 +466,16 @@ class Roles:
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
-        """Whether the log is open and belongs to this topic. A log without a topic id is created again, which adds the
-        id: the broker crashed while it created the log. A log with another topic's id is refused."""
+        """Whether the log is open and belongs to the topic with the id ``topic_id``. A log without a topic id is
+        created again, which adds the id: the broker crashed while it created the log. A log with another topic's id is
+        refused."""
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
     def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
         """Whether the log, which was lost with its disk and has other replicas, must wait until the controllers know
-        that it starts empty. The wait needs the metadata and the controllers' answer. If the answer is lost, the
-        replica must not be reported again after it has joined the in-sync set: the report would remove it."""
+        that it starts empty. The wait for a replica that starts empty needs the metadata and the controllers' answer. A
+        replica must not be reported as fresh again after it has joined the in-sync set: the report would remove it."""
         key = each.topic.topic_id, each.partition.partition
         recorded = self._fresh.get(key)
         if recorded is not None and self._table.image.next_offset < recorded:
@@ -527,9 +530,9 @@ class Roles:
             followed.log_advanced()  # another policy means another durable end
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
-        """Take a log out of service whose damage was confirmed by a second read, now or after a restart. The log is
-        healed if other replicas have its records; otherwise the operator must act. The broker's other partitions
-        continue."""
+        """Take a log out of service whose damage was confirmed by a second read, now or after a restart. A log taken
+        out of service is healed if other replicas have its records; otherwise the operator must act. The broker's
+        partitions with undamaged logs continue."""
         if not self._storage.quarantine(log, error):
             return
         found = problem_of(error, path=log.directory)
@@ -546,7 +549,7 @@ class Roles:
         self.heal_soon()
 
     def _storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """The directory of these partitions has failed, so they are offline on this broker until it restarts."""
+        """The directory of ``partitions`` has failed, so they are offline on this broker until it restarts."""
         for partition in partitions:
             self._fail(partition, StorageError(f"{partition} is offline: {reason}"), reason)
 

@@ -2,14 +2,14 @@
 
 ``BrokerSettings`` has the current values. Dynamic values of this broker have the highest priority, then dynamic values
 of all brokers, then the properties file, then the defaults. ``LiveSettings.current`` has the values in effect. Code
-that cannot read a setting each time (a waiting thread, an object that was given a limit) subscribes to changes:
+that cannot read a setting at each use (a waiting thread, an object that was given a limit) subscribes to changes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 
-Subscribers are called in the event loop, after the topics' settings are in effect (``Roles.apply``) and before the
-metadata change counts as applied. So a client that alters a key through this broker receives the answer after the new
-value is in effect. To add a key, add a field to ``BrokerSettings``. Topic keys reach the logs through ``LogSettings``
-instead.
+Subscribers are called in the event loop, after the topics' settings are in effect (``Roles.apply``), but before the
+metadata change counts as applied. A client that alters a key through this broker therefore receives the answer after
+the new value is in effect. To add a key, add a field to ``BrokerSettings``. Topic keys do not become fields of
+``BrokerSettings``: they reach the logs through ``LogSettings``.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class BrokerSettings:
 
 
 class LiveSettings:
-    """The current settings, with subscriptions. Changed only in the event loop; any thread may read ``current``, which
-    is replaced as a whole."""
+    """The current settings, with subscriptions. Settings change only in the event loop; any thread may read
+    ``current``, which is replaced as a whole."""
 
     def __init__(self, static: Mapping[str, Any], events: Emitter) -> None:
         self.current = BrokerSettings.of(static)
@@ -102,7 +102,8 @@ class LiveSettings:
         return lambda: self._subscribers.pop(changed, None) and None
 
     def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
-        """Apply the broker keys of ``image``. With a ``delta``, apply the broker keys only if the delta changed one."""
+        """Apply the broker keys of ``image``. With a ``delta``, apply the broker keys only if the delta changed a
+        broker key."""
         if delta is not None and not any(
             kind is ConfigResourceType.BROKER and name in ("", str(broker_id)) for kind, name in delta.configs
         ):
@@ -124,8 +125,8 @@ class LiveSettings:
 
 
 class LogSettings:
-    """The settings of a topic's logs on this broker. The topic's own keys have priority over the brokers' dynamic keys,
-    and these over this broker's properties file."""
+    """The settings of a topic's logs on this broker. The topic's own keys have the highest priority, then the brokers'
+    dynamic keys, then this broker's properties file."""
 
     def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
         self._static = static

@@ -3,8 +3,8 @@
 ``placement`` chooses the directory of a new partition. A failed directory takes offline only the partitions in it. A
 full directory refuses appends and new logs until it has room again (``headrace_core.log.space``).
 
-A directory that was offline may have logs of topics that were deleted in the meantime. So the storage compares the
-topic ids of the logs in each directory with the metadata before it uses any log (``settle``).
+A directory that was offline may have logs of topics that were deleted before it returned. The storage therefore
+compares the topic ids of the logs in each directory with the metadata before it uses any log (``settle``).
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class Signal(Generic[P]):
 
 
 class Storage:
-    """See the module. ``on_turn`` receives the logs that the writer advanced. Before it, ``on_written`` receives the
-    logs that have unflushed bytes. ``assigned`` returns the directory that the controllers recorded. Other parts of the
-    broker subscribe to the storage's signals."""
+    """See the module. ``on_turn`` receives the logs that a directory writer advanced. Before ``on_turn``,
+    ``on_written`` receives the logs that have unflushed bytes. ``assigned`` returns the directory that the controllers
+    recorded for a partition's replica. Other parts of the broker subscribe to the storage's signals."""
 
     def __init__(
         self,
@@ -145,14 +145,14 @@ class Storage:
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     def identify(self, *, node_id: int = -1) -> list[MetaProperties]:
-        """Read the directories' identities, in the order of log.dirs; directories that cannot be read are offline from
-        then on. Raises as ``directories.identify``."""
+        """Read the directories' identities, in the order of log.dirs; unreadable directories are offline until the
+        broker restarts. Raises as ``directories.identify``."""
         self._is_identified = True
         return identify(self._fs, self._held, node_id=node_id)
 
     def clean_shutdown_epoch(self) -> int | None:
         """The broker epoch with which every online directory was cleanly closed (KIP-966); None if the last stop was
-        not clean. Read this property before ``open``, which removes the markers of a clean stop."""
+        not clean. Read the property before ``open``, which removes the markers of a clean stop."""
         try:
             stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
         except OSError:  # opening the directory will report it
@@ -398,8 +398,8 @@ class Storage:
         return replica
 
     async def wait_written(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait until the writers have written or refused all appends that were submitted so far for these
-        partitions."""
+        """Wait until the writers have written or refused all appends that were submitted before this call for
+        ``partitions``."""
         writers = {held.writer for partition in partitions if (held := self._at.get(partition)) is not None}
         barriers = []
         for writer in writers:
@@ -419,7 +419,7 @@ class Storage:
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
         """Create logs durably, each in the directory that ``placement`` chooses. Returns None for each log that exists
-        now, else its error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
+        now, otherwise its error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
 
         ``at_start``: the partitions come from the first image, so their logs may be in an offline directory.
         """
@@ -501,9 +501,9 @@ class Storage:
 
     async def move(self, partition: TopicPartition, root: str) -> None:
         """Start to move a partition's log to the directory ``root`` (KIP-113). If ``root`` is the log's current
-        directory, a running move is cancelled. Returns when the move has begun. ``describe`` shows the copy as a future
-        log until the copy replaces the log. ``directory_changed`` reports the replacement, and ``until_moved`` waits
-        for it. A move does not continue after a restart of the broker.
+        directory, a running move is cancelled. The call returns when the move has begun. ``describe`` shows the copy as
+        a future log until the copy replaces the log. ``directory_changed`` reports that the copy replaced the log, and
+        ``until_moved`` waits for it. A move does not continue after a restart of the broker.
 
         Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if one of the two directories is
         offline. Raises DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker
@@ -566,8 +566,8 @@ class Storage:
         self.failed([partition], error.message)
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> bool:
-        """Take a damaged log out of use at once, and mark it as damaged in its directory. Returns False if the log is
-        not in use: it was deleted, or quarantined before."""
+        """Take a damaged log out of use at once, and mark the log as damaged in its directory. Returns False if the log
+        was not in use, because it was deleted or already quarantined."""
         partition = log.topic_partition
         if self.log(partition) is not log:
             return False
@@ -580,8 +580,8 @@ class Storage:
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Check that every online directory is present and writable, measure its disk, and write recovery points and
-        high watermarks. All directories are written at the same time. So the failure of an idle disk is also
-        noticed."""
+        high watermarks. The storage writes the recovery points and high watermarks of all directories at the same time.
+        Because every directory is written, the failure of an idle disk is also noticed."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -595,8 +595,8 @@ class Storage:
     async def close(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
     ) -> bool:
-        """Flush and close every directory, and mark it as cleanly closed. Returns True if all directories are clean.
-        With ``clean`` False the directories are only closed, not flushed."""
+        """Flush and close every directory, and mark each directory as cleanly closed. Returns True if all directories
+        are clean. With ``clean`` False the directories are only closed, not flushed."""
         await self._moves.cancel()
         self._threads.close()
         if clean:
@@ -621,8 +621,8 @@ class Storage:
 
 
 def _never_made(directory: LogDirectory) -> list[TopicPartition]:
-    """Empty logs without a topic id, which interrupted creations left behind. The partition may be in another directory
-    now, even an offline one, so its directory is chosen again."""
+    """Empty logs without a topic id, which interrupted creations left behind. The partition of an interrupted creation
+    may be in another directory now, even an offline one, so its directory is chosen again."""
     return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 

@@ -48,8 +48,8 @@ class Rests:
 
 
 class WorkThreads:
-    """Threads for one kind of work. All threads start with ``begin``; before it, the event loop's default threads do
-    the work."""
+    """Threads for one kind of work. All threads start with ``begin``; before ``begin``, the event loop's default
+    threads do the work."""
 
     __slots__ = ("_loop", "_pool", "_resting", "_rests", "_size")
 
@@ -94,7 +94,7 @@ class WorkThreads:
         return task
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Let the event loop call ``callback``, unless the loop has ended; for calls from another thread."""
+        """Let the event loop call ``callback``, unless the loop has ended; meant for calls from other threads."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 

@@ -60,8 +60,8 @@ def quorum_settings_of(config: NodeConfig) -> QuorumSettings:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a controller until ``stop`` is set; if cancelled, it stops at once. Raises HeadraceError or OSError if the
-    controller could not start, or if its disk failed or is corrupt."""
+    """Run a controller until ``stop`` is set; if the call is cancelled, the controller stops at once. Raises
+    HeadraceError or OSError if the controller could not start, or if its disk failed or is corrupt."""
     clock = SystemClock()
     started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
     emitter = Emitter()
@@ -126,7 +126,7 @@ def _write_state(config: NodeConfig, state: RuntimeState) -> None:
 
 
 async def _first(*awaitables: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
-    """Wait until the first of the tasks ends; raises its error, if it failed."""
+    """Wait until the first of the tasks ends; raises the task's error, if the task failed."""
     futures = [asyncio.ensure_future(each) for each in awaitables]
     try:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +156,7 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     """Refuse several configured voters on a directory without stored voters, which an old release formatted for a sole
-    voter. Three controllers with directories of that kind would form three clusters; if one of them lost its log, it
+    voter. Three controllers with directories for a sole voter would form three clusters; a controller that lost its log
     would form a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:

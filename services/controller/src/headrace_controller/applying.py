@@ -81,9 +81,9 @@ class Applier:
                 self._emitter.emit(event)
 
     def replay(self, offset: int, *, at_once: bool = False) -> None:
-        """Apply part of the committed log below ``offset`` that is on this disk, or all of it with ``at_once``. Raises
-        CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a newer version, and
-        InconsistentClusterIdError for another cluster's log."""
+        """Apply the part of the committed log below ``offset`` that is on this disk: some of it, or all with
+        ``at_once``. Raises CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a log
+        of a newer version, and InconsistentClusterIdError for another cluster's log."""
         position = self.applied
         if position >= offset:
             return
@@ -133,7 +133,7 @@ class Applier:
 
 def events_of(delta: MetadataDelta, before: MetadataImage, image: MetadataImage) -> Iterator[Event]:
     """Yield the events about brokers and about metadata.version for the change from one image to the next. Only the
-    leader emits these events."""
+    leader emits the events about brokers and metadata.version."""
     for broker_id in sorted(delta.brokers):
         if broker_id in image.brokers:
             yield from _of_broker(broker_id, before, image)

@@ -28,7 +28,7 @@ from .raft import Entry, EntryKind, ReplicaKey, VoterSet
 
 def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, voters: VoterSet, now_ms: int) -> bytes:
     """The record batch of an entry that Raft itself proposes. ``voters``: the voters of the term that ``leader`` (a
-    node id) leads; for a VOTERS entry, the new voters. Equal arguments give equal bytes."""
+    node id) leads; for a VOTERS entry, the new voters. Equal arguments give equal bytes of the batch."""
     match kind:
         case EntryKind.LEADER_CHANGE:
             record = leader_change(leader, [(key.node_id, key.directory_id) for key in voters])
@@ -79,7 +79,7 @@ def check_entry(entry: Entry) -> BatchHeader:
 
 
 def voter_set(voters: Iterable[SnapshotVoter]) -> VoterSet:
-    """The voters of a record, as a VoterSet. Raises CorruptLogError if the record names a node twice."""
+    """The voters of a record, as a VoterSet. Raises CorruptLogError if the voters record names a node twice."""
     found = tuple(voters)
     try:
         return VoterSet.of(

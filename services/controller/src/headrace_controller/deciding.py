@@ -29,7 +29,7 @@ _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignm
 class Decider:
     """Makes the decisions of an active leader on its core. ``raft`` is passed to each call, because a full disk
     replaces the RaftNode. A gap of up to ``sleep_ms`` between two ticks is no pause, because the leader of an idle
-    quorum sleeps for nearly this long."""
+    quorum sleeps for nearly ``sleep_ms``."""
 
     def __init__(self, core: ClusterCore, storage: MetadataStorage, clock: Clock, *, sleep_ms: float) -> None:
         self._core = core
@@ -49,7 +49,8 @@ class Decider:
 
     @property
     def has_decided_much(self) -> bool:
-        """Whether the remaining requests should wait for the next turn, because this turn has made many records."""
+        """Whether the remaining requests should wait for the next turn, because the present turn has made many
+        records."""
         return self.end >= self._turn_end
 
     def lead(self, now_ms: float) -> None:
@@ -73,7 +74,7 @@ class Decider:
             return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
 
     def propose(self, raft: RaftNode, decision: Decision) -> None:
-        """Append the decision to the log, and apply it to the speculative image."""
+        """Append the decision to the log, and apply the decision to the speculative image."""
         speculative = self._core.speculative
         if not decision.records:
             self._core.accept(decision, speculative.next_offset, speculative.epoch)
@@ -94,9 +95,9 @@ class Decider:
         self._core.skip(entry.next_offset, entry.term)
 
     def forgive_pause(self, now_ms: float) -> None:
-        """Call this method with each tick, before any decision. After a pause of this process, the nodes' silence
-        proves nothing, so their sessions start again. A planned sleep is no pause, however short the sessions are;
-        otherwise short sessions would never end."""
+        """Call this method with each tick, before any decision of the tick. After a pause of this process, the nodes'
+        silence proves nothing, so their sessions start again. A planned sleep is no pause, however short the sessions
+        are; otherwise short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning(
@@ -105,8 +106,8 @@ class Decider:
             self._core.stood_still(now_ms)
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:
-        """Decide work that is due by time, as much as this turn allows; the next tick continues. Each turn does some of
-        the work that is due by time, even under a high load of requests."""
+        """Decide work that is due by time, as much as the turn allows; the next tick continues. Each turn of the
+        controller does some of the work that is due by time, even under a high load of requests."""
         for count in range(UPKEEP_MAX):
             if count and self.has_decided_much:
                 return

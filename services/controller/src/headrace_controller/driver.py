@@ -1,12 +1,12 @@
-"""The driver: one task that runs a QuorumController by the clock and by arriving messages. A turn is defined in
-quorum_controller.py; this module schedules turns and calls the waiters of completed requests.
+"""The driver: one task that runs a QuorumController by the clock and by arriving messages. quorum_controller.py defines
+a turn; this module schedules turns and calls the waiters of completed requests.
 
 A separate thread writes and flushes the log, while the event loop accepts the next requests. A request needs several
 passes of the event loop to get from its socket into a turn. With an fdatasync in each pass, a turn would contain only
 one or two requests. Messages to other controllers are also sent during a write.
 
-Another thread encodes, writes and flushes snapshots, one at a time. Only the renaming of the snapshot and the trimming
-of the log run in the event loop.
+A thread for snapshots encodes, writes and flushes them, one at a time. Only the renaming of the snapshot and the
+trimming of the log run in the event loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HAND_OVER_S = 1.0  #: Seconds that a stopping leader waits until its successor 
 
 
 class ControllerDriver:
-    """See the module. ``run`` is the only task; call all other methods in the same event loop."""
+    """See the module. ``run`` is the driver's only task; call all other methods in the same event loop."""
 
     def __init__(self, controller: QuorumController, storage: MetadataStorage) -> None:
         self.controller = controller
@@ -89,8 +89,8 @@ class ControllerDriver:
         self._turn_watchers = (*self._turn_watchers, watcher)
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on (about 1 MiB at most), and the offset after them. Raises
-        OffsetOutOfRangeError if only a snapshot contains these entries."""
+        """Committed batches from ``offset`` on (about 1 MiB at most), and the offset after the last batch. Raises
+        OffsetOutOfRangeError if only a snapshot contains the entries from ``offset`` on."""
         return self._storage.read(offset, self.image.next_offset)
 
     async def wait_applied(self, offset: int, timeout_s: float) -> MetadataImage:
@@ -112,7 +112,8 @@ class ControllerDriver:
     async def ask(self, request: Request) -> Answer:
         """Decide ``request``; returns when the decision is committed. Raises the error of a refusal,
         NotControllerError, RequestTimedOutError (this node lost its leadership, so the outcome is unknown),
-        ServerShuttingDownError, or ServerBusyError. If the caller is cancelled, the decision is not undone."""
+        ServerShuttingDownError, or ServerBusyError. If the caller of ``decide`` is cancelled, the decision is not
+        undone."""
         if self.controller.queued >= QUEUED_REQUESTS_MAX:
             raise ServerBusyError(
                 f"controller {self.node_id} has {self.controller.queued} requests waiting, the limit of its queue; "
@@ -128,9 +129,9 @@ class ControllerDriver:
             self._wake.set()
 
     async def read_barrier(self, *, is_deferred: bool) -> int:
-        """A linearizable read: returns a metadata offset. An image with all entries below that offset contains every
-        change that was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600 ms
-        longer (the heartbeat interval is 300 ms). Raises NotControllerError unless this node leads."""
+        """A linearizable read: returns a metadata offset. An image with all entries below the returned offset contains
+        every change that was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600
+        ms longer (the heartbeat interval is 300 ms). Raises NotControllerError unless this node leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_deferred=is_deferred))
         return offset
 
@@ -201,7 +202,7 @@ class ControllerDriver:
 
     async def run(self) -> None:
         """Run turns until ``stop`` is called. Raises OSError or StorageError if the disk fails, and CorruptLogError if
-        the log is damaged. The process must end after either."""
+        the log is damaged. The process must end after an error of the disk or the log."""
         controller, loop = self.controller, asyncio.get_running_loop()
         try:
             while not (self._stopping and not controller.queued):
@@ -235,9 +236,9 @@ class ControllerDriver:
             controller.fail_all(ServerShuttingDownError(f"controller {self.node_id} has stopped"))
 
     async def hand_over(self) -> None:
-        """Transfer the leadership before a stop, if this node leads and there are other voters. The successor then
-        completes the requests in flight. Waits at most a second, and only if a successor is reachable, because a whole
-        cluster may be stopping."""
+        """Transfer the leadership before a stop, if this node leads and there are other voters. The successor of a
+        leader that stops completes the requests in flight. The transfer waits at most a second, and only if a successor
+        is reachable, because a whole cluster may be stopping."""
         successor = self.controller.best_successor()
         if successor is None:
             return

@@ -12,8 +12,8 @@ from .snapshots import write_first_voters
 
 
 def write_voters(fs: FileSystem, root: str, voters: Sequence[InitialVoter]) -> None:
-    """Write or replace the first voters, durably. Without voters, the controller waits until it is added to a quorum.
-    OSError."""
+    """Write or replace the first voters, durably. A controller that was formatted without voters waits until it is
+    added to a quorum. OSError."""
     write_first_voters(
         fs,
         root,

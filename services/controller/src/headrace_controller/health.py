@@ -1,5 +1,6 @@
-"""The health status of this controller. SERVING while it leads, or while it follows a leader and has applied all
-entries that were committed at its start. The status is not SERVING while the controller waits for a quorum."""
+"""The health status of this controller. SERVING while the controller leads, or while it follows a leader and has
+applied all entries that were committed at its start. The status is not SERVING while the controller waits for a
+quorum."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ logger = logging.getLogger("headrace.controller")
 
 
 class Health:
-    """``look`` costs little and is called after each turn; ``run`` updates the listeners."""
+    """``look`` costs little, so the controller calls it after each turn; ``run`` updates the listeners."""
 
     def __init__(self, controller: QuorumController, listeners: Sequence[Listener]) -> None:
         self._controller = controller

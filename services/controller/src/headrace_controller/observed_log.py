@@ -1,4 +1,4 @@
-"""The metadata log for observers: the entries that this controller has committed, and how fresh they are."""
+"""The metadata log for observers: the entries that this controller has committed, and the age of the newest entry."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ class ObservedLog:
 
     @property
     def log_start_offset(self) -> int:
-        """Start of the log; earlier entries are only in the snapshot."""
+        """Start of the metadata log; earlier entries are only in the snapshot."""
         return self._driver.controller.raft.log.start.offset
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and the offset after them. OffsetOutOfRangeError."""
+        """Committed batches from ``offset`` on, about 1 MiB, and the offset after the last batch.
+        OffsetOutOfRangeError."""
         return self._driver.read(offset)
 
     def epoch_below(self, offset: int) -> int | None:

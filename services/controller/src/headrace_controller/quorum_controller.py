@@ -10,32 +10,33 @@ controller works in *turns*:
               that was received whole is decoded here too: that takes long, and may run in another thread
     finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
 
-Messages may arrive between the three steps, and a crash may happen between any two. Requests that arrive during a turn
-are decided in the next turn: under load, turns grow instead of queueing up. ``next_due_ms`` returns the time of the
-next turn: the next tick that may have an effect, not each tick.
+Messages may arrive between the three steps of a turn, and a crash may happen between any two of the steps. Requests
+that arrive during a turn are decided in the next turn: under load, turns grow instead of queueing up. ``next_due_ms``
+returns the time of the next turn: the next tick that may have an effect, not each tick.
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
-A leader is not active at first. Raft's leader becomes *active* when it has committed an entry of its own term and
-applied all committed entries. Only an active leader knows every change that was ever answered (thesis, 6.4). Requests
-wait until the leader is active. When the leader resigns, the speculative image is dropped. Decisions that are already
-appended wait for their commit or truncation (waiting.py). Requests that are not appended, and all requests at a
-follower, get NotControllerError with the leader's name.
+A Raft leader is not active at first. Raft's leader becomes *active* when it has committed an entry of its own term and
+applied all committed entries. Only an active leader knows every change that any controller ever answered (thesis, 6.4).
+Requests to a new leader wait until it is active. When the leader resigns, the speculative image is dropped. Decisions
+that are already appended wait for their commit or truncation (waiting.py). Requests that are not appended, and all
+requests at a follower, get NotControllerError with the leader's name.
 
-**A reply waits until its state is committed**, even if the request wrote no record. If that state is already
-committed, a heartbeat round must first confirm that no other node leads (ReadIndex), because a refusal is also a read.
+**A reply waits until the state that it depends on is committed**, even if the request wrote no record. If the state is
+already committed, a heartbeat round must first confirm that no other node leads (ReadIndex), because a refusal is also
+a read.
 
-**A full disk.** Requests that add metadata are refused first, while the disk still has room for the other records. When
-a write fails, the controller acts as if no part of its Ready was done: Raft restarts with the state on the disk. A sole
-voter refuses all requests with DISK_FULL (retriable) until there is room, and then leads again. After a failed write,
-one of several voters does not stand for election for a while, so that another voter leads. As a follower this voter
-acknowledges no entries. No broker is fenced because of a full controller disk.
+**A full disk.** When the disk gets full, requests that add metadata are refused first, while there is still room for
+terms, elections and deletions. When a write fails, the controller acts as if no part of its Ready was done: Raft
+restarts with the state on the disk. A sole voter refuses all requests with DISK_FULL (retriable) until there is room,
+and then leads again. After a failed write, one of several voters does not stand for election for a while, so that
+another voter leads. As a follower, a voter with a full disk acknowledges no entries. No broker is fenced because of a
+full controller disk.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
 
-A turn decides arrived messages before work that is due by time, so that an arrived heartbeat counts before a broker's
-silence is judged. A turn ends after some 5,000 records, so that followers receive the heartbeats of a busy leader in
-time.
+A turn decides arrived messages before work that is due by time, so that heartbeats count before a broker's silence is
+judged. A turn ends after some 5,000 records, so that followers receive the heartbeats of a busy leader in time.
 """
 
 from __future__ import annotations
@@ -107,9 +108,9 @@ class _VoterChange(NamedTuple):
 
 
 class QuorumController:
-    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``. An error that any of the
-    three methods raises is final. ``done`` is called once for each request, from ``finish`` or ``fail_all``, with the
-    result or a HeadraceError."""
+    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``. An error that ``begin``,
+    ``persist`` or ``finish`` raises is final. ``done`` is called once for each request, from ``finish`` or
+    ``fail_all``, with the result or a HeadraceError."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class QuorumController:
     @property
     def is_serving(self) -> bool:
         """Whether this node leads, or follows a leader and has applied all entries that were committed at its start. In
-        a new cluster, the applied entries include at least the first record, which has the cluster's id."""
+        a new cluster, the applied entries must include at least the first record, which has the cluster's id."""
         return self._has_caught_up and self._raft.leader != NO_LEADER and bool(self.image.cluster_id)
 
     @property
@@ -245,7 +246,8 @@ class QuorumController:
 
     def best_successor(self) -> ReplicaKey | None:
         """The voter with the largest part of this leader's log. The result is None unless this node leads and a
-        connected voter is near the log's end. Other voters would not take over in time."""
+        connected voter is near the log's end. Voters that are far from the log's end would not take over the leadership
+        in time."""
         raft = self._raft
         if raft.role is not Role.LEADER:
             return None
@@ -270,9 +272,9 @@ class QuorumController:
         )
 
     def start(self) -> None:
-        """Load the state on the disk. A sole voter leads at once, with a complete image; on a full disk it leads when
-        there is room. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError (a new
-        log on a full disk), and OSError."""
+        """Load the state on the disk. A sole voter leads at once, with a complete image; on a full disk a sole voter
+        leads when there is room. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError,
+        DiskFullError (a new log on a full disk), and OSError."""
         self._load_newer_snapshot()
         if not (self._is_sole_voter and self._raft.log.voters_offset == self._raft.log.start.offset):
             return
@@ -350,7 +352,7 @@ class QuorumController:
         self._raft.forget(key)
 
     def submit(self, request: Request, done: Done | None) -> None:
-        """Decide ``request``. Calls ``done(Answer)`` when the state that the decision is based on is committed. Calls
+        """Decide ``request``; calls ``done(Answer)`` when the state that the decision depends on is committed. Calls
         ``done`` with the error of a refusal, NotControllerError (no change was made), RequestTimedOutError (the outcome
         is unknown) or DiskFullError."""
         self._stir()
@@ -359,8 +361,9 @@ class QuorumController:
     def read(self, done: Done, *, is_deferred: bool = False) -> None:
         """A linearizable read (ReadIndex): calls ``done(metadata_offset)`` when this node's image contains every change
         that any controller answered before this call. ``is_deferred``: the read waits for the next heartbeat round,
-        which begins within three tenths of an election timeout. The read does not wait if the heartbeat interval is
-        longer than DEFERRED_MS_MAX. Fails with NotControllerError unless this node leads."""
+        which begins within three tenths of an election timeout. A deferred read does not wait for the next heartbeat
+        round if the heartbeat interval is longer than DEFERRED_MS_MAX. The read fails with NotControllerError unless
+        this node leads."""
         is_deferred = is_deferred and self.settings.heartbeat_ms <= DEFERRED_MS_MAX
         if not is_deferred:
             self._stir()
@@ -370,19 +373,19 @@ class QuorumController:
             self._tell(done, self.not_controller())
 
     def add_voter(self, key: ReplicaKey, address: str, done: Done) -> None:
-        """Make a caught-up observer a voter; calls ``done(Answer)`` when the new voter set is committed. Fails with the
-        errors of ``RaftNode.add_voter``."""
+        """Make a caught-up observer a voter; calls ``done(Answer)`` when the new voter set is committed. The call fails
+        with the errors of ``RaftNode.add_voter``."""
         self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.add_voter(key, address), done))
 
     def remove_voter(self, key: ReplicaKey, done: Done) -> None:
-        """Remove a voter; calls ``done(Answer)`` when the new voter set is committed. Fails with the errors of
+        """Remove a voter; calls ``done(Answer)`` when the new voter set is committed. The call fails with the errors of
         ``RaftNode.remove_voter``."""
         self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.remove_voter(key), done))
 
     def transfer(self, key: ReplicaKey, done: Done) -> None:
-        """Transfer the leadership to another voter; calls ``done(Answer)`` when that voter leads. Fails with
+        """Transfer the leadership to another voter; calls ``done(Answer)`` when that voter leads. The call fails with
         NotControllerError or VoterNotFoundError. RequestTimedOutError means that the voter did not take over within an
         election timeout, and this node still leads."""
         self._stir()
@@ -410,7 +413,7 @@ class QuorumController:
         return self._now_ms if self._is_due else self._last_tick_ms + self._ticks_planned * self._tick_ms
 
     def until_due_ms(self) -> float:
-        """Milliseconds until the next turn is due; 0 or less if it is due now."""
+        """Milliseconds until the next turn is due; 0 or less if the turn is due now."""
         return 0.0 if self._is_due else self.next_due_ms() - self._clock.monotonic_ms()
 
     def begin(self) -> bool:
@@ -439,7 +442,8 @@ class QuorumController:
         return ready.must_persist
 
     def persist(self) -> None:
-        """See the module. Raises OSError or StorageError if the disk failed; the process must then end."""
+        """See the module. Raises OSError or StorageError if the disk failed; the process must end after either
+        error."""
         ready = self._ready
         assert ready is not None, "no turn was begun"
         storage = self._storage
@@ -460,15 +464,17 @@ class QuorumController:
 
     @property
     def may_persist_aside(self) -> bool:
-        """Whether ``persist`` may run in another thread, while this thread calls all methods but ``begin`` and
-        ``finish``. The result is False if ``persist`` truncates the log. An append does not affect reads that run at
-        the same time. No reader uses the log while a snapshot is installed. This node has no followers during an
-        installation, and observers wait (handlers/follow.py), because the log begins beyond the applied offset."""
+        """Whether ``persist`` may run in another thread, while the event loop calls all methods but ``begin`` and
+        ``finish``. The result is False if ``persist`` truncates the log. An append to the log does not affect reads
+        that run at the same time. No reader uses the log while a snapshot is installed. During the installation of a
+        snapshot this node has no followers, and observers wait (handlers/follow.py), because the log begins beyond the
+        applied offset."""
         ready = self._ready
         return ready is not None and ready.truncate_to is None
 
     def finish(self) -> None:
-        """See the module. Raises CorruptLogError and similar errors, after which the process must end."""
+        """See the module. Raises CorruptLogError and similar errors of the log; the process must end after any of
+        them."""
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None:
             self._begin_anew(unwritten)
@@ -506,7 +512,7 @@ class QuorumController:
         )
 
     def _tick(self, now_ms: float) -> bool:
-        """Process the ticks that are due; returns whether there were any. After a pause of this process only the
+        """Process the ticks that are due; returns whether any tick was due. After a pause of this process only the
         planned ticks count: no message could arrive during the pause, so silence proves nothing."""
         raft, since_ms = self._raft, now_ms - self._last_tick_ms
         if self._was_full and now_ms >= self._stands_back_until_ms:
@@ -525,15 +531,16 @@ class QuorumController:
         return False
 
     def _stir(self) -> None:
-        """An event has happened that needs a turn."""
+        """An event has happened that needs a turn, so the next turn is due now."""
         self._count_ticks()
         self._is_due, self._ticks_planned = True, 1
 
     def _count_ticks(self) -> None:
-        """Process past ticks without an effect before an event that arrives between turns. Without this method, the
-        event (such as the start of a wait for a leader) would be dated too early. The last planned tick is left to the
-        turn, even when it is due, because the turn processes arrived messages before it judges silence. (The turn would
-        otherwise take the earlier ticks for a pause.)"""
+        """Process past ticks without an effect before an event that arrives between turns. If past ticks were not
+        processed first, an event between turns (such as the start of a wait for a leader) would be dated too early. The
+        last planned tick is left to the turn, even when the tick is due, because the turn processes arrived messages
+        before it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would take them for
+        a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:
@@ -568,8 +575,8 @@ class QuorumController:
                 self._wait(decision, asked.done)
 
     def _wait(self, decision: Decision, done: Done) -> None:
-        """Answer ``decision`` when its state is committed. If the state is committed already, answer when no other node
-        can have decided since."""
+        """Answer ``decision`` when its state is committed. If the state is committed already, answer when a heartbeat
+        round has confirmed that no other node leads."""
         offset = self._decider.end
         result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
         if offset > self._applier.applied:
@@ -592,14 +599,15 @@ class QuorumController:
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
-        """``job`` has run: from now on the snapshot is used, and the log begins after the snapshot before it."""
+        """``job`` has run: from now on the new snapshot is used, and the log begins after the snapshot before the new
+        one."""
         assert self._ready is None, "in the middle of a turn"
         start = self._snapshots.done(job)
         if start is not None:
             self._raft.compacted(start)
 
     def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """The disk had no room for the snapshot, which is tried again later."""
+        """The disk had no room for the snapshot, so the controller tries again later."""
         self._snapshots.failed(job, error)
 
     def _become_active_if_ready(self) -> None:
@@ -631,8 +639,8 @@ class QuorumController:
             logger.info("controller %d is no longer the leader; the current term is %d", self.node_id, self._raft.term)
 
     def _apply(self, ready: Ready | None) -> None:
-        """Apply the committed entries that are on this disk. A follower may know of more entries since this turn
-        began."""
+        """Apply the committed entries that are on this disk. A follower may know of more committed entries than at the
+        beginning of the turn."""
         raft = self._raft
         if self.is_active:
             self._applier.commit(min(raft.committed, raft.log.durable_offset))

@@ -1,8 +1,8 @@
 """Term and vote on the disk, in the file ``quorum-state`` beside the metadata log: JSON with a checksum, replaced
 atomically.
 
-Version 1 of the file (defined by Headrace) names the directory that got the vote; version 0 dates from when every voter
-was the only one.
+Version 1 of the file (defined by Headrace) names the directory that got the vote. Version 0 is from releases in which
+every voter was the sole voter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None
 
 def read_quorum_state(fs: FileSystem, directory: str, *, own_directory_id: bytes, is_needed: bool) -> HardState:
     """The last written state, or the initial state if the file is missing. Raises CorruptLogError if the file is
-    damaged, or if it is missing although it ``is_needed`` (beside a log with records)."""
+    damaged, or if the file is missing although it ``is_needed`` (beside a log with records)."""
     path = f"{directory}/{QUORUM_STATE}"
     try:
         content = read_file(fs, path)

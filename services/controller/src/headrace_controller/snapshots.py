@@ -5,9 +5,9 @@
     ....checkpoint.part                                 being received from the leader, chunk by chunk
     00000000000000000000-0000000000.checkpoint          no state, but the first voters: written by ``format`` (KIP-853)
 
-The bytes of a file are defined in ``headrace_core.metadata.snapshot``. A file gets its final name only when it is
-durable and, if it was received, checked. The next start removes files with other names. ``storage.py`` decides which
-snapshots are used; this module does not use the log.
+``headrace_core.metadata.snapshot`` defines the bytes of a snapshot file. A snapshot file gets its final name only when
+it is durable and, if it was received, checked. The next start removes files whose names are not final. ``storage.py``
+decides which snapshots are used; this module does not use the log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DamagedSnapshot:
 
 
 class SnapshotJob:
-    """A snapshot to be written from an immutable image. ``run`` may be called once, in any thread. Afterwards call
+    """A snapshot to be written from an immutable image. ``run`` may be called once, in any thread. After ``run``, call
     ``finish_snapshot`` of the storage, or ``abandon``."""
 
     def __init__(
@@ -77,8 +77,8 @@ class SnapshotJob:
         return self.path + _TEMPORARY
 
     def run(self) -> None:
-        """Write and flush the temporary file; it is removed on an error. Raises DiskFullError if there is no room above
-        the reserve, and OSError if the disk failed."""
+        """Write and flush the temporary file of the snapshot; an error removes the file. Raises DiskFullError if there
+        is no room above the reserve, and OSError if the disk failed."""
         try:
             self._write()
         except OSError as error:
@@ -91,7 +91,7 @@ class SnapshotJob:
             raise
 
     def abandon(self) -> None:
-        """Remove the file that the job has written."""
+        """Remove the file that the snapshot job has written."""
         with contextlib.suppress(OSError):
             self._fs.unlink(self.temporary_path)
 
@@ -134,8 +134,8 @@ def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
 
 
 class SnapshotStore:
-    """The snapshot files of one metadata log. ``snapshots`` has the undamaged ones in ascending order; ``damaged`` has
-    the damaged ones."""
+    """The snapshot files of one metadata log. ``snapshots`` has the undamaged snapshots in ascending order; ``damaged``
+    has the damaged snapshots."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         """Read and check every snapshot file, and remove unfinished files. OSError."""
@@ -163,8 +163,8 @@ class SnapshotStore:
 
     @property
     def names_first_voters(self) -> bool:
-        """Whether ``format`` wrote the first voters into a snapshot. (If it did, no other file contains the first
-        voters.)"""
+        """Whether ``format`` wrote the first voters into a snapshot. (If a snapshot has the first voters from
+        ``format``, no other file contains them.)"""
         return self.find(BEGINNING) is not None or any(each.place == BEGINNING for each in self.damaged)
 
     def find(self, place: Place) -> SnapshotId | None:
@@ -185,7 +185,7 @@ class SnapshotStore:
 
     def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
         """Bytes of a snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
-        removed. Raises CorruptLogError if the snapshot has become damaged, so that it is not sent."""
+        removed. Raises CorruptLogError if the snapshot has become damaged, so that damaged bytes are not sent."""
         known = self.find(snapshot.place)
         if known is None or known.voters != snapshot.voters:
             return None
@@ -200,9 +200,9 @@ class SnapshotStore:
             file.close()
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a chunk durably. Returns False, and removes the file, in two cases: the chunk does not follow the bytes
-        in the file, or the completed snapshot is damaged or another one than expected. Raises DiskFullError (the file
-        is removed too), UnsupportedVersionError for a snapshot of a newer Headrace, and OSError."""
+        """Write a snapshot chunk durably. Returns False, and removes the file, in two cases. The chunk does not follow
+        the bytes in the file, or the completed snapshot is not the expected one or damaged. Raises DiskFullError (and
+        removes the file), UnsupportedVersionError for a snapshot of a newer Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()
@@ -287,8 +287,8 @@ class SnapshotStore:
 
 def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
     """Write the first voters into a formatted controller's directory, as an empty snapshot (KIP-853). The file is
-    durable when this returns; a repeated call changes nothing. Without voters, the node waits until it is added to a
-    quorum.
+    durable when the call returns; a repeated call changes nothing. A node that was formatted without voters waits until
+    it is added to a quorum.
 
     Raises InvalidConfigError if the directory already names other voters, or has a metadata log, which must not be
     started again. Raises CorruptLogError if the present file is damaged. OSError.

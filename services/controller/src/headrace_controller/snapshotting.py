@@ -29,12 +29,12 @@ class SnapshotSchedule:
         self._job: SnapshotJob | None = None
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """Count entries that were added to the log."""
+        """Count the bytes of ``entries``, which were added to the log."""
         for entry in entries:
             self._bytes += len(entry.data)
 
     def due(self, now_ms: float, image: MetadataImage, log: RaftLog) -> SnapshotJob | None:
-        """A job for a snapshot of ``image``, which is committed; None if no snapshot is due."""
+        """A job for a snapshot of the committed ``image``; None if no snapshot is due."""
         by_size = self._bytes >= self._settings.snapshot_bytes
         interval_ms = self._settings.snapshot_interval_ms
         by_time = interval_ms > 0 and now_ms - self._last_ms >= interval_ms

@@ -9,8 +9,8 @@ the log. Damage before the last batch raises CorruptLogError, and the controller
 hole must never be served. A last batch that is complete but wrong also counts as damage
 (``LogConfig.refuse_whole_tail``), because its voter may have acknowledged it.
 
-The log begins after the snapshot before the newest one. So a follower that is a little behind finds the entries that it
-lacks in the log. If the newest snapshot is damaged, the snapshot before it and the log replace it.
+The log begins after the snapshot before the newest one. A follower that is a little behind therefore finds in the log
+the entries that it lacks. If the newest snapshot is damaged, the snapshot before it and the log replace it.
 
       snapshot n-1                     snapshot n
            |  log ...                       |  ... log          |
@@ -31,8 +31,9 @@ The possible states of the disk after a crash, and how opening treats them:
     nowhere                    any                            CorruptLogError where there was a log (its recovery point
                                                               says so): a new one would lose the voter's promises
 
-The controller treats a disk as full early. Requests that add metadata are refused (``refusal``) while the reserve
-(``log.dir.reserve.bytes``) still has room for terms, registrations, elections, fencing and deletions.
+The controller treats a disk as full while there is still a reserve. Requests that add metadata are refused
+(``refusal``) while the reserve (``log.dir.reserve.bytes``) still has room for terms, registrations, elections, fencing
+and deletions.
 
 All methods are synchronous: metadata writes are small, and a small fdatasync is faster than handing it to a thread.
 """
@@ -102,22 +103,24 @@ _LOG_CONFIG = LogConfig(
 
 
 def _refuse_lost_log(fs: FileSystem, root: str) -> None:
-    """Refuse a directory that had a metadata log and no longer has one. The voter would forget the votes and entries
-    that it acknowledged. The voter could even take itself for the sole voter, if the directory names no other voter."""
+    """Refuse a directory that had a metadata log and no longer has a metadata log. A voter that lost its metadata log
+    would forget the votes and entries that it acknowledged. A voter without its log could even take itself for the sole
+    voter, if the directory names no other voter."""
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
         raise CorruptLogError(f"{path} is missing: restore it, or {_AS_A_NEW_ONE}")
 
 
 def _damaged(error: CorruptLogError) -> CorruptLogError:
-    """The error for a damaged metadata log. A broker may continue without the damaged records; a voter must not."""
+    """The error for a damaged metadata log. A broker may continue without damaged records; a voter must not."""
     what = error.message.partition(". The log is not served")[0]
     return CorruptLogError(f"{what}. Restore the file from a copy, or {_AS_A_NEW_ONE}")
 
 
 class MetadataStorage:
-    """The metadata log, the snapshots and the hard state of one voter. Every method that writes may raise OSError. The
-    disk then failed, and this process must not continue with it (a failed fsync is never retried)."""
+    """The metadata log, the snapshots and the hard state of one voter. Every method that writes may raise OSError.
+    After an OSError the disk has failed, and the process must not continue with it (a failed fsync is never
+    retried)."""
 
     def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
         """Use ``open``."""
@@ -144,8 +147,8 @@ class MetadataStorage:
 
     def _force_names(self) -> None:
         """Flush the directory, because the previous process may have renamed files without a flush. A power loss would
-        undo a renaming that was not flushed. Raft would have counted the term or the vote in the renamed file as saved,
-        and the voter could vote twice in a term."""
+        undo a renaming that was not flushed. If a renaming were undone, the voter would have lost a saved term or vote,
+        and could vote twice in a term."""
         self._fs.sync_directory(self._log.directory)
 
     @classmethod
@@ -196,9 +199,9 @@ class MetadataStorage:
 
     @property
     def _pending(self) -> SnapshotId | None:
-        """The newest snapshot, if it is already in use but has not replaced the log yet. The snapshot was received
-        whole and ends beyond the log, and the disk is too full to start the log again. Until the pending snapshot
-        replaces it, the log counts as empty; it is started again before the next write."""
+        """The newest snapshot, if it is already in use but has not replaced the log yet. A snapshot is pending if it
+        was received whole and ends beyond the log, and the disk is too full to start the log again. Until the pending
+        snapshot replaces the log, the log counts as empty; the log is started again before the next write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
             return None
@@ -247,14 +250,14 @@ class MetadataStorage:
         self.hard_state = state
 
     def refusal(self, records: int) -> DiskFullError | None:
-        """The error if there is no room for ``records`` more records in the log; None if there is room. Raises OSError
-        if the disk failed."""
+        """The error if there is no room for ``records`` more records in the log; None if there is room. The check
+        raises OSError if the disk failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     def append(self, entries: Sequence[Entry]) -> int:
         """Append entries of any terms, all or none, and flush them. Returns the durable end of the log. Raises
-        DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; in either case no entry was
-        appended. (Exception: an empty log on a full disk may keep the first entries of more than a segment.)"""
+        DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; after either error no entry
+        was appended. (Exception: an empty log on a full disk may keep the first entries of more than a segment.)"""
         self._settle()
         start = self._log.log_end_offset
         end = start
@@ -288,9 +291,9 @@ class MetadataStorage:
     def _take_back(self, end: int) -> None:
         """Truncate the log back to ``end``, after a failed append.
 
-        Unlike ``truncate``, do not lower the recovery point first: a full disk has no room for that write. The recovery
-        point is at most ``end``, so the truncated log does not end below the recovery point. After a crash the log may
-        have entries above ``end`` again; these entries are not committed.
+        Unlike ``truncate``, do not lower the recovery point first: a full disk has no room for the new recovery point.
+        The recovery point is at most ``end``, so the truncated log does not end below the recovery point. After a crash
+        the log may have entries above ``end`` again; these uncommitted entries do no harm.
         """
         try:
             if self._log.log_end_offset > end:
@@ -308,8 +311,8 @@ class MetadataStorage:
     def truncate(self, offset: int) -> None:
         """Truncate the log, durably, to ``offset``, where an entry must begin. The log is never truncated below a
         snapshot, whose content was committed. Raises DiskFullError; ``stored`` then shows whether the log was
-        truncated, and the call can be repeated. Raises CorruptLogError if no entry begins at ``offset``, or if the log
-        there is damaged; then the log was not truncated."""
+        truncated, and the caller may repeat the call. Raises CorruptLogError, without a truncation, if no entry begins
+        at ``offset``, or if the log is damaged at ``offset``."""
         self._settle()
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):
@@ -343,8 +346,9 @@ class MetadataStorage:
         self._recovery_point = flushed
 
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
-        """Whole batches from ``offset`` on, below ``up_to``, and the offset after them. Raises OffsetOutOfRangeError
-        for an offset below the log's start, which only a snapshot covers (``newest_snapshot``), and CorruptLogError."""
+        """Whole batches from ``offset`` on, below ``up_to``, and the offset after the last batch. Raises
+        OffsetOutOfRangeError for an offset below the log's start, which only a snapshot covers (``newest_snapshot``),
+        and CorruptLogError."""
         if self._pending is not None:
             raise OffsetOutOfRangeError(
                 f"{self._log.directory}: offset {offset} is not in this log (a snapshot is being installed: "
@@ -362,8 +366,8 @@ class MetadataStorage:
             yield from decode_batches(data)
 
     def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """See ``LogView``. Raises CorruptLogError if an entry was damaged after it was written, so that it is not
-        sent."""
+        """See ``LogView``. Raises CorruptLogError if an entry was damaged after it was written, so that a damaged entry
+        is not sent."""
         data, _ = self.read(offset, end, max_bytes)
         return [
             decode_entry(header, data[position : position + header.size]) for position, header in iterate_headers(data)
@@ -402,7 +406,7 @@ class MetadataStorage:
 
     def snapshot_job(self, image: MetadataImage, place: Place, voters: VoterSet) -> SnapshotJob:
         """A job that takes a snapshot of ``image``, which is committed and contains all entries below ``place``.
-        ``voters`` are the voters at that place. There may be only one job at a time."""
+        ``voters`` are the voters at ``place``. There may be only one snapshot job at a time."""
         assert (image.next_offset, image.epoch) == place, f"an image of {image.next_offset}/{image.epoch} for {place}"
         return SnapshotJob(
             self._fs,
@@ -414,9 +418,9 @@ class MetadataStorage:
         )
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
-        """``job`` has run, and its snapshot is durable. The new snapshot is used from now on, and the log begins after
-        the snapshot before it. Returns the snapshot before the job's snapshot if the log has a new start (then call
-        ``RaftNode.compacted``), else None."""
+        """``job`` has run, and its snapshot is durable. From now on the new snapshot is used, and the log begins after
+        the snapshot before the new one. Returns the snapshot before the job's snapshot if the log has a new start (then
+        call ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
@@ -446,8 +450,8 @@ class MetadataStorage:
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write a chunk of a received snapshot, durably. Returns False if the chunk does not follow the bytes on the
-        disk, or was the last one and the snapshot is damaged. The snapshot must then be requested again from its
-        beginning. DiskFullError: the same."""
+        disk, or if it was the last chunk and the snapshot is damaged. After a result of False, the snapshot must be
+        requested again from its beginning. DiskFullError: the same."""
         return self._snapshots.write_chunk(chunk)
 
     def install(self, snapshot: SnapshotId) -> None:
@@ -464,8 +468,8 @@ class MetadataStorage:
         self._snapshots.remove_before(snapshot.place)
 
     def _settle(self) -> None:
-        """Replace the log by the newest snapshot, if that ends beyond the log. Raises DiskFullError; then call this
-        method again later (see ``_pending``)."""
+        """Replace the log by the newest snapshot, if that snapshot ends beyond the log. Raises DiskFullError; then call
+        this method again later (see ``_pending``)."""
         pending = self._pending
         if pending is None:
             return
@@ -523,8 +527,8 @@ class MetadataStorage:
         return self._log.epochs.epoch_of(offset - 1)
 
     def _check_voters(self, entry: Entry, voters: VoterSet) -> None:
-        """Check a leader change entry before any change of the voters, which names the log's first voters. A node that
-        joined later was formatted without voters."""
+        """Check a leader change entry that precedes all changes of the voters: it must name the log's first voters. A
+        node that joined the quorum later was formatted without voters, so it has none to compare."""
         said = {node_id for node_id, _ in leader_change_of(entry).voters}
         if len(voters) and said - {key.node_id for key in voters}:
             raise CorruptLogError(

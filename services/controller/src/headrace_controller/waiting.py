@@ -1,7 +1,8 @@
 """Requests that wait for an answer while their decision is being written to the log and committed.
 
 A decision is *appended* at a place: the offset after it, and the term in which it was made. An appended decision may be
-committed, even if the leader that made it is gone. So after a loss of the leadership, the log shows the outcome:
+committed, even if the leader that made the decision has resigned. After a loss of the leadership, the log therefore
+shows the outcome of each appended decision:
 
     the place is committed, with the same term               it was done: the prepared answer
     something of a later term is committed there, or before  it never will be: NotControllerError, safe to retry
@@ -58,7 +59,8 @@ class Decisions:
         return len(self._waiting)
 
     def add(self, offset: int, term: int, result: Answer | HeadraceError, done: Done) -> None:
-        """Call ``done(result)`` when the entries below ``offset`` are committed and the last of them has ``term``."""
+        """Call ``done(result)`` when the entries below ``offset`` are committed and the last of these entries has
+        ``term``."""
         self._waiting.append(_Waiting(offset, term, result, done))
 
     def settle(self, applied: int, log: RaftLog) -> list[Outcome]:
@@ -80,14 +82,15 @@ class Decisions:
         return outcomes
 
     def lead(self, end: int) -> list[Outcome]:
-        """This node leads again, and its whole log, which ends at ``end``, is committed. So appends of an earlier term
-        beyond ``end`` are lost."""
+        """This node leads again, and its whole log, which ends at ``end``, is committed. Appends of an earlier term
+        beyond ``end`` are therefore lost."""
         gone = [Outcome(each.done, self._overwritten()) for each in self._waiting if each.offset > end]
         self._waiting = deque(each for each in self._waiting if each.offset <= end)
         return gone
 
     def drop(self, error: HeadraceError, *, behind: int = 0) -> list[Outcome]:
-        """Fail the decisions that end after the offset ``behind`` with ``error``; the others continue to wait."""
+        """Fail the decisions that end after the offset ``behind`` with ``error``; the other decisions continue to
+        wait."""
         dropped = [Outcome(each.done, error) for each in self._waiting if each.offset > behind]
         self._waiting = deque(each for each in self._waiting if each.offset <= behind)
         return dropped
@@ -111,7 +114,7 @@ class Decisions:
 
 
 class _Read(NamedTuple):
-    """A waiting read; with ``result`` None its answer is the metadata offset."""
+    """A waiting read; with ``result`` None the answer to the read is the metadata offset."""
 
     result: Answer | HeadraceError | None
     done: Done
@@ -134,7 +137,7 @@ class Reads:
         is_deferred: bool = False,
     ) -> None:
         """Call ``done(result)`` when Raft confirms the leadership; with ``result`` None, pass the metadata offset at
-        that time. ``is_deferred``: see RaftNode.read. Raises NotControllerError unless this node leads."""
+        the confirmation. ``is_deferred``: see RaftNode.read. Raises NotControllerError unless this node leads."""
         raft.read(self._asked, is_deferred=is_deferred)
         self._reads[self._asked] = _Read(result, done)
         self._asked += 1
@@ -164,7 +167,7 @@ class Reads:
 
 
 class HandOver:
-    """A request that waits until another voter leads; there is at most one at a time."""
+    """A request that waits until another voter leads; there is at most one such request at a time."""
 
     def __init__(self) -> None:
         self._to: ReplicaKey | None = None
@@ -203,6 +206,6 @@ class HandOver:
         return self.drop(result)
 
     def drop(self, result: Answer | HeadraceError) -> list[Outcome]:
-        """Answer the waiting request with ``result``."""
+        """Answer the request that waits for the transfer with ``result``."""
         done, self._done = self._done, None
         return [] if done is None else [Outcome(done, result)]

@@ -5,12 +5,13 @@ state is in its shards' partitions. The coordinator then binds both listeners, l
 metadata log. Finally the coordinator registers, applies the metadata up to the registration, claims the shards assigned
 to its coordinator epoch, and serves.
 
-A clean stop asks the controllers to assign the shards to other coordinators, which the members learn. The coordinator
-then ends the streams and unregisters. A stop with ``at_once`` cuts the connections without notice.
+A clean stop asks the controllers to assign the shards to other coordinators; the members learn the new assignment. A
+coordinator that stops cleanly then ends the streams and unregisters. A stop with ``at_once`` cuts the connections
+without notice.
 
-The process may run longer than its registration: a coordinator that is frozen or disconnected for longer than its
-session is removed. The shards of the removed coordinator resign, and the process registers again, as a new coordinator
-with the same name.
+The process of a coordinator may run longer than its registration: a coordinator that is frozen or disconnected for
+longer than its session is removed. The shards of the removed coordinator resign, and the process registers again, as a
+new coordinator with the same name.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ class Coordinator:
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
         """Whether this coordinator owns the runner's shard. The check uses metadata with everything that was committed
-        before this call."""
+        before the call."""
         assert self._follower is not None
         await self._follower.wait_current()
         return self._shards is not None and self._shards.has(runner)
@@ -264,7 +265,7 @@ class Coordinator:
                 )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises the error of an external cause to end."""
+        """Serve until ``stop`` is set; raises an error if another cause ends the coordinator."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -332,8 +333,8 @@ class Coordinator:
                 yield state_machine.watched_partitions(), runner.put
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop cleanly, from any state. ``at_once`` stops without notice, as close to a crash as possible.
-        Idempotent."""
+        """Stop the coordinator cleanly, in any state of its start. ``at_once`` stops without notice, as close to a
+        crash as possible. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:
@@ -370,8 +371,8 @@ class Coordinator:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a coordinator until ``stop`` is set, as ``python -m headrace_coordinator`` does. If this call is cancelled,
-    the coordinator stops at once."""
+    """Run a coordinator until ``stop`` is set, as ``python -m headrace_coordinator`` does. If the call of ``serve`` is
+    cancelled, the coordinator stops at once."""
     from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 

@@ -2,7 +2,7 @@
 
 All is big-endian. A string is encoded as an int16 length and UTF-8. A compact string has an unsigned varint (its length
 + 1) in place of the int16. Tagged fields (KIP-482) are a count, then the tag, size and bytes of each field. A reader
-skips the tags that it does not know.
+skips the tagged fields whose tags it does not know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def varint(number: int) -> bytes:
 
 class FieldReader:
     """Reads fields from ``data``, from ``position`` on. Raises CorruptLogError, which names ``what``, if a field does
-    not fit."""
+    not fit into ``data``."""
 
     __slots__ = ("_data", "_position", "_what")
 
@@ -76,7 +76,7 @@ class FieldReader:
             yield tag, FieldReader(self.take(size), 0, f"{self._what}, tagged field {tag},")
 
     def end(self) -> None:
-        """Raise an error unless all bytes were read."""
+        """Raise an error unless all bytes of ``data`` were read."""
         if self._position != len(self._data):
             left = len(self._data) - self._position
             raise CorruptLogError(f"{self._what} is damaged: {left} bytes follow its last field")

@@ -20,7 +20,7 @@ REPLAYS_MAX = 8  #: Maximum number of shards that replay at the same time.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """``session_timeout_ms`` and ``heartbeat_interval_ms`` are those of the coordinator's own session with the
+    """``session_timeout_ms`` and ``heartbeat_interval_ms`` are for the coordinator's own session with the
     controllers."""
 
     groups: GroupSettings

@@ -4,9 +4,9 @@
                              2 and 3 are Kafka's own
     a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
-This module combines groups and offsets: removing a group removes its offsets, and removing a topic removes its offsets
-in all groups. Groups that only have offsets (of a consumer that assigns partitions to itself) have no group record, and
-are listed as well.
+The shard's state machine combines groups and offsets: removing a group removes its offsets, and removing a topic
+removes its offsets in all groups. Groups that only have offsets (of a consumer that assigns partitions to itself) have
+no group record, and are listed as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _GROUP_KINDS = (
 
 
 class ShardStateMachine:
-    """A StateMachine. ``groups``: the part for groups, at the same log position."""
+    """A StateMachine. ``groups``: the state machine for groups, at the same log position as the offsets."""
 
     def __init__(self, groups: GroupStateMachine, settings: OffsetSettings | None = None) -> None:
         self._groups = groups
@@ -73,8 +73,9 @@ class ShardStateMachine:
         return rule(self, request, now_ms) if rule is not None else self._groups.handle(request, now_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Process the members' timeouts first. Offsets are removed in a tick in which the groups decide nothing. A
-        decision of the groups must be atomic, and tombstones may be too many for one batch."""
+        """``tick`` processes the members' timeouts first. Expired offsets are removed in a tick in which the groups
+        decide nothing. Groups and offsets need separate ticks, because a decision of the groups must be atomic, and
+        tombstones may be too many for one batch."""
         decision = self._groups.tick(now_ms)
         if decision.records or decision.pushes:
             return decision

@@ -51,20 +51,21 @@ class ShardRecord(NamedTuple):
 
 
 class ClockSet(NamedTuple):
-    """A message from the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. No time has
-    passed while the clock was set."""
+    """A message from the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. Setting the wall
+    clock takes no time."""
 
     by_ms: int
 
 
 class OwnershipAsked(NamedTuple):
-    """A message from the runtime: it now asks the metadata for the shard's owner."""
+    """A message from the runtime: the runtime now asks the metadata for the shard's owner."""
 
     number: int
 
 
 class OwnershipProven(NamedTuple):
-    """A message from the runtime: this coordinator owned the shard, under its epoch, at the query with this number."""
+    """A message from the runtime: this coordinator owned the shard, under its epoch, when it made the query with this
+    number."""
 
     number: int
 
@@ -79,10 +80,11 @@ class Push(NamedTuple):
 
 class Decision(NamedTuple):
     """Records that are appended together or not at all, the reply, and messages for other receivers (groups: ``Push``).
-    The reply and the messages are sent when the records are committed.
+    The reply and the messages of a decision are sent when its records are committed.
 
     ``is_atomic`` False: each record is valid by itself, such as a tombstone of a group with many offsets. The records
-    may then be split into several batches. The records of an atomic decision always fit into one batch.
+    of a decision that is not atomic may be split into several batches. The records of an atomic decision always fit
+    into one batch.
     """
 
     records: tuple[ShardRecord, ...] = ()
@@ -94,8 +96,8 @@ class Decision(NamedTuple):
 class StateMachine(Protocol):
     """One shard's state. Not thread-safe; times are milliseconds of the wall clock, which may jump.
 
-    ``handle`` raises a HeadraceError to refuse a request, before any change. Any other exception is a bug, after which
-    the state is not used any more.
+    ``handle`` raises a HeadraceError to refuse a request, before any change. Any exception that is no HeadraceError is
+    a bug, after which the state machine is not used any more.
     """
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
@@ -117,13 +119,14 @@ class GroupStateMachine(StateMachine, Protocol):
     """
 
     def exists(self, group_id: str) -> bool:
-        """Whether a group of this name exists, with or without members."""
+        """Whether a group with the id exists, with or without members."""
 
     def is_empty(self, group_id: str) -> bool:
         """Whether the group has no members. The result is True for a group that does not exist."""
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left, according to its record; None while the group has members or does not exist."""
+        """The time when the group's last member left, according to its record; None while the group has members or does
+        not exist."""
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         """Whether a member of the group subscribes to the topic, by name or by pattern."""
@@ -136,17 +139,17 @@ class GroupStateMachine(StateMachine, Protocol):
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit
-        offsets of these partitions (topic, number).
+        """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless the member may commit
+        offsets of ``partitions`` (topic, number).
 
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
-        members. With an epoch below its current one, a member may still commit partitions that it has owned since that
-        epoch (KIP-1251). The request must name the partitions.
+        members. With an epoch below its current epoch, a member may still commit partitions that it has owned since the
+        lower epoch (KIP-1251). A request with an older epoch must name the partitions.
         """
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Raise an error unless this member may fetch offsets. A request with a negative epoch and without a member id
-        always may."""
+        """Raise an error unless the member may fetch offsets. A request to fetch offsets with a negative epoch and
+        without a member id is always allowed."""
 
     def group_ids(self) -> tuple[str, ...]:
         """Ids of all groups that have a record."""

@@ -1,5 +1,5 @@
-"""Run the demo with ``python -m headrace_pipelines.demo``: see ``docs/spark-running.md``. KEEP=1 keeps the cluster
-running."""
+"""Run the demo with ``python -m headrace_pipelines.demo``: see ``docs/spark-running.md``. ``KEEP=1`` keeps the demo's
+cluster running after the demo."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _LOOK_S = 0.02
 
 
 class FailoverFailedError(HeadraceError):
-    """No replica became leader, or the restarted broker is not in sync."""
+    """Error of the failover step: no replica became leader, or the restarted broker is not in sync."""
 
     code = "DEMO_FAILED"
 
@@ -51,8 +51,8 @@ class Election:
 
 
 class LeaderDeath:
-    """Kills the leader of ``topic``'s partition 0 in ``strike``, and watches the election. ``say`` prints the
-    announcement of the kill."""
+    """Kill the leader of ``topic``'s partition 0 (``strike``), and watch the election. ``say`` prints the announcement
+    of the kill."""
 
     def __init__(self, cluster: LocalCluster, topic: str, say: Callable[[str], None]) -> None:
         self._cluster, self._topic, self._say = cluster, topic, say

@@ -1,5 +1,5 @@
-"""The lag of the query, as its consumer group reports the lag. The demo shows the lag while the query runs, and checks
-it at the end."""
+"""The lag of the demo's query, as the query's consumer group reports it. The demo shows the lag of its query while the
+query runs, and checks the lag at the end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class QueryLag:
     def at_end(self, processed: int) -> GroupLag:
         """Check after the query that the group has committed ``processed`` records and has no lag.
 
-        Raises GroupFailedError if the group does not reach this state in time.
+        Raises GroupFailedError if the group does not commit ``processed`` records in time, or still has lag.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:

@@ -28,8 +28,7 @@ Acknowledged = dict[int, dict[int, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Result of publishing. Outcome of publishing. ``seconds`` is the time from the first send to the last
-    acknowledgement."""
+    """Result of publishing. ``seconds`` is the time from the first send to the last acknowledgement of the events."""
 
     acknowledged: Acknowledged
     failed: int

@@ -1,9 +1,9 @@
 """The Admin service on a broker: it forwards each change to the active controller, and answers when this broker has
 applied the change.
 
-So a client of one broker reads its own changes there without tracking metadata offsets. The broker answers
-DescribeConfigs from its own image, because only it knows its properties file. The broker also describes its own log
-directories (log_dirs.py).
+A client that uses one broker therefore reads its own changes there without tracking metadata offsets. The broker
+answers DescribeConfigs from its own image, because only the broker itself knows its properties file. The broker also
+describes its own log directories (log_dirs.py).
 """
 
 from __future__ import annotations

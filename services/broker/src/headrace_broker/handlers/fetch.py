@@ -6,16 +6,16 @@ A stream is in one of three states::
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
-All states run in callbacks: an idle session needs no task, and a waiting request needs one timer. A position advances
-only when a response is queued, so an abandoned request changes no position.
+All states run in callbacks: an idle session needs no task, and a waiting request needs one timer. A session's position
+advances only when a response is queued, so an abandoned request changes no position.
 
 A consumer that names its rack may read from a follower. The leader's response names a follower in that rack, if there
-is one (KIP-392). The partition then leaves this session, and the consumer adds it to a session with the named broker. A
-consumer without a rack reads only from leaders, so it notices a change of leader at once.
+is one (KIP-392). When a response names another broker, the partition leaves the session, and the consumer adds it to a
+session with that broker. A consumer without a rack reads only from leaders, so it notices a change of leader at once.
 
-A newer request ends the wait of the current request, even if the newer one is empty. A client that always keeps two
-requests in flight would poll without pause at the log's end. So clients should send the next request ahead only while
-responses contain records.
+A new request on the stream ends the wait of the previous request, even if the new request is empty. A client that
+always keeps two requests in flight would poll without pause at the log's end. Clients should send the next request
+ahead only while responses contain records.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from ..directories import DirectoryDescription
 
 @dataclass(frozen=True, slots=True)
 class LogDirs:
-    """Functions of the storage. ``describe`` returns every directory. ``move`` starts to move a replica and returns
-    when the move has begun; it raises LogDirNotFoundError, StorageError or ReplicaNotAvailableError."""
+    """Functions of the storage that the handlers of log directories call. ``describe`` returns a description of every
+    log directory. ``move`` starts to move a replica and returns when the move has begun; it raises LogDirNotFoundError,
+    StorageError or ReplicaNotAvailableError."""
 
     describe: Callable[[], Sequence[DirectoryDescription]]
     move: Callable[[TopicPartition, str], Coroutine[Any, Any, None]]

@@ -36,7 +36,8 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         topic_defaults: Mapping[str, Any],
         listener: str,
     ) -> None:
-        """``listener`` is the listener that serves the request; the answers contain the brokers' addresses on it."""
+        """``listener`` is the listener that serves the request; the answers contain the brokers' addresses on this
+        listener."""
         self._listener = listener
         self._broker = broker
         self._controller = controller

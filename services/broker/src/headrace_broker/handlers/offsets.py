@@ -140,8 +140,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
 
 async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
-    """Find the offset for a timestamp: (offset, its timestamp, its leader epoch), with offset -1 if there is no such
-    record. Raises OffsetNotAvailableError after an election, until the new leader knows the committed end (KIP-207)."""
+    """Find the offset for a timestamp: (offset, its timestamp, its leader epoch), with offset -1 if no record is that
+    late. Raises OffsetNotAvailableError after an election, until the new leader knows the committed end (KIP-207)."""
     leader = replica.leader
     end = replica.last_stable_offset if read_committed else leader.high_watermark
     if timestamp_ms == LATEST_TIMESTAMP:
@@ -168,8 +168,8 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
     """Return the low watermark when every replica that counts for it has deleted the records below ``offset``
     (KIP-107).
 
-    Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will.
-    Raises also the error with which the leader resigned.
+    Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will
+    delete theirs. Raises also the error with which the leader resigned.
     """
     reached: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

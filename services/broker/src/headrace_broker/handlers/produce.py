@@ -1,15 +1,15 @@
 """The Produce service: it reads requests, checks them, passes the records to the log's writer, and answers when
 ``acks`` is satisfied.
 
-A request needs no task. The stream's reader calls ``on_request``, the directory's writer calls back, and the last
-partition to finish queues the answer. Once the records are passed to the writer, the append happens even if the stream
-ends, so a cancellation never leaves half a write.
+A produce request needs no task, because callbacks process it. The stream's reader calls ``on_request``, the directory's
+writer calls back, and the last partition to finish queues the answer. Once the records are passed to the writer, the
+append happens even if the stream ends, so a cancellation never leaves half a write.
 
 Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
 broker also stops reading a stream while its budget for all requests is exceeded, or while the client leaves its answers
-unread. A produce request is in progress until it is answered. A request that timed out counts until its records are no
-longer in memory. So the time that a request waits for the disk counts; the time that it waits only for other brokers
-does not count.
+unread. A produce request is in progress until it is answered. A request that timed out counts as in progress until its
+records are no longer in memory. A request counts as in progress while it waits for the disk, but not while it waits
+only for other brokers.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Pending(Expiring):
 
 
 class _Held:
-    """A refusal that waits until ``before`` earlier appends of its partition have ended."""
+    """A refusal of an append that waits until ``before`` earlier appends to the same partition have ended."""
 
     __slots__ = ("before", "error", "index", "pending")
 
@@ -404,9 +404,9 @@ class ProduceStream(StreamHandler[Any]):
             self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
-        """The timeout of the request is over: answer now. The appended records stay in the log, and may still be
-        committed. Records that are in the log no longer count as bytes in progress. A high watermark that does not
-        advance must not block the client's other partitions."""
+        """The timeout of the produce request is over: answer now. Records that were appended before the timeout stay in
+        the log, and may still be committed. Records that are in the log no longer count as bytes in progress. A high
+        watermark that does not advance in one partition must not block the client's other partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))

@@ -1,9 +1,10 @@
 """The Replication service: it pushes the records of partitions that this broker leads to followers on other brokers.
 
-A lane knows which records to push next (``partition/leader_lane.py``). This module gives each lane a stream, a clock,
-and threads for reads that wait for the disk. Each event of a lane (new records, an acknowledgement, room in the stream)
-schedules one callback in the event loop. The callback makes one message of all pending events. While a message is being
-written, no second message is made. So a follower that does not read costs the memory of one message.
+A lane knows which records to push next (``partition/leader_lane.py``). The module handlers/replication.py gives each
+lane a stream, a clock, and threads for reads that wait for the disk. Each event of a lane (new records, an
+acknowledgement, room in the stream) schedules one callback in the event loop. The callback makes one message of all
+pending events. While a message of a lane is being written, the lane makes no second message. A follower that does not
+read therefore costs the memory of one message.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
 
 class ReplicationService(replication_pb2_grpc.ReplicationServicer):
-    """headrace.v1.Replication, and the ``LaneHost`` of its lanes. Serves only the internal listener. ``set_throttle``
-    follows ``leader.replication.throttled.rate``."""
+    """headrace.v1.Replication, and the ``LaneHost`` of its lanes. The Replication service is only on the internal
+    listener. ``set_throttle`` follows ``leader.replication.throttled.rate``."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -158,8 +159,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         return self._throttled.has(self._broker.metadata.image, leader.partition, self._broker.broker_id)
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """End streams of brokers that have a new broker epoch: acknowledgements from the earlier epoch may describe a
-        lost disk."""
+        """End the streams of brokers that have a new broker epoch: acknowledgements from the earlier epoch may describe
+        a lost disk."""
         if not delta.brokers:
             return
         for stream in list(self._streams.values()):
@@ -252,7 +253,7 @@ class LeaderStream(StreamHandler[Any]):
 
     def _listen(self) -> None:
         """End the stream when the follower is silent for too long, because its connection may be broken without notice.
-        This method does not wait for unwritten messages."""
+        The end of a silent stream does not wait for unwritten messages."""
         self._silence = None
         lane = self._lane
         if lane is None or self._closed or lane.is_closed:
@@ -285,7 +286,7 @@ class LeaderStream(StreamHandler[Any]):
             self._loop.call_soon(self._turn)
 
     def replaced(self) -> None:
-        """End this stream because the follower opened another one; this broker had not noticed the end of the
+        """End the stream because its follower opened another stream; this broker had not noticed the end of the old
         connection."""
         self.end(None)
 
@@ -296,8 +297,8 @@ class LeaderStream(StreamHandler[Any]):
         self._stream.finish(error)
 
     def _turn(self) -> None:
-        """Send the lane's next message. A failure ends this stream, because flushes must not wait for a message that is
-        never sent."""
+        """Send the lane's next message. A failure to make a message ends the stream, because flushes must not wait for
+        a message that is never sent."""
         self._is_scheduled = False
         try:
             self._push()
@@ -370,7 +371,8 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
 
 class _ThrottledReplicas:
     """Partitions that are throttled while this broker leads them. The topics' ``leader.replication.throttled.replicas``
-    lists these partitions ("partition:leader,...", or "*"). The list is read again when a configuration changes."""
+    lists the throttled partitions ("partition:leader,...", or "*"). The broker reads the list of throttled replicas
+    again when a configuration changes."""
 
     __slots__ = ("_configs", "_of_topic")
 

@@ -1,7 +1,8 @@
 """Check whether a producer's batches may enter a topic's log.
 
-``headrace_core.log.appending`` checks the topic's configuration. This module also refuses batches that the broker does
-not support yet, and batches whose first header is invalid, before it decompresses records.
+``headrace_core.log.appending`` checks the batches against the topic's configuration. The module acceptance.py also
+refuses batches that the broker does not support yet, and batches whose first header is invalid, before it decompresses
+records.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _INLINE_COMPRESSED_BYTES_MAX = 1024
 
 
 def needs_thread(records: bytes, config: LogConfig) -> bool:
-    """Whether the check of these records would stall the calling thread. Decompression and recompression take
+    """Whether the check of ``records`` would stall the calling thread. Decompression and recompression take
     milliseconds, or much longer for malicious input. All checks except decompression and recompression run at several
     GB/s."""
     if len(records) <= _INLINE_COMPRESSED_BYTES_MAX:
@@ -39,8 +40,8 @@ def needs_thread(records: bytes, config: LogConfig) -> bool:
 def accept(
     records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Return the batches and their headers, ready for the log, in the topic's codec (``compression.type``). Reads all
-    bytes once; may run on any thread.
+    """Return the batches and their headers, ready for the log, in the topic's codec (``compression.type``). The check
+    reads all bytes once, and may run on any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (transactions,

@@ -8,8 +8,9 @@
     TRUNCATING    the log is truncated, or started again      truncated -> JOINING
     OUT           needs another lane or newer metadata        retry -> JOINING
 
-One PartitionFollower serves one leader epoch. For another leader or epoch its caller creates a new one, from the log's
-current state. Messages to an old PartitionFollower do not reach the new one, because handles are never reused.
+One PartitionFollower serves one leader epoch. For another leader or epoch the caller creates a new PartitionFollower,
+from the log's current state. Messages to an old PartitionFollower do not reach the new one, because handles are never
+reused.
 
 The rules of a follower, each with the failure that it prevents:
 
@@ -70,14 +71,14 @@ class Wait(NamedTuple):
 
 
 class Stale(NamedTuple):
-    """The answer belongs to an earlier join and is ignored."""
+    """The leader's answer belongs to an earlier join and is ignored."""
 
 
 JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
 
 
 class Take(NamedTuple):
-    """Append these batches unchanged; the log then ends at ``end_offset``."""
+    """Append ``batches`` unchanged; the log then ends at ``end_offset``."""
 
     records: bytes
     end_offset: int
@@ -277,7 +278,7 @@ class PartitionFollower:
     # -- following ---------------------------------------------------------------------------------------------------
 
     def pushed(self, push: Push, batches: Iterable[PushedBatch]) -> PushOutcome:
-        """Check pushed records. ``batches`` are the headers of their batches, in order, with checked CRCs."""
+        """Check pushed records. ``batches`` are the headers of the pushed batches, in order, with checked CRCs."""
         if push.handle != self.handle or self.state is not FollowerState.FOLLOWING:
             return Drop()
         end, epoch = self._taken_end, self._taken_epoch

@@ -115,7 +115,7 @@ class FollowerLane(Generic[F]):
 
     def broken(self) -> list[F]:
         """The stream ended, and all its handles ended with it. Returns the partitions, which will join the next stream.
-        The leader then pushes records again that were received but not written."""
+        After the next join the leader pushes again the records that were received but not written."""
         lost = list(self._by_replica)
         self._by_number.clear()
         self._by_replica.clear()

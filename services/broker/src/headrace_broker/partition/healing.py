@@ -11,8 +11,8 @@ replicas, the broker heals its replica automatically::
     another one leads, and this one is
     eligible for nothing                  MAKE     the damaged log is deleted, an empty one created: it follows
 
-Each step follows from the metadata, so no state must survive a restart. A quarantined log is still marked on the disk.
-A deleted log is created again where the metadata places it, and is not in sync.
+Each step of healing follows from the metadata, so no state must survive a restart. A quarantined log is still marked on
+the disk. A deleted log is created again, out of sync, where the metadata places it.
 
 ``KEEP`` prefers the damaged copy, because an out-of-sync copy on another broker lacks records that are in the damaged
 copy, most of them readable.
@@ -59,8 +59,8 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
 
 
 class HealingReplica:
-    """State of a healing replica that is not in the metadata. A restarted broker does not need this state, because it
-    has another broker epoch (KIP-903)."""
+    """State of a healing replica that is not in the metadata. A restarted broker does not need the state of its healing
+    replicas, because it has a new broker epoch (KIP-903)."""
 
     __slots__ = ("cancel", "reported_offset", "unconfirmed_leave")
 
@@ -73,8 +73,8 @@ class HealingReplica:
         self.reported_offset: int | None = None
 
     def waits_for_leave(self, state: PartitionImage) -> bool:
-        """Whether the leader may not have received the leave yet; False for another leader or epoch, which never had
-        this follower."""
+        """Whether the leader may not have received the follower's leave yet; False for a new leader or epoch, which
+        never had the follower."""
         if self.unconfirmed_leave is not None and self.unconfirmed_leave != (state.leader, state.leader_epoch):
             self.close()
         return self.unconfirmed_leave is not None

@@ -6,10 +6,10 @@ The leader keeps three sets of replicas, as in KIP-497::
     proposed      requested by an AlterPartition without a definite answer; None: no proposal
     maximal       union of both: all that the controllers MAY hold to be in sync; the high watermark waits for them
 
-So a removal from the in-sync set counts when it is confirmed, and an addition as soon as it is proposed. A proposal
-ends with the controller's answer or with metadata of a newer partition epoch. A refusal ends a proposal only while it
-is *certain* that no other attempt is in progress. Until a proposal ends it is repeated, and the leader makes no other
-proposal.
+For the high watermark, a removal from the in-sync set counts when it is confirmed, and an addition as soon as it is
+proposed. A proposal ends with the controller's answer or with metadata of a newer partition epoch. A refusal ends a
+proposal only while it is *certain* that no other attempt at the proposal is in progress. Until a proposal ends, the
+leader repeats it and makes no other proposal.
 
 An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed, and granted after a
 later attempt was refused. Only a newer partition epoch ends an uncertain proposal, because the controllers grant no
@@ -32,7 +32,7 @@ request with an outdated epoch. Refusals of AlterPartition::
     no answer, a timeout,       unknown              unknown: uncertain, repeated
     any other error
 
-The first three lines of the table end a certain proposal and leave an uncertain proposal open.
+The first three lines of the table of answers end a certain proposal and leave an uncertain proposal open.
 
     follower          joins the ISR when its durable end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, with a broker epoch that the controllers know (KIP-841, KIP-903)
@@ -143,14 +143,15 @@ class FollowerProgress:
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
     def left(self, *, cannot_append: bool, is_broken: bool, now_ms: int) -> None:
-        """The follower has no stream any more."""
+        """The follower's stream has ended."""
         self.joined = self.is_eligible = False
         self.absent_ms = now_ms
         self.broken_ms = now_ms if is_broken else None
         self.cannot_append = self.cannot_append or cannot_append
 
     def seen(self, leader_end: int, now_ms: int) -> None:
-        """Record the time ``now_ms`` for a follower that has not acknowledged since."""
+        """Record that at ``now_ms`` the leader has seen the follower, which may not have acknowledged any records
+        yet."""
         if self.absent_ms == _UNSEEN:
             self.absent_ms = now_ms
         if self.durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
@@ -256,7 +257,7 @@ class InSyncSet:
 
     def _is_waited_for(self, follower: FollowerProgress) -> bool:
         """Whether the high watermark waits for the follower (Kafka's shouldWaitForReplicaToJoinIsr), judged by its last
-        acknowledgement. The next check stops the wait for a silent follower."""
+        acknowledgement. The wait for a silent follower ends with the next check of the in-sync set."""
         return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
@@ -286,8 +287,8 @@ class InSyncSet:
                 follower.is_eligible = False
 
     def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
-        """The proposal to send now. The result is None if no change is needed, if it is too early, or if a proposal is
-        open."""
+        """The AlterPartition proposal to send now. The result is None if no change is needed, if it is too early, or if
+        a proposal is open."""
         for follower in self._followers.values():
             follower.seen(leader_end, now_ms)
         if now_ms < self._next_ms:
@@ -360,7 +361,7 @@ class InSyncSet:
 
     def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
         """Apply the controllers' answer to a proposal. Returns False if the answer is outdated, or answers another
-        proposal."""
+        proposal than the open one."""
         members = tuple(isr)
         if partition_epoch < self.partition_epoch:
             return False
@@ -373,8 +374,8 @@ class InSyncSet:
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt at the proposal failed. ``retriable`` means that the outcome is unknown, unless the code proves
-        that the proposal was not applied."""
+        """An attempt at the proposal failed. ``retriable`` means that the outcome is unknown, unless the error code
+        proves that the proposal was not applied."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS

@@ -11,23 +11,24 @@ The offsets of a partition, in ascending order::
 *Durable end.* Records below the durable end are as durable on one replica as the topic's ``log.flush`` asks. The
 durable end is the flushed end under ``commit``, and the log end under ``interval`` and ``os`` (the produce response
 names the policy). Each follower acknowledges the durable end of its own log. *High watermark.* The high watermark is
-the smallest durable end in the maximal ISR (isr.py), which includes the leader (decision 4). A follower that keeps up
-and may join the ISR counts too, as in Kafka. Three rules protect the high watermark:
+the smallest durable end in the maximal ISR (isr.py), which includes the leader (decision 4). The durable end of a
+follower that keeps up and may join the ISR also limits the high watermark, as in Kafka. Three rules protect the high
+watermark:
 
     it never goes back under one leader epoch
     it waits for every replica that the controllers may hold to be in sync, confirmed or not       KIP-497
     it does not advance while fewer than min.insync.replicas are in sync, so that the last
     replica to leave the ISR has every committed record (eligible leader replicas)                 KIP-966
 
-A new leader starts with the high watermark that it knew as a follower. It learns the true high watermark from the
-followers' first acknowledgements. Until the high watermark has reached ``epoch_start``, queries for the latest offset
-fail (KIP-207).
+A new leader starts with the high watermark that it knew as a follower. A new leader learns the true high watermark from
+the followers' first acknowledgements. Until the high watermark has reached ``epoch_start``, queries for the latest
+offset fail (KIP-207).
 
-There are four kinds of waiters. A producer with acks waits for an end offset. The end offsets grow along the queue,
-except for duplicates, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session
-subscribes to the partition and is notified of the number of bytes that became readable. So an idle partition causes no
-work for its fetch sessions. A follower's lane (LogWatcher) is notified of appends before their flush, so that the
-followers flush at the same time as the leader.
+A partition's leader has four kinds of waiters. A producer with acks waits for an end offset. The end offsets for which
+producers wait grow along their queue, except for duplicates, so a deque suffices. DeleteRecords waits for the low
+watermark (KIP-107). A fetch session subscribes to the partition and is notified of the number of bytes that became
+readable. An idle partition therefore causes no work for its fetch sessions. A follower's lane (LogWatcher) is notified
+of appends before their flush, so that the followers flush at the same time as the leader.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class PartitionLeader:
     ``replicas`` and ``isr`` are broker ids, including the leader's id; empty sequences mean that the leader is the only
     replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
     called when a follower fell behind, caught up or left. After ``on_isr_due``, call ``next_due_ms`` and
-    ``isr_change``. An idle partition causes no call.
+    ``isr_change``. An idle partition causes no call of ``on_isr_due``.
     """
 
     __slots__ = (
@@ -191,7 +192,7 @@ class PartitionLeader:
 
     @property
     def durable_end(self) -> int:
-        """Everything below this offset has met the topic's flush policy on this broker."""
+        """Durable end: all records below this offset have met the topic's flush policy on this broker."""
         return self.flushed_end if self.flush_policy is FlushPolicy.COMMIT else self.log_end
 
     @property
@@ -255,8 +256,8 @@ class PartitionLeader:
     @property
     def low_watermark(self) -> int:
         """The smallest log start of this replica, the joined followers and the other members of the in-sync set. No
-        replica that may lead next has records below the low watermark. Returns -1 if a member has not joined in this
-        epoch."""
+        replica that may lead next has records below the low watermark. Returns -1 if a member of the in-sync set has
+        not joined in this leader epoch."""
         return min((self.log_start, *(follower.log_start for follower in self._deleters())))
 
     def yet_to_delete(self, offset: int) -> list[int]:
@@ -286,8 +287,8 @@ class PartitionLeader:
             )
 
     def late_error(self) -> HeadraceError:
-        """The error for a producer whose append was not committed in time. The records are in the log, and may still be
-        committed."""
+        """The error for a producer whose append was not committed in time. Records of an append that timed out are in
+        the log, and may still be committed."""
         if self.is_below_min_insync:
             return NotEnoughReplicasAfterAppendError(
                 f"{self.partition}: the leader wrote the records, but {self._too_few()}"
@@ -450,7 +451,7 @@ class PartitionLeader:
         now_ms: int,
     ) -> bool:
         """Apply a follower's acknowledgement. Returns False, without effect, if the follower has not joined or its
-        broker epoch is outdated. The disk of the earlier epoch may be lost (KIP-903)."""
+        broker epoch is outdated. An acknowledgement from an earlier broker epoch may describe a lost disk (KIP-903)."""
         follower = self._speaker(broker_id, broker_epoch)
         if follower is None:
             return False
@@ -470,10 +471,10 @@ class PartitionLeader:
         cannot_append: bool = False,
         broken: bool = False,
     ) -> None:
-        """A follower's stream broke, or the follower sent a leave. The follower's durable end counts until the
-        controllers remove it from the ISR. ``cannot_append``: the follower's log takes no appends, so the leader
-        proposes its removal at once. ``broken``: the stream broke, so the leader proposes the removal if the follower
-        does not return soon."""
+        """A follower's stream broke, or the follower sent a leave. The follower's durable end limits the high watermark
+        until the controllers remove the follower from the ISR. ``cannot_append``: the follower's log takes no appends,
+        so the leader proposes its removal at once. ``broken``: the stream broke, so the leader proposes the removal if
+        the follower does not return soon."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)
@@ -484,7 +485,7 @@ class PartitionLeader:
             self._stir()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:
-        """The follower is alive, but its join was answered with a task to do first: truncate, or use the other lane."""
+        """The follower is alive, but the answer to its join was a task to do first: truncate, or use the other lane."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
@@ -498,7 +499,7 @@ class PartitionLeader:
 
     @property
     def is_isr_pressed(self) -> bool:
-        """Whether the in-sync set may have to shrink soon for another reason than lag."""
+        """Whether the in-sync set may have to shrink soon for a reason other than lag."""
         return self._in_sync.is_pressed
 
     @property
@@ -523,8 +524,8 @@ class PartitionLeader:
         return change
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Time of the next call of ``isr_change``, if no event happens before. The result is None if only an event
-        makes a call necessary, so an idle partition in sync costs nothing."""
+        """Time of the next call of ``isr_change``, if no event makes an earlier call necessary. The result is None if
+        only an event makes a call necessary, so an idle partition in sync costs nothing."""
         if self._resigned is not None:
             return None
         if self._is_stirred:
@@ -541,8 +542,8 @@ class PartitionLeader:
         self._in_sync.proposed(change)
 
     def altered(self, isr: tuple[int, ...], partition_epoch: int, leader_epoch: int, recovering: bool = False) -> bool:
-        """Apply the controllers' answer to AlterPartition. Returns False if the answer is outdated, or for another
-        leader epoch."""
+        """Apply the controllers' answer to AlterPartition. Returns False if the answer is outdated, or belongs to
+        another leader epoch."""
         if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
             return False
         self._recompute()
@@ -583,7 +584,7 @@ class PartitionLeader:
                 self._on_isr_due()
 
     def when_committed(self, end_offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the high watermark reaches ``end_offset``; call it at once if that has happened."""
+        """Call ``waiter`` when the high watermark reaches ``end_offset``, or at once if it has reached that offset."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif end_offset <= self.high_watermark:
@@ -599,7 +600,7 @@ class PartitionLeader:
                 waiters.insert(place, (end_offset, waiter))
 
     def when_deleted(self, offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the low watermark reaches ``offset``; call it at once if that has happened."""
+        """Call ``waiter`` when the low watermark reaches ``offset``, or at once if it has reached that offset."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif offset <= self.low_watermark:

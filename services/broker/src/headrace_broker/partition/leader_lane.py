@@ -18,10 +18,11 @@ A handle is in one of six states::
     ENDED     left, ended, or replaced by a later join: queues skip it
 
 ``next`` makes one message, with a share from each partition in ``_ready``. Partitions with more records move to the end
-of the queue. So an idle partition costs nothing, no partition starves another, and small amounts are packed together.
-Records are read only when there is room to send them, so a slow or silent follower costs at most its window in memory.
+of the queue. An idle partition costs nothing, no partition starves another, and small amounts of records share a
+message. Records are read only when there is room to send them, so a slow or silent follower costs at most its window in
+memory.
 
-Records are sent as soon as they are in the leader's log, before its flush. So all replicas flush at the same time, and
+Records are sent as soon as they are in the leader's log, before its flush. Because all replicas flush at the same time,
 acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable ends that
 followers acknowledge.
 
@@ -132,8 +133,8 @@ JoinedReplicaKey = tuple[bytes, int, int]  #: (topic id, partition, follower's b
 
 
 class JoinedReplicas:
-    """The joined replicas of all streams, with one handle for each replica. A later join on any lane replaces an
-    earlier join, so a late leave on the old lane does not end the new handle."""
+    """The joined replicas of all streams, with one handle for each replica. A later join of a replica on any lane
+    replaces an earlier join, so a late leave on the old lane does not end the new handle."""
 
     def __init__(self) -> None:
         self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}
@@ -148,7 +149,7 @@ class JoinedReplicas:
         self._replicas[replica.key] = replica
 
     def remove(self, replica: JoinedReplica) -> bool:
-        """Remove the replica; returns True if it was the current one."""
+        """Remove the replica; returns True if its handle was the current one."""
         if self._replicas.get(replica.key) is replica:
             del self._replicas[replica.key]
             return True
@@ -388,7 +389,7 @@ class LeaderLane:
 
     def silent_at_ms(self) -> int | None:
         """Time at which the connection counts as broken if the follower sends no message until then. The result is None
-        for a follower of an older version, which sends no heartbeats."""
+        for a follower of an older version of Headrace, which sends no heartbeats."""
         return self._last_contact_ms + SILENCE_MS if self._sends_heartbeats else None
 
     def close(self) -> None:
@@ -423,8 +424,8 @@ class LeaderLane:
             self._wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
-        """Remove the replica without a message to the follower; returns True if it was there. ``broken``: the replica's
-        stream has ended."""
+        """Remove the replica without a message to the follower; returns True if the replica was on the lane.
+        ``broken``: the replica's stream has ended."""
         if self._replicas.get(replica.handle) is not replica:
             return False
         del self._replicas[replica.handle]
@@ -510,8 +511,8 @@ class LeaderLane:
         return False
 
     def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
-        """Read the next records for the replica. The result is None if there are no records or the read must wait; the
-        replica's state then shows which."""
+        """Read the next records for the replica. If there are no records, or if the read must wait, the result is None
+        and the replica's state shows which."""
         found, replica.stash = replica.stash, None
         if found is not None:
             if replica.holds_read:
@@ -592,7 +593,7 @@ class LeaderLane:
 
     @property
     def unsent(self) -> int:
-        """Number of unsent answers; above a limit, the shell stops reading requests."""
+        """Number of unsent answers; above a limit of answers, the shell stops reading requests."""
         return len(self._joined) + len(self._ended)
 
     @property
@@ -643,7 +644,7 @@ class LeaderLane:
         self._wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
-        """Release the replica's place among the concurrent reads to another replica."""
+        """A read has ended: give its place among the concurrent reads to another replica."""
         replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:

@@ -1,7 +1,7 @@
 """Compare a follower's log with the leader's log (KIP-101, KIP-279, KIP-320, KIP-595).
 
-Two logs that hold the same last epoch up to the same offset are equal up to that offset, because one leader wrote the
-epoch once. So the leader looks up the follower's last epoch in its own epoch history:
+Two logs with the same last epoch up to the same offset are equal up to that offset, because one leader wrote the whole
+epoch. The leader looks up the follower's last epoch in its own epoch history:
 
     the same epoch, and it goes at least as far here      they match: push from the follower's end
     it ended earlier here, or is not here at all           they diverge: truncate where the largest common epoch ends
@@ -12,13 +12,14 @@ epoch once. So the leader looks up the follower's last epoch in its own epoch hi
     know, because retention deleted ours                   committed, and it must neither show nor keep them
 
 The follower truncates its log at the end of that epoch, in the leader's log or in its own log, whichever is lower.
-After the truncation the follower joins again. Each round trip removes one epoch that the leader never had, so any
-number of elections in between is covered (KIP-279). The comparison never uses the high watermark, because records above
-the follower's high watermark may be committed (KIP-101).
+After the truncation the follower joins again. Each join that leads to a truncation removes one epoch that the leader
+never had, so any number of elections is covered (KIP-279). The comparison never uses the high watermark, because
+records above the follower's high watermark may be committed (KIP-101).
 
-A follower may name an epoch of which it has no record. The disk became full after the epoch was stored, before its
-first batch. The follower's last record, and the next push, have an older epoch, so the follower would refuse the push.
-When the follower learns where the epoch begins, it removes the epoch from its history (``PartitionFollower.joined``).
+A follower may name an epoch of which it has no record. An epoch has no record if the disk became full after the epoch
+was stored, before its first batch. The leader's next push has an older epoch than an epoch without records in the
+follower's history, so the follower would refuse the push. When the follower learns where an epoch without records
+begins, it removes the epoch from its history (``PartitionFollower.joined``).
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ EndOf = Callable[[int], tuple[int, int]]
 
 
 class Match(NamedTuple):
-    """Result of a comparison. The logs match, or they diverge at ``diverging``. If neither is set, the follower's log
-    is out of range and restarts at the leader's start."""
+    """Result of a comparison of a follower's log with the leader's log. The logs match, or they diverge at
+    ``diverging``. If ``matches`` is false and ``diverging`` is None, the follower's log is out of range and restarts at
+    the leader's start."""
 
     matches: bool
     diverging: Divergence | None = None
@@ -73,7 +75,7 @@ def match(
 
 def cut_for(diverging: Divergence, end_of: EndOf, log_end: int) -> int:
     """Offset at which a follower truncates its log: the end of the largest epoch that both logs may have. If the two
-    logs end the epoch at different offsets, the lower offset counts."""
+    logs end the epoch at different offsets, the follower truncates at the lower offset."""
     epoch, end = end_of(diverging.epoch)
     if epoch == NO_EPOCH:  # no epoch is known here: at most what the leader has of it is common
         return min(diverging.end_offset, log_end)

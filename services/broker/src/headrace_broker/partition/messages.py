@@ -1,8 +1,8 @@
 """Messages between a follower and a leader (replication.proto), as plain values.
 
-Lanes, leaders, followers and the simulator use these values; handlers convert them to and from protobuf messages. A
-handle names one partition on one stream, from its join to its end. The stream never uses the handle's number again. End
-offsets are exclusive.
+Lanes, leaders, followers and the simulator use the values of this module; handlers convert them to and from protobuf
+messages. A handle names one partition on one stream, from its join to its end. The stream never uses the handle's
+number again. End offsets are exclusive.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class Request(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Where the logs may diverge: the leader's largest epoch not above the follower's last epoch, and its end (KIP-101,
-    KIP-279)."""
+    """Where the logs may diverge: the leader's largest epoch not above the follower's last epoch, and that epoch's end
+    offset (KIP-101, KIP-279)."""
 
     epoch: int
     end_offset: int
 
 
 class Joined(NamedTuple):
-    """The leader's answer to a join. An answer with an error, with ``diverging``, out of range, or for the other lane
-    ends the handle."""
+    """The leader's answer to a join. An answer to a join ends the handle if it has an error, ``diverging``, out of
+    range, or the other lane."""
 
     handle: int
     error: HeadraceError | None = None
@@ -114,7 +114,8 @@ class OffsetsUpdate(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The leader ended this handle: it no longer leads the partition, or the replica should use the other lane."""
+    """The leader ended the handle: this broker no longer leads the partition, or the replica should use the other
+    lane."""
 
     handle: int
     error: HeadraceError | None = None

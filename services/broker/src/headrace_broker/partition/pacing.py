@@ -38,7 +38,7 @@ class Pacer:
         self._available = min(self._available, self._burst)
 
     def take(self, size: int, now_ms: float) -> None:
-        """Count ``size`` bytes that are about to be sent."""
+        """Take ``size`` bytes, which are about to be sent, from the bucket."""
         if not self.is_unlimited:
             self._refill(now_ms)
             self._available -= size

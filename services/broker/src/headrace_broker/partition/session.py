@@ -19,8 +19,8 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 
 class SessionPartition:
-    """A partition of a fetch session. ``position`` is the next offset to send. ``told_*`` are the offsets that were
-    sent last."""
+    """A partition of a fetch session. ``position`` is the next offset to send. ``told_*`` are the offsets that the
+    client received last."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -86,7 +86,7 @@ class FetchSession:
         return new
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Remove the partition; returns True if it was in the session."""
+        """Remove the partition; returns True if the session had the partition."""
         self._ready.pop(partition, None)
         return self._partitions.pop(partition, None) is not None
 
@@ -94,8 +94,8 @@ class FetchSession:
         return list(self._partitions)
 
     def ready(self) -> Iterator[SessionPartition]:
-        """The ready partitions, longest wait first. The result is a copy, so the session may change during the
-        iteration."""
+        """The ready partitions, longest wait first. The list of ready partitions is a copy, so the session may change
+        during the iteration."""
         partitions = self._partitions
         return iter([partitions[partition] for partition in self._ready])
 
@@ -109,7 +109,7 @@ class FetchSession:
             self._ready[entry.partition] = None
 
     def expect(self, missing_bytes: int | None) -> None:
-        """A fetch waits for this many more bytes (at least one); None means that no fetch waits."""
+        """Set how many more bytes a fetch waits for (at least one); None means that no fetch waits."""
         assert missing_bytes is None or missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
         self._expected = missing_bytes
 

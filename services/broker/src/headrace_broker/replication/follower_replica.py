@@ -1,17 +1,17 @@
 """A partition that follows its leader: the pure follower state, the log, and the directory's writer.
 
-Pushed records are checked when they arrive and passed to the directory writer, which flushes them together with those
+Pushed records are checked when they arrive and passed to the directory writer, which flushes them together with records
 of other partitions. The replica acknowledges the records after the flush. Several appends may be in progress. Each
-append names its start offset, so no append is written behind a refused one.
+append names its start offset, so no append is written behind a refused append.
 
 Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
-again, after increasing pauses. Until the replica has joined again, it acknowledges no records. A follower that refuses
-pushes leaves the in-sync set after replica.lag.time.max.ms, and returns when it has caught up.
+again, after increasing pauses. A replica whose append or join failed acknowledges no records until it has joined again.
+A follower that refuses pushes leaves the in-sync set after replica.lag.time.max.ms, and returns when it has caught up.
 
-If the log takes no appends, the replica reports this to the leader at once (``cannot_append``). The leader then
-proposes the replica's removal from the in-sync set. While the directory is short of space, the replica still joins at
-intervals, to learn the leader's log start: retention then makes room in this directory too. A join while the disk is
-short of space asks for one batch, and the replica does not accept the batch.
+If the log takes no appends, the replica reports this to the leader at once (``cannot_append``). When a follower cannot
+append, its leader proposes the follower's removal from the in-sync set. While the directory is short of space, the
+replica still joins at intervals, to learn the leader's log start: retention then makes room in this directory too. A
+join while the disk is short of space asks for one batch, and the replica does not accept the batch.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class FollowerReplica:
         return self.follower.next_ack()
 
     def joined(self, answer: Joined) -> None:
-        """Apply the leader's answer to the join."""
+        """Apply the leader's answer to this replica's join."""
         outcome = self.follower.joined(answer, self._epoch_end)
         if isinstance(outcome, LogsMatch):
             self._follow_log_start()
@@ -195,7 +195,8 @@ class FollowerReplica:
 
     def stumbled(self, error: Exception) -> None:
         """A message could not be processed because of a bug on this broker or on the leader. Log the error and join
-        this partition again, after increasing pauses. The other partitions on the stream are not affected."""
+        this partition again, after increasing pauses. A message that failed for one partition does not affect the other
+        partitions on the stream."""
         if self._reason is None:
             wrapped = UnknownServerError(
                 f"{self.partition}: cannot apply the message of leader {self.leader_id}: {type(error).__name__}: "
@@ -308,7 +309,7 @@ class FollowerReplica:
             assert isinstance(outcome, Drop)
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Refuse a push, so that the leader sends the records again; earlier pushes still reach the log."""
+        """Refuse a push, so that the leader sends its records again; earlier pushes still reach the log."""
         if self._lanes is not None:
             self._lanes.refused(self, error)
         self._leave()
@@ -353,7 +354,8 @@ class FollowerReplica:
             self._join_later()
 
     def log_advanced(self) -> None:
-        """The directory writer changed this log. Called before the callbacks of the log's appends."""
+        """The directory writer changed this log. The writer calls ``log_advanced`` before the callbacks of the log's
+        appends."""
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
             return
@@ -531,7 +533,8 @@ class FollowerReplica:
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk. ``committed``: ``aborted_transactions`` comes next."""
+        """Like ``read``, on a thread that may wait for the disk. With ``committed``, the caller then calls
+        ``aborted_transactions`` for the same records."""
         log = self.log
 
         def read() -> ReadResult | None:

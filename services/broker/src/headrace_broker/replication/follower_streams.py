@@ -1,10 +1,10 @@
 """The streams of this broker as a follower. There is one live stream to each broker that leads a partition replicated
-on this broker. A catch-up stream is added while any of these partitions is far behind.
+on this broker. A catch-up stream to a broker is added while any partition that follows this broker is far behind.
 
 Each stream is a task that connects, and that runs as long as its lane has partitions. Within a stream, one task writes
-and one reads (rpc/duplex.py). The lane collects outgoing items while a message is being sent, so under load one message
-contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause, then the pauses grow
-to one second. The stream's partitions join again.
+and one reads (rpc/duplex.py). A lane collects outgoing items while a message is being sent, so under load one message
+contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause; the following pauses
+grow to one second. The partitions of a broken stream join again on the next stream.
 
 The leaders and their addresses come from the metadata (``roles``). Each stream has its own connection, so records delay
 no heartbeat, and catching up delays no live stream.
@@ -79,11 +79,11 @@ class OnStream(Protocol):
     def ended(self, message: Ended) -> None: ...
 
     def lost(self) -> None:
-        """The stream broke; the replica joins again on the next stream."""
+        """The replica's stream broke; the replica joins again on the next stream."""
 
     def stumbled(self, error: Exception) -> None:
-        """A message could not be processed because of a bug. The replica is now on no lane, and decides when to join
-        again."""
+        """A message could not be processed because of a bug. After a bug in processing a message, the replica is on no
+        lane, and decides when to join again."""
 
 
 class FollowerStreams:
@@ -110,7 +110,8 @@ class FollowerStreams:
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
         """Call ``done`` when the leader of ``replica`` has confirmed that it received the leave. The leader's answer
-        comes on the stream of the leave or on a later one. Returns a function that cancels the confirmation."""
+        comes on the stream that carried the leave, or on a later stream. Returns a function that cancels the
+        confirmation."""
         confirmation = LeaveConfirmation(replica, self, done)
         self.join(confirmation)
         return confirmation.cancel
@@ -327,7 +328,8 @@ class _Stream:
                 await call.write(_HEARTBEAT)
 
     async def _something_to_say(self) -> bool:
-        """Wait for a message to send. Returns False if there is no message for HEARTBEAT_S: then send a heartbeat."""
+        """Wait for a message to send. Returns False if there is no message for HEARTBEAT_S seconds: then send a
+        heartbeat."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting = loop.create_future()
         timer = loop.call_later(HEARTBEAT_S, _end_waiting, waiting)
@@ -368,8 +370,8 @@ class _Stream:
                 self._dispatch(replica, replica.ended, ended)
 
     def _dispatch(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
-        """Pass ``what`` to ``replica``. An error affects this replica alone; the other replicas on the stream
-        continue."""
+        """Pass ``what``, a part of a message, to ``replica``. An error in ``replica`` affects this replica alone; the
+        other replicas on the stream continue."""
         try:
             take(what)
         except Exception as error:
@@ -413,8 +415,8 @@ class LeaveConfirmation:
     """Confirms a leave: it joins the same lane again after the leave, as an empty replica, and leaves again when the
     answer arrives.
 
-    The leader reads the messages of a stream in order. So the answer to a join that was sent after a leave shows that
-    the leader received the leave. An answer on a later stream also confirms the leave, because the handles of an
+    The leader reads the messages of a stream in order. The answer to a join that was sent after a leave therefore shows
+    that the leader received the leave. An answer on a later stream also confirms the leave, because the handles of an
     earlier stream ended with that stream.
     """
 
@@ -456,7 +458,7 @@ class LeaveConfirmation:
         self._again = asyncio.get_running_loop().call_later(_CONFIRM_AGAIN_S, self._streams.join, self)
 
     def cancel(self) -> None:
-        """Stop, because the confirmation is not needed any more."""
+        """Stop to confirm the leave, because the confirmation is not needed any more."""
         if self._again is not None:
             self._again.cancel()
         self._streams.leave(self)

@@ -2,15 +2,17 @@
 
 Each leader determines its changes (``PartitionLeader.isr_change``), and signals when to check for them
 (``on_isr_due``). The keeper checks the leaders and sends all changes together, with one AlterPartition in progress at a
-time. The keeper passes each leader its answer. Changes that arise during a call are sent in the next call. After a
-failed call the leaders repeat the open proposal unchanged, because the controllers may have applied it.
+time. The keeper passes each leader its answer. ISR changes that arise during a call of AlterPartition are sent in the
+next call. After a failed call the leaders repeat the open proposal unchanged, because the controllers may have applied
+it.
 
-Only the keeper repeats failed AlterPartition calls. Each call sends at most one request
+Only the keeper repeats failed AlterPartition calls. Each call of ``ask`` sends at most one request
 (``ControllerLink.alter_partitions``), so a leader knows every attempt in progress. After an attempt without a definite
-answer, each further request for the partition is marked ``uncertain``. The docstring of partition/isr.py has the table
-of refusals.
+answer, each further AlterPartition request for the partition is marked ``uncertain``. The docstring of partition/isr.py
+has the table of refusals.
 
-A check takes some microseconds, and a busy partition signals at each append while its followers are caught up. So::
+A check of a leader takes some microseconds, and a busy partition signals at each append while its followers are caught
+up. So::
 
     all replicas in sync    only a shrink is possible, after replica.lag.time.max.ms: one check every quarter of it;
                             none when its followers hold all that it has. At once when one of them is on no stream, or
@@ -108,7 +110,7 @@ class IsrKeeper:
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
     def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
-        """The metadata of these partitions changed, or the metadata of brokers with replicas of them."""
+        """The metadata of ``partitions`` changed, or the metadata of brokers with replicas of them."""
         now_ms = self._now_ms()
         for leader in leaders:
             self._look_at(leader, now_ms)
@@ -153,7 +155,7 @@ class IsrKeeper:
         return questions
 
     def _watch(self, leader: PartitionLeader, now_ms: int) -> None:
-        """Schedule the next check of a leader after a check."""
+        """Schedule the next check of a leader that was just checked."""
         due_ms = leader.next_due_ms(now_ms)
         if due_ms is None:
             self._looked_ms.pop(leader, None)
@@ -225,7 +227,7 @@ class IsrKeeper:
     def _refused(
         self, leader: PartitionLeader, change: IsrChange, error: HeadraceError, *, is_open: bool, now_ms: int
     ) -> None:
-        """``is_open`` means that the whole call failed, so its outcome is unknown."""
+        """``is_open`` means that the whole AlterPartition call failed, so its outcome is unknown."""
         logger.log(
             logging.DEBUG if is_open or error.retriable else logging.INFO,
             "%s: the controller rejected the in-sync set %s: %s",

@@ -1,10 +1,10 @@
 """Pushes to followers that have not been passed to gRPC yet, and the directory writers that wait for these pushes
 before a flush.
 
-A flush in the event loop would delay the sending of pushes. So before a flush, the writer waits until the streams that
-its records woke have passed their messages to gRPC, whose threads send them. The followers' disks then flush at the
-same time as the leader's disk. The writer does not wait for a stream that is still writing its last message, so a
-follower that does not read delays no flush.
+A flush in the event loop would delay the sending of pushes. Before a flush, the writer waits until each stream that has
+new records has passed its message to gRPC, whose threads send it. Because the pushes are sent before the leader's
+flush, the followers' disks flush at the same time as the leader's disk. The writer does not wait for a stream that is
+still writing its last message, so a follower that does not read delays no flush.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 
 class PendingPushes:
-    """The streams with pending pushes. The streams to followers change this set and the partition table reads it, in
-    the event loop."""
+    """The streams with pending pushes. The streams to followers change the set of pending streams, and the partition
+    table reads it, in the event loop."""
 
     __slots__ = ("_awake", "_waiting")
 
@@ -27,7 +27,7 @@ class PendingPushes:
         self._awake[stream] = None
 
     def end(self, stream: object) -> None:
-        """gRPC has the push of ``stream``, or the stream has no push to make. The method may be called often."""
+        """gRPC has the push of ``stream``, or the stream has no push to make. ``done`` may be called often."""
         if stream not in self._awake:
             return
         del self._awake[stream]

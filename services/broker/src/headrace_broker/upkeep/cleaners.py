@@ -6,9 +6,9 @@
     rest      nothing is left: free the maps' memory, and plan again after log.cleaner.backoff.ms, or when a topic's
               settings change
 
-A log that cannot be cleaned is reported once (``LogUncleanable``) and then skipped; cleaning of the other logs
+A log that cannot be compacted is reported once (``LogUncleanable``) and then skipped; the compaction of other logs
 continues. A *crew* is the set of threads that run under one value of the ``log.cleaner.*`` settings. When a setting
-changes, the crew ends after the window that it is reading, and another crew starts.
+changes, the crew ends after the window that it is reading, and a crew with the new settings starts.
 """
 
 from __future__ import annotations
@@ -98,20 +98,20 @@ class Cleaners:
         self._begin()
 
     async def stop(self) -> None:
-        """Stop cleaning; returns when no thread is working. Call this before the directory writers stop, because swaps
-        that have begun must finish."""
+        """Stop cleaning; returns when no thread cleans any more. Call ``stop`` before the directory writers stop,
+        because swaps that have begun must finish."""
         self._unsubscribe()
         if self._changing is not None:
             await self._changing
         await self._end()
 
     def wake(self) -> None:
-        """Plan at once, because a topic's settings have changed."""
+        """Plan the cleaning at once, because a topic's settings have changed."""
         if self._crew is not None:
             self._crew.wake()
 
     def retry(self, topics: Iterable[str] | None = None) -> None:
-        """Try again to clean the failed logs of these topics (of all topics, if None)."""
+        """Try again to clean the failed logs of ``topics`` (of all topics, if None)."""
         chosen = None if topics is None else frozenset(topics)
         for writer in self._writers():
             manager = writer.directory.compaction
@@ -168,8 +168,8 @@ class Cleaners:
         return [_Job(writer, target.topic_partition) for target, writer in found]
 
     def _roll_overdue(self, writer: DirectoryWriter, logs: Iterable[PartitionLog]) -> None:
-        """Roll active segments with records that have waited too long, even in idle logs, because only closed segments
-        are compacted."""
+        """Roll active segments with records that have waited too long for compaction, even in idle logs, because only
+        closed segments are compacted."""
         for log in logs:
             try:
                 if log.waits_for_compaction():
@@ -326,7 +326,8 @@ class _Crew:
         )
 
     def _next_job(self) -> _Job | None:
-        """The next log to clean. Plans again when no log is left and a change makes a new plan useful. None: rest."""
+        """The next log to clean. The crew plans again when no log is left and a change makes a new plan useful. None:
+        rest."""
         with self._changed:
             while self._is_planning and not self._stop.is_set():
                 self._changed.wait()

@@ -54,7 +54,7 @@ class ProducerExpiry:
         self._changed = asyncio.Event()
 
     def begin(self) -> None:
-        """Start the thread of the checks; call this before ``run``."""
+        """Start the thread of the checks; call ``begin`` before ``run``."""
         self._threads.begin()
 
     async def run(self) -> None:

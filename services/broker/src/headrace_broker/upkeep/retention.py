@@ -2,12 +2,12 @@
 
 Every ``log.retention.check.interval.ms`` the task checks all logs, a few at a time, so that 5,000 logs never stall the
 event loop. A thread finds the logs with expired segments, because the check may read from the disk. The directory
-writer removes these segments, and the partition leaders get the new log start. The task also deletes the files of
-removed segments when their delay is over.
+writer removes expired segments, and the partition leaders get the new log start. The retention task also deletes the
+files of removed segments when their delay is over.
 
-A follower's log starts where its leader's log starts (``FollowerReplica``), so the task skips followers.
+A follower's log starts where its leader's log starts (``FollowerReplica``), so the retention task skips followers.
 
-A full directory does not wait for the delay: its removed segments' files are deleted at once. Retention checks a full
+In a full directory, the files of removed segments are deleted at once, without the delay. Retention checks a full
 directory's logs at once and at every tick until the directory has room again.
 """
 
@@ -42,8 +42,8 @@ TICK_S = 5.0
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: PartitionTable) -> int:
-    """High watermark of a partition that this broker leads; for any other partition the last checkpointed value, which
-    is never higher."""
+    """High watermark of a partition that this broker leads; for any other partition the checkpointed high watermark,
+    which is never higher."""
     leader = partitions.leader_of(log)
     return directory.high_watermark(log.topic_partition) if leader is None else leader.high_watermark
 
@@ -71,7 +71,7 @@ class Retention:
         self._is_first = True
 
     def begin(self) -> None:
-        """Start the thread of the checks; call this before ``run``."""
+        """Start the thread of the checks; call ``begin`` before ``run``."""
         self._threads.begin()
 
     async def run(self) -> None:
@@ -114,7 +114,7 @@ class Retention:
         self._changed.clear()
 
     async def check(self) -> None:
-        """Check all logs once."""
+        """Check all logs for expired segments once."""
         for writer in self._writers():
             await self._check_directory(writer)
 
@@ -141,7 +141,7 @@ class Retention:
                 await self._threads.run(writer.directory.remove_deleted)
 
     async def _check_directory(self, writer: DirectoryWriter) -> int:
-        """Check the logs of one directory; returns how many logs lost segments."""
+        """Check the logs of one directory for expired segments; returns how many logs lost segments."""
         directory, changed = writer.directory, 0
         logs = [log for log in list(directory.logs.values()) if not self._partitions.is_followed(log)]
         for start in range(0, len(logs), LOGS_AT_ONCE):
@@ -176,8 +176,8 @@ class Retention:
 
 
 def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog, Expired]]:
-    """Find the expired segments of each (log, high watermark), on a thread. A log whose check fails keeps all its
-    segments."""
+    """Find the expired segments of each (log, high watermark), on a thread. A log whose retention check fails keeps all
+    its segments."""
     verdicts = []
     for log, high_watermark in logs:
         try:

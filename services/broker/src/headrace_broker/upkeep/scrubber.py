@@ -3,10 +3,10 @@
 A round reads every segment of every log, active segments included, at ``log.scrub.bytes.per.second`` for each
 directory. The scrubber checks the batches as a read does, and also checks the indexes
 (``headrace_core.log.scrubbing``). Records that are still damaged when they are read again are quarantined as if a
-reader had found the damage (``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The position
-within a round is kept only in memory, so a restart begins a new round.
+reader had found the damage (``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The scrubber's
+position within a round is kept only in memory, so a restart begins a new round.
 
-A round begins at least an hour after the start of the previous one.
+A round of the scrubber begins at least an hour after the start of the previous round.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Scrubber:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop the thread. Idempotent; may also be called before ``start``."""
+        """Stop the thread. ``stop`` is idempotent, and may also be called before ``start``."""
         self._unsubscribe()
         thread, self._thread = self._thread, None
         if thread is None:
@@ -115,7 +115,7 @@ class Scrubber:
         return self._settings.current.scrub_bytes_per_second
 
     def _spend(self, size: int) -> None:
-        """Wait until the rate allows ``size`` more bytes; while the rate is 0, wait until it changes."""
+        """Wait until the rate allows ``size`` more bytes; while the rate is 0, wait until the rate changes."""
         while not self._rate() and not self._stopping:
             self._rest(None)
         rate = self._rate() * max(len(self._writers()), 1)

@@ -1,4 +1,4 @@
-"""All background work together, for app.py, which starts it when the broker serves and stops it before the directory
+"""All background work of a broker, for app.py, which starts it when the broker serves and stops it before the directory
 writers close."""
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Upkeep:
         self.scrubber.start()
 
     async def stop(self) -> None:
-        """Stop all background work; when this returns, none is in progress. Idempotent; may also be called before
-        ``start``."""
+        """Stop all background work; when ``stop`` returns, no background work is in progress. ``stop`` is idempotent,
+        and may also be called before ``start``."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -77,8 +77,8 @@ class Upkeep:
         await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Call this method when the metadata change is in effect. Topics with new settings (the topic's own, or a
-        broker default) may now be worth cleaning, or be cleanable again."""
+        """Call this method when a metadata change is in effect. Topics with new settings (the topic's own, or a broker
+        default) may now be worth cleaning, or be cleanable again."""
         if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
             self.cleaners.retry()
         elif delta.configs:

@@ -1,14 +1,15 @@
 """Plan replica moves automatically: to drain a broker, or to fill a broker that has too few replicas.
 
-A broker *has too few* replicas in two cases. The broker has no replica, although its share is at least one. Or it lacks
-more than ``auto.rebalance.threshold.percentage`` of its share. A broker with too few replicas gets all the replicas
-that it lacks (rebalance.py). So the small imbalance after a rebalance starts no further rebalance. A broker that was
-away for a while causes no moves, because its replicas stay assigned to it. When no broker has too few replicas,
-internal topics that were created with fewer brokers get the replicas that they lack.
+A broker *has too few* replicas in two cases. In the first case, the broker has no replica, although its share is at
+least one. In the second case, the broker lacks more than ``auto.rebalance.threshold.percentage`` of its share. A broker
+with too few replicas gets all the replicas that it lacks (rebalance.py). The small imbalance after a rebalance
+therefore starts no further rebalance. A broker that was away for a while causes no moves, because its replicas stay
+assigned to it. When no broker has too few replicas, internal topics that were created with fewer brokers get the
+replicas that they lack.
 
 Filling waits until the set of active brokers has not changed for ``auto.rebalance.delay.ms``, so five brokers that join
-together share one plan. A drain begins without this delay. A fenced broker keeps its replicas and gets no new ones, so
-restarts cause no moves.
+together share one plan. A drain begins without the delay ``auto.rebalance.delay.ms``. A fenced broker keeps its
+replicas and gets no new ones, so restarts cause no moves.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ _NO_LOAD = BrokerLoad()
 
 @dataclass(slots=True)
 class PlanningClock:
-    """How long the set of brokers has been unchanged. Like sessions this time is not in the metadata log, because it
-    only decides when to plan. A new leader starts the time again."""
+    """How long the set of brokers has been unchanged. The time since the last change of brokers is not in the metadata
+    log, because it only decides when to plan. A new leader measures the time since the last change of brokers from
+    zero."""
 
     members: frozenset[int] = frozenset()
     since_ms: float = 0.0
@@ -64,8 +66,8 @@ class PlanningClock:
 
 
 def drain(view: View, request: DrainBroker) -> Decision:
-    """Drain a broker. The reply is a ``Drained`` with the number of replicas left. Raises BrokerIdNotRegisteredError,
-    and InvalidRequestError if no other broker could take the replicas."""
+    """Drain a broker. The reply to a drain request is a ``Drained`` with the number of replicas left. Raises
+    BrokerIdNotRegisteredError, and InvalidRequestError if no other broker could take the replicas."""
     broker = _registered(view.image, request.broker_id)
     load = view.image.loads.get(broker.broker_id, _NO_LOAD)
     if request.draining and load.replicas:
@@ -80,8 +82,8 @@ def drain(view: View, request: DrainBroker) -> Decision:
 
 
 def unregister(view: View, request: UnregisterBroker) -> Decision:
-    """Unregister a broker, as ``kafka-cluster unregister`` does, but only a broker that is down and has no replicas. A
-    partition must not have a replica on a broker that does not exist. BrokerIdNotRegisteredError,
+    """Unregister a broker, as ``kafka-cluster unregister`` does, but only a broker that is down and has no replicas.
+    Guard: a partition must not have a replica on a broker that does not exist. BrokerIdNotRegisteredError,
     InvalidRequestError."""
     image = view.image
     broker = _registered(image, request.broker_id)
@@ -90,7 +92,7 @@ def unregister(view: View, request: UnregisterBroker) -> Decision:
 
 
 def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
-    """Guard: raise InvalidRequestError unless this broker is down and has no replicas."""
+    """Guard: raise InvalidRequestError unless the broker is down and has no replicas."""
     load = image.loads.get(broker.broker_id, _NO_LOAD)
     waiting = sum(broker.broker_id in queued.targets for queued in image.ledger.queued.values())
     if load.replicas or waiting:
@@ -116,7 +118,7 @@ def _registered(image: MetadataImage, broker_id: int) -> BrokerImage:
 
 
 def balance(view: View, clock: PlanningClock) -> Decision:
-    """Queue a plan if a plan is due and no other plan is waiting."""
+    """Queue a rebalance plan if one is due and none is waiting."""
     image = view.image
     members = frozenset(each.broker_id for each in image.placeable_brokers())
     steady_ms = clock.steady_ms(members, view.now_ms)

@@ -7,20 +7,20 @@
 A broker's id belongs to its log directories: a broker with the same directories gets the same id. Each registration has
 a larger broker epoch, so messages from before a restart are refused.
 
-A broker that cannot lead now reports this in its heartbeats (leadership.py). Elections follow at once, as for a failed
-directory.
+A broker that cannot lead now reports this in its heartbeats (leadership.py). Elections follow a report that a broker
+cannot lead at once, as for a failed directory.
 
 A directory goes offline with a heartbeat that reports it, or with a registration that does not name it. A directory is
 online again when a later registration names it (directories.py tracks the replicas' directories). A broker without an
 online directory is fenced: it sends heartbeats, but cannot serve.
 
 A registration names the broker epoch that the clean shutdown markers of its directories contain (KIP-966). If the
-registration names another epoch than the broker's last one, the broker stopped uncleanly. A broker that stopped
+registration names an epoch other than the broker's last one, the broker stopped uncleanly. A broker that stopped
 uncleanly is not an eligible leader of partitions whose last records it may have lost.
 
-The changes of a broker's partitions (elections.py) may be too many records for one decision. The first part then
-includes the broker's own change, and ``settle`` continues with the other parts. The broker is not unfenced before all
-parts are written.
+The changes of a broker's partitions (elections.py) may be too many records for one decision. The first part of the
+changes includes the broker's own change, and ``settle`` continues with the other parts. The broker is not unfenced
+before all parts of its partition changes are written.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def heartbeats_ended(view: View, request: HeartbeatsEnded) -> Decision:
 
 
 def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decision:
-    """Fence at most one broker, because a decision is one batch, and elections must use the brokers' state after it."""
+    """Fence at most one broker, because a decision is one batch, and elections must use the brokers' state after the
+    fencing."""
     for broker in view.image.brokers.values():
         if not broker.fenced and view.sessions.is_over(broker.broker_id, broker.broker_epoch, view.now_ms):
             records, more = _fence(view, broker)
@@ -156,7 +157,7 @@ def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decis
 
 def settle(view: View) -> Decision:
     """Continue the partition changes of a broker whose changes did not fit into one decision. The image shows which
-    changes are left, so a new leader can continue."""
+    partition changes are left, so a new leader can continue."""
     for broker_id in sorted(view.agenda.elections_pending):
         broker = view.image.brokers.get(broker_id)
         if broker is not None:
@@ -227,7 +228,7 @@ def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
 
 
 def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The registered broker with this epoch; raises an error if there is none. BrokerIdNotRegisteredError,
+    """The registered broker with this id and epoch; raises an error if there is none. BrokerIdNotRegisteredError,
     StaleBrokerEpochError."""
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -265,7 +266,7 @@ def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
 def _directories_lost(
     view: View, broker: BrokerImage, offline: tuple[bytes, ...]
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """The records after the failure of these directories; none if the directories are already recorded as offline."""
+    """Records that follow the failure of ``directories``; none if the directories are already recorded as offline."""
     failed = [each for each in dict.fromkeys(offline) if each in broker.online_directories]
     if not failed:
         return [], ()
@@ -283,8 +284,8 @@ def _change(broker: BrokerImage, **changes: Any) -> BrokerChangeRecord:
 def _with_consequences(
     view: View, change: RegisterBrokerRecord | BrokerChangeRecord, *, former: BrokerImage | None = None
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """``change`` with the changes of the broker's partitions, limited to one decision. The second item names the broker
-    if more changes follow."""
+    """``change`` with the changes of the broker's partitions, limited to one decision. The second item of the result
+    names the broker if more changes follow."""
     image = view.image.apply((change,), view.image.next_offset + 1)
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
@@ -311,16 +312,16 @@ def _takes_over(record: MetadataRecord) -> bool:
 
 
 def _batch_max(view: View) -> int:
-    """Maximum number of partitions that one decision changes, because its records are one log entry, which is encoded
-    and applied in one turn."""
+    """Maximum number of partitions that one decision changes: the decision's records are one log entry, which is
+    encoded and applied in one turn."""
     return view.settings.metadata_max_records_per_request
 
 
 def _shut_down(
     view: View, broker: BrokerImage
 ) -> tuple[list[MetadataRecord], tuple[int, ...], HeartbeatReply, int | None]:
-    """Move leaderships to other brokers. The broker may stop when all other brokers have applied the metadata offset in
-    the last item."""
+    """Move the broker's leaderships to other brokers. The broker may stop when all other brokers have applied the
+    metadata offset in the last item of the result."""
     image = view.image
     may_stop, wait = (
         HeartbeatReply(fenced=True, should_shutdown=True),

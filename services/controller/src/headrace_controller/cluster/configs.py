@@ -74,7 +74,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
 
 
 def add_size(before: int, made: Iterable[MetadataRecord]) -> int:
-    """Bytes of the settings in one request so far, including ``made``. PolicyViolationError: too many."""
+    """Bytes of the settings that the request has set so far, including ``made``. PolicyViolationError: too many."""
     size = before + sum(
         len(each.resource_name) + len(each.key) + len(each.value or "")
         for each in made
@@ -89,7 +89,7 @@ def add_size(before: int, made: Iterable[MetadataRecord]) -> int:
 
 
 def check_resource(image: MetadataImage, resource: ConfigResource) -> None:
-    """Raise UnknownTopicOrPartitionError or InvalidRequestError unless the resource exists."""
+    """Raise UnknownTopicOrPartitionError or InvalidRequestError unless the configured topic or broker exists."""
     kind, name = resource
     if kind is ConfigResourceType.TOPIC:
         if name not in image.topic_ids:
@@ -173,7 +173,8 @@ def _check_length(name: str, text: str) -> None:
 
 
 def _changed_list(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> list[str]:
-    """The list after appending to or subtracting from the current value, which may be a default."""
+    """The value of a list key after appending to the current value or subtracting from it; the current value may be a
+    default."""
     kind, name = resource
     if kind is ConfigResourceType.TOPIC:
         now = list(topic_value(image, name, key.name))

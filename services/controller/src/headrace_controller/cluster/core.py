@@ -1,8 +1,9 @@
 """The controller's state machine (pure): it decides on requests, then replays the records.
 
 Two images. The *committed* image is the state after all committed entries of the metadata log, as it is published. The
-*speculative* image is the committed image plus the decisions in flight; the next decision is made on it. So the
-controller can decide a thousand requests while the disk writes the first one.
+*speculative* image is the committed image plus the decisions in flight; the next decision is made on the speculative
+image. Because of the speculative image, the controller can decide a thousand requests while the disk writes the first
+one.
 
     decide(request, now) -> Decision        reads, changes nothing
     accept(decision, next_offset)           the decision is being written: speculation grows
@@ -11,9 +12,9 @@ controller can decide a thousand requests while the disk writes the first one.
     upkeep(now) -> Decision                 work that time demands, most urgent first; empty: nothing to do
     replay(batch)                           another controller's decision, or one before a restart: committed at once
 
-Only records change an image, and records depend neither on a clock nor on randomness. So replaying the log on another
-controller gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``. The times of
-heartbeats only decide *whether* a record is written.
+Only records change an image, and records depend neither on a clock nor on randomness. Replaying the log on another
+controller therefore gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``.
+The times of heartbeats only decide *whether* a record is written.
 """
 
 from __future__ import annotations
@@ -126,9 +127,9 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Periodic work that no request causes. ``every_ms`` None: the duty is checked each time, so a check without work
-    must cost nothing. With ``every_ms`` a check may examine everything; the next check is due ``every_ms`` after the
-    last one that found no work."""
+    """Periodic work that no request causes. ``every_ms`` None: the duty is checked at every tick, so a check without
+    work must cost nothing. With ``every_ms`` a check may examine everything; the next check is due ``every_ms`` after
+    the last one that found no work."""
 
     name: str
     rule: Callable[[View], Decision]
@@ -179,8 +180,8 @@ class ClusterCore:
         self.committed = self.speculative = image
 
     def lead(self, now_ms: float) -> None:
-        """Begin a term as leader. Every broker counts as just having sent a heartbeat, so that no broker is fenced too
-        early."""
+        """Begin a term as leader. In a new term every broker counts as just having sent a heartbeat, so that no broker
+        is fenced too early."""
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
             self.sessions.begin(broker.broker_id, broker.broker_epoch, now_ms)
@@ -196,8 +197,8 @@ class ClusterCore:
         self._at_rest = None
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so it must not fence a broker for silence during the
-        pause."""
+        """This process was paused and received no messages, so the controller must not fence a broker for silence
+        during the pause."""
         self.sessions.stood_still(now_ms)
         self.coordinator_sessions.stood_still(now_ms)
 
@@ -210,7 +211,7 @@ class ClusterCore:
 
     def decide(self, request: Request, now_ms: float) -> Decision:
         """Decide ``request`` on the speculative image. ``decide`` never raises a HeadraceError: a refusal is a Decision
-        with ``failure``. Like any other decision, a refusal is answered when the image that it was decided on is
+        with ``failure``. Like any other decision, a refusal is answered when the image that the refusal depends on is
         committed."""
         view = self._view(now_ms)
         try:
@@ -219,8 +220,8 @@ class ClusterCore:
             return Decision(failure=failure)
 
     def upkeep(self, now_ms: float) -> Decision:
-        """Decide the most urgent work that is due; accept the result like any decision. A decision without records
-        means that no work is due."""
+        """Decide the most urgent work that is due by time; accept the result like any decision. A decision without
+        records means that no work is due."""
         view = self._view(now_ms)
         for duty in DUTIES:
             if duty.every_ms is not None and now_ms < self._due_ms.get(duty.name, now_ms):
@@ -235,9 +236,9 @@ class ClusterCore:
         return features.at_level(view.image, decision)
 
     def next_upkeep_ms(self, now_ms: float) -> float:
-        """Time at which ``upkeep`` may have work. ``upkeep`` may have work now if anything changed since it last found
-        none; otherwise when a session may expire or a duty is due. (Balancing and queued reassignments wait for
-        seconds, so a call every few hundred milliseconds is enough for them.)"""
+        """Monotonic milliseconds at which ``upkeep`` may have work. If anything changed since ``upkeep`` last found no
+        work, the result is now. If not, the result is when a session may expire or a duty is due. (Balancing and queued
+        reassignments wait for seconds, so a call of ``upkeep`` every few hundred milliseconds is enough for them.)"""
         image = self.speculative
         if self._in_flight or image is not self._at_rest:
             return now_ms
@@ -252,7 +253,7 @@ class ClusterCore:
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
         """Apply ``decision`` to the speculative image. The decision is being written to the log and ends at
-        ``next_offset`` (the log's end, if it has no records)."""
+        ``next_offset`` (the log's end, if the decision has no records)."""
         if decision.contact is not None:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:

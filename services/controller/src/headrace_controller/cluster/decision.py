@@ -1,4 +1,4 @@
-"""Input and output of the rules in this package: a view to decide on, and the decision."""
+"""Input and output of the rules for the cluster: a view to decide on, and the decision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Agenda:
 
     ``elections_pending``: brokers whose partition changes were too many for one decision. ``min_insync_offset``: the
     offset at which min.insync.replicas last changed, or at which this term began. ``nothing_begins``: a state in which
-    no queued reassignment could begin, so no further attempt is made until the state changes.
+    no queued reassignment could begin, so the leader makes no attempt until the state changes.
     """
 
     elections_pending: set[int] = field(default_factory=set)
@@ -64,7 +64,7 @@ class Agenda:
 
 class View(msgspec.Struct, frozen=True):
     """Input of a decision: the speculative image, the sessions, the time, new ids and the agenda. ``hindered``: brokers
-    that cannot lead now, according to their sessions and this request."""
+    that cannot lead now, according to their sessions and the present request."""
 
     image: MetadataImage
     sessions: BrokerSessions

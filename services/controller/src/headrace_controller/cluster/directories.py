@@ -1,10 +1,10 @@
 """The log directory of each replica on its broker (KIP-858).
 
-A replica on a broker with one directory gets that directory when it is created. A broker with several directories
-chooses one by load and reports its choice. Until the broker reports its choice, the replica's directory is UNASSIGNED
-and counts as online. A later report has one of three meanings: a move between the broker's directories (KIP-113), a
-directory that failed before its report, or LOST. LOST means that no online directory has the replica, so an offline one
-may have it.
+A replica on a broker with one directory gets this directory when the replica is created. A broker with several
+directories chooses one by load and reports its choice. Until the broker reports its choice, the replica's directory is
+UNASSIGNED and counts as online. A later report of a replica's directory means a move between directories (KIP-113), a
+directory that failed before its report, or LOST. LOST means that no online directory of the broker has the replica, so
+an offline directory may have it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .requests import AssignDirectories, Placement, RefusedPlacement
 
 
 def assign(view: View, request: AssignDirectories) -> Decision:
-    """Record the reported directories; the reply lists the refused replicas.
+    """Record the reported directories of replicas; the reply lists the refused replicas.
 
     Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, InvalidRequestError if a replica is in two directories,
     and PolicyViolationError for more than metadata.max.records.per.request.
@@ -80,6 +80,7 @@ def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: i
 
 
 def first_directories(image: MetadataImage, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Directories of a new partition's replicas: the only directory of a broker with one, else UNASSIGNED_DIRECTORY."""
+    """Directories of a new partition's replicas: the only directory of a broker with one directory, otherwise
+    UNASSIGNED_DIRECTORY."""
     online = (image.brokers[replica].online_directories for replica in replicas)
     return tuple(each[0] if len(each) == 1 else UNASSIGNED_DIRECTORY for each in online)

@@ -9,31 +9,32 @@
 A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory is online (KIP-858).
 A replica that does not work is in no ISR and leads no partition. A replica that works but cannot lead now
 (leadership.py) leads only while no other in-sync replica can lead. A replica whose directory failed before the broker
-reported it is assigned to the failed directory. A leader in a failed directory could not serve.
+reported it is assigned to the failed directory. No replica in a failed directory is elected, because a leader in a
+failed directory could not serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
-the high watermark does not advance. So a replica that leaves a too small ISR still has every committed record. The
-replica stays eligible until the ISR is large enough again, because then records are committed without it. The ISR may
-become empty. The last member of the ISR then also moves to the ELR, and the partition has no leader until a member of
-the ELR works. The ELR rules rely on two duties of brokers. The leader must not advance the high watermark while the ISR
-is too small, and must use the same value (``min_insync_replicas``). The second duty: a broker must not lose records
-that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always
-``commit`` (brokers.py).
+the high watermark does not advance. A replica that leaves a too small ISR therefore still has every committed record.
+The replica stays eligible until the ISR is large enough again, because records are then committed without this replica.
+The ISR may become empty. When the ISR becomes empty, its last member moves to the ELR, and the partition has no leader
+until a member of the ELR works. The ELR rules rely on two duties of brokers. First, a leader must not advance the high
+watermark while the ISR is too small, by the same ``min_insync_replicas`` as the controllers. Second, a broker must not
+lose records that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not
+always ``commit`` (brokers.py).
 
-The last known leader may lead again although it may have lost its last records, as in Kafka 4. No other replica can
-have more committed records, because all eligible replicas were lost. So a topic with one replica and a weak flush
-policy recovers. The last known leader must have been recorded when the partition lost its leader, and must not have
-returned with an empty disk.
+The last known leader may lead again although it may have lost its last records, as in Kafka 4. After the loss of all
+eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
+may lead again, a topic with one replica and a weak flush policy recovers. The last known leader must have been recorded
+when the partition lost its leader, and must not have returned with an empty disk.
 
-Any other unclean election needs an operator (ElectLeaders) or ``unclean.leader.election.enable``. The setting of the
-topic counts first, then the setting of the candidate broker, the one for all brokers, and the controller's file. Both
-kinds of unclean elections set ``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member of
-the ISR.
+All unclean elections but that of the last known leader need an operator (ElectLeaders) or
+``unclean.leader.election.enable``. The setting ``unclean.leader.election.enable`` of the topic counts first, then that
+of the candidate broker, of all brokers, and of the controller's file. Both kinds of unclean elections set
+``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member of the ISR.
 
 At metadata.version 1 there is no ELR: the last members of an ISR stay in the ISR, as in Kafka before KIP-966.
 
-Every change increments the partition epoch. A change of the leader or the loss of a replica also increments the leader
-epoch, so that the old leader is fenced.
+Every change of a partition increments the partition epoch. A change of the leader or the loss of a replica also
+increments the leader epoch, which fences the old leader.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Election(enum.Enum):
 
 
 class Electorate:
-    """The rules of this module, applied to one image for one decision. ``hindered``: brokers that cannot lead now."""
+    """The election rules, applied to one image for one decision. ``hindered``: brokers that cannot lead now."""
 
     def __init__(self, image: MetadataImage, settings: ClusterSettings, hindered: Hindered | None = None) -> None:
         self.image = image
@@ -125,15 +126,15 @@ class Electorate:
     def eligible(
         self, topic: TopicImage, before: PartitionImage, wanted: PartitionImage, isr: Collection[int]
     ) -> tuple[int, ...]:
-        """The new ELR for the new ``isr``. The ELR is empty if the ISR is large enough; otherwise it also contains the
-        replicas that leave the ISR now."""
+        """The new ELR for the new ``isr``. The ELR is empty if the ISR is large enough; otherwise the ELR also contains
+        the replicas that leave the ISR now."""
         if not self.has_elr or len(isr) >= self.minimum(topic, wanted):
             return ()
         return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
 
     def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
-        """The last leader, if the partition has no leader now. For a partition that lost its leader at level 1, the
-        last known ones are its ISR."""
+        """The last leader, if the partition has no leader now. For a partition that lost its leader at metadata.version
+        1, the last known leaders are the members of its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
         # (Read the replicas from ``wanted``: ``wanted``, unlike ``before``, lacks a replica that returned with an empty
@@ -144,7 +145,7 @@ class Electorate:
     def clean_leader(
         self, before: PartitionImage, wanted: PartitionImage, isr: Collection[int], elr: Collection[int], how: Election
     ) -> int:
-        """A leader that has every committed record; NO_LEADER if no replica with all of them works."""
+        """A leader that has every committed record; NO_LEADER if no replica with all committed records works."""
         isr = self.able_of(wanted, isr)
         if isr:
             if how is Election.PREFERRED and wanted.replicas[0] in isr:
@@ -182,9 +183,8 @@ class Electorate:
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
 
     def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
-        """Whether a LOST replica that is reported in ``directory`` may be a new, empty one. The old log may be in one
-        of the broker's offline directories, and a broker whose properties no longer name that directory cannot check
-        it."""
+        """Whether a LOST replica that is reported in ``directory`` may be a new, empty replica. The replica's old log
+        may be in an offline directory. A broker whose properties no longer name that directory cannot check it."""
         broker = self.image.brokers[broker_id]
         was_lost = partition.directory_of(broker_id) == LOST_DIRECTORY
         return was_lost and bool(broker.offline_directories) and broker.has_online(directory)
@@ -199,11 +199,11 @@ def partition_change(
     how: Election = Election.KEEP,
     lost: Collection[int] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that applies the rules to a partition of ``topic``; None if the partition does not change.
+    """The record that applies the election rules to a partition of ``topic``; None if the partition does not change.
 
     ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
     Leader and epochs are set by this function, not in ``wanted``. ``lost``: brokers whose replicas may have lost
-    acknowledged records. The electorate's image has the brokers' own state.
+    acknowledged records. The image of ``electorate`` has the brokers' own present state.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted
@@ -261,8 +261,8 @@ def after_broker_changed(
 ) -> Iterator[PartitionChangeRecord]:
     """Yield the records for the partitions of a broker that became active, became inactive, or lost directories.
 
-    ``former``: the broker's previous registration, given after an unclean stop. The broker leaves the ELR of partitions
-    whose records it may have lost.
+    ``former``: the broker's previous registration, given after an unclean stop. After an unclean stop, the broker
+    leaves the ELR of partitions whose records it may have lost.
     """
     for topic, number, partition in electorate.image.partitions_on(broker_id):
         if former is not None and not electorate.keeps_after_crash(topic, partition, former):
@@ -277,8 +277,8 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Cheap filter. The broker's replica may become leader, because the partition has no leader or one that cannot lead
-    now. Or the replica is leader or in the ISR and does not work."""
+    """Cheap filter. The broker's replica may become leader, because the partition has no leader or a leader that cannot
+    lead now. The broker's replica leads or is in the ISR, and does not work."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
@@ -288,7 +288,7 @@ def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int)
 
 
 def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
-    """Brokers whose changes have not reached all their partitions yet; examines every partition."""
+    """Brokers whose changes have not reached all their partitions yet; the search examines every partition."""
     found: set[int] = {broker_id for broker_id, broker in image.brokers.items() if broker.elections_pending}
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -326,8 +326,8 @@ def assigned(
     electorate: Electorate, topic: TopicImage, number: int, broker_id: int, directory: bytes, *, fresh: bool = False
 ) -> PartitionChangeRecord | None:
     """The record that puts the broker's replica of an existing partition into ``directory``, which may be offline. The
-    result is None if the metadata already has this directory. ``fresh``: the replica starts with an empty log, so it is
-    eligible for no election."""
+    result is None if the metadata already has the replica in ``directory``. ``fresh``: the replica starts with an empty
+    log, so it is eligible for no election."""
     partition = topic.partitions[number]
     directories = tuple(
         directory if replica == broker_id else before

@@ -1,12 +1,12 @@
 """Changes of feature levels (KIP-584, KIP-778); headrace_core.metadata.features defines each level.
 
-A level can be raised if every registered broker and controller supports the new level. A fenced broker must also
-support the new level, because it may return; a broker that is down and has no replicas is unregistered instead. A level
-can be lowered only if no part of the image needs the higher level (Kafka's safe downgrade). An unsafe downgrade is
-refused, as in Kafka. A node that does not support the current level cannot register.
+The feature level of a cluster can be raised if every registered broker and controller supports the new level. A fenced
+broker must also support the new feature level, because the broker may return. Brokers that are down and have no
+replicas are unregistered. A level can be lowered only if no part of the image needs the higher level (Kafka's safe
+downgrade). An unsafe downgrade is refused, as in Kafka. A node that does not support the current level cannot register.
 
-Level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher level is refused with
-an error that names the cure. A field that an old node would ignore is not written.
+Level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher metadata.version is
+refused with an error that names the cure. A record field that an old node would ignore is not written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def update(view: View, request: UpdateFeatures) -> Decision:
 
 
 def check_update(view: View, item: FeatureUpdate) -> None:
-    """Raise InvalidUpdateVersionError unless this change of the level is allowed."""
+    """Raise InvalidUpdateVersionError unless the feature's level may change in this way."""
     image = view.image
     now = image.metadata_version
     refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
@@ -101,7 +101,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
 
 
 def strangers_to(view: View, level: int) -> list[str]:
-    """Guard: the nodes that do not support this level, without those that the update also unregisters."""
+    """Guard: the nodes that do not support the new level, without those that the update also unregisters."""
     image = view.image
     gone = {broker_id for broker_id, _ in _gone_strangers(view, level)}
     found = [
@@ -118,8 +118,8 @@ def strangers_to(view: View, level: int) -> list[str]:
 
 
 def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
-    """Brokers (id, epoch) that do not support the level, are down and have no replicas. A broker that is down may never
-    return, and level 1 has no record to unregister it, so it would block the new level forever."""
+    """Brokers (id, epoch) that do not support the new level, are down and have no replicas. A broker that is down may
+    never return, and level 1 has no record to unregister it, so the broker would block the new level forever."""
     image = view.image
     awaited = {target for queued in image.ledger.queued.values() for target in queued.targets}
     return [
@@ -148,8 +148,8 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
 
 
 def register_controller(view: View, request: RegisterController) -> Decision:
-    """Raises UnsupportedVersionError and InvalidRequestError. Writes no record at level 1, which has no record type for
-    controllers."""
+    """Raises UnsupportedVersionError and InvalidRequestError. At metadata.version 1 the registration of a controller
+    writes no record, because this version has no record type for controllers."""
     if len(request.directory_id) != ID_BYTES or request.controller_id < 0:
         raise InvalidRequestError(
             f"controller {request.controller_id}: its id must be 0 or more, and its directory id 16 bytes"

@@ -1,13 +1,13 @@
 """Settings and rules of the internal topics: ``__consumer_offsets``, whose partitions are the shards of groups, and
 ``__transaction_state``. The settings are Kafka's (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager),
-with one difference. If fewer brokers are active than the replication factor, each of them gets one replica. Kafka
-refuses to create an internal topic with too few brokers, so a cluster with one broker has no groups until an operator
-changes the replication factor.
+with one difference. If fewer brokers are active than the replication factor, each active broker gets one replica of an
+internal topic's partition. Kafka refuses to create an internal topic with too few brokers, so a cluster with one broker
+has no groups until an operator changes the replication factor.
 
 A broker creates an internal topic when a client first looks for a coordinator (CreateInternalTopic); this module
-completes its request. Clients cannot create or delete internal topics, nor change their cleanup policy (``check_*``).
-The records are the coordinators' state, and only compaction may remove records. The other settings of internal topics
-can be altered, as in Kafka.
+completes the broker's request. Clients cannot create or delete internal topics, nor change their cleanup policy
+(``check_*``). The records of internal topics are the coordinators' state, and only compaction may remove records. The
+settings of internal topics other than the cleanup policy can be altered, as in Kafka.
 
 Internal topics that were created with fewer brokers get more replicas later (``growth``; balancing.py decides when).
 Without ``growth`` a cluster that began with one broker would lose its groups with that broker's disk.
@@ -32,7 +32,7 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> NewTopic:
-    """Fill in the settings of an internal topic's request; other requests are returned unchanged."""
+    """Fill in the settings of a request that creates an internal topic; other requests are returned unchanged."""
     if topic.name not in SHARD_TOPICS:
         return topic
     is_offsets = topic.name == OFFSETS_TOPIC
@@ -99,9 +99,9 @@ def check_may_grow(name: str) -> None:
 
 
 def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
-    """Partitions of internal topics that have fewer replicas than they should and could have, each with its new
-    replicas, which include the present ones. Partitions with a reassignment in progress or queued are left out. The
-    call costs some microseconds if no replica is missing."""
+    """Partitions of internal topics that have fewer replicas than they should and could have. The result has, for each
+    of these partitions, its new replicas, which include the present replicas. Partitions with a reassignment in
+    progress or queued are left out. The call of ``growth`` costs some microseconds if no replica is missing."""
     brokers = image.placeable_brokers()
     found: list[tuple[Key, tuple[int, ...]]] = []
     for name in SHARD_TOPICS:
@@ -121,9 +121,9 @@ def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> l
 
 
 class _Placing:
-    """Chooses additional replicas for partitions of one topic. The new replica is placed in a rack without a replica of
-    the partition. In a rack, the broker with the fewest replicas of the topic is chosen, then the broker with the
-    fewest replicas in all."""
+    """Chooses additional replicas for partitions of one topic. Each additional replica is placed in a rack without a
+    replica of the partition. In a rack, the broker with the fewest replicas of the topic is chosen, then the broker
+    with the fewest replicas in all."""
 
     def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:
         self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}

@@ -11,20 +11,20 @@ refuses every outdated proposal:
     each member works             not fenced, not stopping, its directory online   else INELIGIBLE_REPLICA
     metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
 
-The last line of this table is an addition of Headrace to Kafka's rules. A replica that leaves an ISR below
-min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A leader that does
-not know that min.insync.replicas was raised would still commit records. So before the leader gets an ISR below
-min.insync.replicas (even if the ISR is unchanged), it must know the new setting. (The metadata log delivers the setting
+The last line of the table of outdated proposals is an addition of Headrace to Kafka's rules. A replica that leaves an
+ISR below min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A leader
+that does not know that min.insync.replicas was raised would still commit records. Before the leader gets an ISR below
+min.insync.replicas, even if the ISR is unchanged, it must know the new setting. (The metadata log delivers the setting
 and the ISR in order.)
 
-A refusal with INELIGIBLE_REPLICA changes no state. So an earlier attempt at the same partition epoch could be granted
-later, when the member works again. A leader with an earlier attempt marks its request as ``uncertain``; then the
-refusal also increments the partition epoch. The controller then refuses every attempt at the former epoch, and the
-leader learns from the metadata log that none was granted.
+A refusal with INELIGIBLE_REPLICA changes no state. An earlier attempt at the same partition epoch could therefore be
+granted later, when the refused member works again. A leader with an earlier attempt marks its request as ``uncertain``;
+the refusal of an uncertain request also increments the partition epoch. The controller then refuses every attempt at
+the former partition epoch, and the leader learns from the metadata log that no attempt was granted.
 
-A leader that got no answer repeats its proposal. If the proposed state has already been reached, the controller returns
-the present state, although the partition epoch has changed. (Kafka answers INVALID_UPDATE_VERSION, and the leader waits
-for the metadata.)
+A leader that got no answer to AlterPartition repeats its proposal. If the proposed state has already been reached, the
+controller returns the present state, although the partition epoch has changed. Kafka answers INVALID_UPDATE_VERSION to
+a repeated proposal, and the leader waits for the metadata.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Altering:
             raise InvalidRequestError(f"{where} is led by broker {partition.leader}, not by broker {self.leader}")
 
     def is_so_already(self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...]) -> bool:
-        """Whether this proposal repeats a change whose answer was lost. The leader epoch is current, so no other leader
-        was elected in between."""
+        """Whether the proposal repeats a change whose answer was lost. The leader epoch of a repeated proposal is
+        current, so no other leader was elected in between."""
         same = len(members) == len(partition.isr) and set(members) == set(partition.isr)
         return same and item.recovering == partition.recovering
 
@@ -163,7 +163,7 @@ class Altering:
             )
 
     def end_epoch(self, item: AlteredPartition) -> PartitionChangeRecord:
-        """The record that only increments the partition epoch, so that no earlier attempt can be granted any more."""
+        """The record that only increments the partition epoch, so that earlier attempts can no longer be granted."""
         _, partition = self._find(item)
         return PartitionChangeRecord(
             topic_id=item.topic_id, partition=item.partition, partition_epoch=partition.partition_epoch + 1
@@ -200,8 +200,8 @@ class Altering:
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
     """The partition's state after ``record`` is applied. The leader and its epoch stay, unless the leader cannot lead
-    now and another member can (leadership.py). The answer to AlterPartition is then the first message that tells the
-    old leader the new one."""
+    now and another member of the ISR can (leadership.py). If the leader changes, the answer to AlterPartition is the
+    first message that tells the old leader the new leader."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

@@ -51,8 +51,8 @@ def elect(view: View, request: ElectLeaders) -> Decision:
 
 
 def balance(view: View) -> Decision:
-    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE in a decision. The balancing acts on a broker
-    that lacks more than leader.imbalance.per.broker.percentage of the leaderships it is preferred for."""
+    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE in a decision. The balancing of leaders acts
+    on a broker that lacks more than leader.imbalance.per.broker.percentage of the leaderships it is preferred for."""
     if not view.settings.auto_leader_rebalance_enable:
         return Decision()
     preferred: Counter[int] = Counter()
@@ -78,8 +78,8 @@ def balance(view: View) -> Decision:
 
 
 def elect_uncleanly(view: View) -> Decision:
-    """Elect leaders of partitions that have none and allow unclean elections, because the setting may be newer than the
-    loss of the leader."""
+    """Elect leaders of partitions that have no leader and allow unclean elections, because the setting may be newer
+    than the loss of the leader."""
     electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):
@@ -98,8 +98,8 @@ def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
 
 
 def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
-    """The record that elects the preferred replica. The result is None if that replica already leads, is not in sync,
-    or cannot lead now."""
+    """The record that elects the preferred replica. The result is None if the preferred replica already leads, is not
+    in sync, or cannot lead now."""
     partition = topic.partitions[number]
     first = partition.replicas[0]
     if partition.leader == first or first not in partition.isr or not electorate.can_lead(partition, first):
@@ -121,8 +121,8 @@ def _all(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage
 
 
 def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int) -> PartitionChangeRecord:
-    """The record of one requested election. Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and the error
-    of a failed election of this kind."""
+    """The record of one requested election. Raises UnknownTopicOrPartitionError, ElectionNotNeededError, or the error
+    of a failed preferred or unclean election."""
     topic = electorate.image.topic(name)
     if topic is None or not 0 <= number < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"partition {name[:249]}-{number} does not exist")

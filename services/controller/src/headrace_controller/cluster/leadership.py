@@ -1,8 +1,8 @@
 """Replicas that cannot lead now, as their brokers report them in every heartbeat, with the reason.
 
 A broker whose logs take no appends (because its disk is full, or no file descriptor is left) still serves reads and
-sends heartbeats. So the replicas of a broker that takes no appends are neither fenced nor offline, but the last choice
-in an election:
+sends heartbeats. The replicas of a broker that takes no appends are neither fenced nor offline, but the last choice in
+an election:
 
     the leader cannot lead, another in-sync replica can        that one is elected at once
     no in-sync replica can lead                                the leader stays: it is read, and refuses appends
@@ -10,11 +10,11 @@ in an election:
     the preferred replica can lead again                       it leads again by the next preferred election
     a new partition                                            such replicas begin out of sync, and follow later
 
-The reports do not remove a replica from the in-sync set: the leader removes a replica that cannot append, with
-AlterPartition.
+A broker's report that it cannot lead removes no replica from the in-sync set: the leader removes a replica that cannot
+append, with AlterPartition.
 
-Like sessions, the reports are not in the metadata log. The reports belong to one broker epoch, and the next active
-controller receives them with the first heartbeat.
+Like sessions, the reports of brokers that cannot lead are not in the metadata log. A report of a broker that cannot
+lead belongs to one broker epoch, and the next active controller receives it with the first heartbeat.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 
 def check(reported: tuple[CannotLead, ...]) -> None:
-    """Raise InvalidRequestError for an invalid report, because the controller keeps reports in memory."""
+    """Raise InvalidRequestError for an invalid report that a broker cannot lead, because the controller keeps the
+    reports in memory."""
     if len(reported) > _ITEMS_MAX:
         raise InvalidRequestError(f"cannot_lead has {len(reported)} entries, at most {_ITEMS_MAX} are allowed")
     for each in reported:
@@ -54,14 +55,14 @@ def check(reported: tuple[CannotLead, ...]) -> None:
 
 
 def with_reported(hindered: Hindered, broker_id: int, reported: tuple[CannotLead, ...]) -> Hindered:
-    """``hindered`` with the new report of ``broker_id``."""
+    """The broker reports in ``hindered``, with the new report of ``broker_id``."""
     others = {each: said for each, said in hindered.items() if each != broker_id}
     return {**others, broker_id: reported} if reported else others
 
 
 def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether no report prevents the leadership of this broker's replica. (``MetadataImage.is_available`` says whether
-    the replica works at all.)"""
+    """Whether no report prevents the broker's replica from leading. (``MetadataImage.is_available`` says whether the
+    replica works at all.)"""
     reported = hindered.get(broker_id)
     if not reported:
         return True

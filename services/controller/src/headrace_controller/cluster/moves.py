@@ -7,12 +7,12 @@
     1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
-A leader that is among the targets stays leader, as in Kafka, unless the first target is a new replica. If the first
-target is new, it leads after the last step, which needs a new leader epoch anyway. So a new broker gets its leaderships
-at once, without waiting for ``leader.imbalance.per.broker.percentage``.
+A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new
+replica. If the first target is new, it becomes leader in the last step, which needs a new leader epoch anyway. A new
+broker therefore gets its leaderships at once, without waiting for ``leader.imbalance.per.broker.percentage``.
 
-Cancelling a reassignment restores the replicas that are not ``adding``. The original order of the replicas is lost, as
-in Kafka: the targets come first.
+Cancelling a reassignment restores the replicas that are not ``adding``. After a cancelled reassignment the original
+order of the replicas is lost, as in Kafka: the targets come first.
 
 elections.py decides ISR and leader after each step. The removal of a replica increments the leader epoch, so that later
 fetches of the removed replica are fenced (as in Kafka).
@@ -34,15 +34,15 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def added_by(partition: PartitionImage, targets: Sequence[int]) -> tuple[int, ...]:
-    """Targets that must be copied, including those whose copy is in progress."""
+    """Targets that must be copied, including targets whose copy is in progress."""
     return tuple(each for each in targets if each not in partition.replicas or each in partition.adding)
 
 
 def begun(
     electorate: Electorate, key: Key, targets: tuple[int, ...], *, elects: bool = False
 ) -> PartitionChangeRecord | None:
-    """The record that begins or replaces a reassignment; None if the partition already has these replicas. ``elects``:
-    if only the order of the replicas changes, elect the new first replica."""
+    """The record that begins or replaces a reassignment; None if the partition already has the replicas ``targets``.
+    ``elects``: if only the order of the replicas changes, elect the new first replica."""
     topic, partition = _found(electorate, key)
     removing = tuple(each for each in partition.replicas if each not in targets)
     added = added_by(partition, targets)
@@ -66,7 +66,8 @@ def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
-    """The record of the last step, if its conditions are met; None if they are not, or if there is no reassignment."""
+    """The record of a reassignment's last step; None if the step's conditions are not met, or if there is no
+    reassignment."""
     topic, partition = _found(electorate, key)
     if not (partition.adding or partition.removing):
         return None
@@ -78,14 +79,14 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def have_arrived(partition: PartitionImage) -> bool:
-    """Guard: whether all added replicas are in sync. Without the guard, complete replicas would be removed in favour of
-    incomplete ones."""
+    """Guard: whether all replicas that a reassignment added are in sync. Without the guard for added replicas, complete
+    replicas would be removed in favour of incomplete ones."""
     return set(partition.adding) <= set(partition.isr)
 
 
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
-    """Guard: whether the remaining replicas are enough. An in-sync replica must work and be able to lead, and there
-    must be enough replicas for acks=all, if there are enough now."""
+    """Guard: whether the replicas that remain after a reassignment are enough. A remaining in-sync replica must be able
+    to lead. The remaining replicas must be enough for acks=all, if the present replicas are."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)

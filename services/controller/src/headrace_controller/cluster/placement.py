@@ -1,11 +1,11 @@
 """Placement of new replicas: evenly over brokers, and over as many racks as possible.
 
 The preferred leader of each partition is placed on the broker that leads the fewest partitions (of this topic first,
-then of all). Each further replica is placed in a rack without a replica of this partition. In a rack, the replica is
-placed on the broker with the fewest replicas (of this topic, then of all). The counts start from the image's ``loads``,
-so many topics with one partition balance as well as one large topic. At the end, moving followers evens out the
-remaining imbalance. The placement uses no randomness. Ties are broken by the brokers' order, rotated for each leader,
-so that two brokers do not always have the same third broker as follower.
+then of all). Each further replica is placed in a rack without a replica of the same partition. In a rack, the replica
+is placed on the broker with the fewest replicas (of this topic, then of all). The counts start from the image's
+``loads``, so many topics with one partition balance as well as one large topic. At the end, moving followers evens out
+the remaining imbalance. The placement uses no randomness. Ties between brokers are broken by their order, rotated for
+each leader, so that two brokers do not always share the same third follower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOKS_MAX = 20_000
 
 
 class _Slot:
-    """A broker during a placement, with its replica counts of this topic and of all topics."""
+    """A broker during a placement, with its replica counts of the placed topic and of all topics."""
 
     __slots__ = ("broker_id", "leaders", "rack", "replicas", "topic_leaders", "topic_replicas")
 
@@ -34,7 +34,7 @@ class _Slot:
         self.topic_leaders = 0
 
     def count(self, replicas: int) -> None:
-        """Add ``replicas`` to both counts; a negative number subtracts."""
+        """Add ``replicas`` to both replica counts; a negative number subtracts."""
         self.replicas += replicas
         self.topic_replicas += replicas
 
@@ -67,8 +67,8 @@ class Placer:
         return placed
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """Replicas of the next partition, preferred leader first. Raises InvalidReplicationFactorError if there are too
-        few brokers."""
+        """Replicas of the topic's next partition, preferred leader first. Raises InvalidReplicationFactorError if there
+        are too few brokers."""
         slots = self._slots
         if not 1 <= replication_factor <= len(slots):
             raise too_few_brokers(replication_factor, [slot.broker_id for slot in slots])
@@ -91,9 +91,9 @@ class Placer:
         return tuple(slots[index].broker_id for index in chosen)
 
     def _even_out(self, placed: list[tuple[int, ...]]) -> None:
-        """Change followers in ``placed`` (all counted) until the counts are even. In the result, any two brokers differ
-        by at most one in replicas of the topic. Where they differ by one, the broker with more has at most one more in
-        all."""
+        """Change followers in ``placed`` (all counted) until the replica counts of the brokers are even. In the result,
+        any two brokers differ by at most one in replicas of the topic. Of two brokers that differ by one in replicas of
+        the topic, the broker with more has at most one more replica in all."""
         followed: dict[int, list[int]] = {}
         for number, replicas in enumerate(placed):
             for broker_id in replicas[1:]:
@@ -123,7 +123,7 @@ class Placer:
         return taker.broker_id not in replicas and len(self._racks(after)) >= len(self._racks(replicas))
 
     def _racks(self, replicas: Sequence[int]) -> set[str | int]:
-        """Racks of these replicas. A broker without a rack counts as a rack by itself."""
+        """Racks of ``replicas``. A broker without a rack counts as a rack by itself."""
         return {self._rack_of[each] for each in replicas if each in self._rack_of}
 
     def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:

@@ -1,7 +1,7 @@
-"""Allocation of producer ids, a thousand in each block (KIP-730). Each id is allocated once in the lifetime of a
-cluster. The end of the last block is in the metadata log, and a block is only answered when its record is committed. If
-the leader resigns before the commit, the next controller may allocate the same block; then only the second allocation
-is answered."""
+"""Allocation of producer ids, a thousand in each block (KIP-730). Each producer id is allocated once in the lifetime of
+a cluster. The end of the last block of producer ids is in the metadata log, and a block is only answered when its
+record is committed. If the leader resigns before the commit, the next controller may allocate the same block; then only
+the next controller's allocation is answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ID_MAX = 2**63 - 1
 
 def allocate(view: View, request: AllocateProducerIds) -> Decision:
     """Returns a ProducerIdBlock. Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, and UnknownServerError if
-    all ids are used."""
+    all producer ids are used."""
     broker = brokers.known(view.image, request.broker_id, request.broker_epoch)
     first = next_free(view.image)
     if first > _ID_MAX - BLOCK:
@@ -28,5 +28,5 @@ def allocate(view: View, request: AllocateProducerIds) -> Decision:
 
 
 def next_free(image: MetadataImage) -> int:
-    """Guard: read the speculative image, because decisions in flight count."""
+    """Guard: read the speculative image, because blocks of decisions in flight are already allocated."""
     return image.ledger.next_producer_id

@@ -5,8 +5,8 @@
          +---> queued                                   +--- cancelled ---> as before
 
 No broker takes part in more than ``reassignment.partitions.per.broker`` copies at a time, as sender or fetcher. Kafka
-begins all copies at once. The other reassignments are queued in the metadata log, so that another controller can
-continue. A copy to a broker that is not active does not count.
+begins all copies at once. Reassignments that exceed the limit are queued in the metadata log, so that another
+controller can continue. A copy to a broker that is not active does not count towards the limit.
 
 moves.py has the records of each step, throttles.py the changes of the configuration.
 """
@@ -88,8 +88,8 @@ def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None
 
 
 def alter(view: View, request: AlterPartitionReassignments) -> Decision:
-    """Returns one ReassignmentResult for each item. Raises InvalidRequestError for a negative throttle, and
-    PolicyViolationError for more than metadata.max.records.per.request."""
+    """Returns one ReassignmentResult for each requested reassignment. Raises InvalidRequestError for a negative
+    throttle, and PolicyViolationError for more than metadata.max.records.per.request."""
     if request.throttle_bytes_per_s is not None and request.throttle_bytes_per_s < 0:
         raise InvalidRequestError(
             f"throttle_bytes_per_s={request.throttle_bytes_per_s}: must be 0 (no throttle) or more"
@@ -162,7 +162,7 @@ def complete(view: View) -> Decision:
 
 
 def begin(view: View) -> Decision:
-    """Begin queued reassignments whose brokers have free slots. Drops outdated plans."""
+    """Begin queued reassignments whose brokers have free slots for copies. Drops outdated plans."""
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
@@ -186,13 +186,13 @@ def begin(view: View) -> Decision:
 
 
 def _is_same(old: object, new: object) -> bool:
-    """Whether two tables are the same object: comparing their entries would cost more than it saves."""
+    """Whether two tables are the same object: a comparison of their entries would cost more than it saves."""
     return old is new or (isinstance(new, float) and old == new)
 
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Whether the reassignment would add a replica to a broker that is now being drained. The drain wins this conflict,
-    because the drain is the later request."""
+    """Whether the reassignment would add a replica to a broker that is now being drained. The drain wins over an
+    earlier reassignment to the drained broker, because the drain is the later request."""
     partition = image.topics[key[0]].partitions[key[1]]
     added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
     return any(broker is None or broker.draining for broker in added)
@@ -320,7 +320,8 @@ class _Steps:
 
 
 def _copies(image: MetadataImage) -> Counter[int]:
-    """Number of copies that each broker takes part in. A copy whose fetching broker is not active does not count."""
+    """Number of copies that each broker takes part in. A copy whose fetching broker is not active does not count
+    towards the limit."""
     counts: Counter[int] = Counter()
     for topic_id, number in image.ledger.reassigning:
         partition = image.topics[topic_id].partitions[number]
@@ -330,8 +331,8 @@ def _copies(image: MetadataImage) -> Counter[int]:
 
 
 def _copying_brokers(image: MetadataImage, partition: PartitionImage, adding: Sequence[int]) -> set[int]:
-    """Brokers that a copy loads: the fetchers that have not caught up, and the sending leader. Empty if the partition
-    has no leader."""
+    """Brokers that a copy loads: the fetchers that have not caught up, and the sending leader. The set is empty if the
+    partition has no leader."""
     fetching = {each for each in adding if each not in partition.isr}
     return {*fetching, partition.leader} if fetching and partition.leader in image.brokers else set()
 

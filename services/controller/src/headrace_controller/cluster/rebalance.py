@@ -14,7 +14,7 @@ Partitions that are already moving are left out; ``fill`` and ``lead`` also leav
 brokers keep their replicas and get no new ones, so a restart causes no moves. Source: the replica and leader
 distribution goals of Cruise Control. Cruise Control's load model is not used: all replicas count alike.
 
-The plans are queued; ``reassignment.py`` starts a few moves at a time, and ``balancing.py`` decides when to plan.
+The planned moves are queued; ``reassignment.py`` starts a few at a time, and ``balancing.py`` decides when to plan.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Move:
 def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
     """Plan at most ``moves_max`` moves; with ``fill`` False, only the moves of drains.
 
-    All moves are valid together on ``image``. Targets are distinct, and added targets are active and not being drained.
-    Each partition keeps its number of replicas, and its number of racks where there is a choice.
+    All planned moves are valid together on ``image``. The targets of a move are distinct, and added targets are active
+    and not being drained. Each partition keeps its number of replicas, and its number of racks where there is a choice.
     """
     planner = _Planner(image, moves_max)
     draining = [broker for broker in sorted(image.brokers) if image.brokers[broker].draining]
@@ -71,7 +71,7 @@ def planned_replicas(partition: PartitionImage) -> tuple[int, ...]:
 
 
 class _Planner:
-    """Collects changes of replicas, and counts the replicas that each broker would have after them."""
+    """Collects changes of replicas, and counts the replicas that each broker would have after the changes."""
 
     def __init__(self, image: MetadataImage, moves_max: int) -> None:
         self._image = image
@@ -92,9 +92,9 @@ class _Planner:
         ]
 
     def divert(self, broker_id: int) -> None:
-        """Redirect replicas that are being moved to this broker. For each partition, either all replicas that move to
-        draining brokers are redirected, or none. A move to a draining broker would not begin (reassignment.py), and
-        would be planned again and again."""
+        """Redirect replicas that are being moved to the broker ``broker_id``. For each partition, either all replicas
+        that move to draining brokers are redirected, or none. A move to a draining broker would not begin
+        (reassignment.py), and would be planned again and again."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             key = (topic.topic_id, number)
             if len(self._changed) >= self._moves_max:
@@ -119,8 +119,8 @@ class _Planner:
         return partition.leader != NO_LEADER and key not in self._image.ledger.queued
 
     def drain(self, broker_id: int) -> None:
-        """Move the replicas of this broker to other brokers. Skips partitions with replicas that are being added on a
-        draining broker, which ``divert`` handles first."""
+        """Move the replicas of the broker ``broker_id`` to other brokers. Skips partitions with replicas that are being
+        added on a draining broker, which ``divert`` handles first."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             if len(self._changed) >= self._moves_max:
                 return
@@ -133,8 +133,8 @@ class _Planner:
                 self._replace(key, now, broker_id, taker)
 
     def _best_taker(self, now: tuple[int, ...], gone: int, leaving: tuple[int, ...]) -> int | None:
-        """The broker that replaces ``gone``; None if every candidate already has a replica. A broker whose own replica
-        is ``leaving`` is preferred, because it already has the data."""
+        """The broker that replaces ``gone``; None if every candidate already has a replica of the partition. A broker
+        whose own replica is ``leaving`` is preferred, because it already has the data."""
         stay = [replica for replica in now if replica != gone]
         racks = self._racks(stay)
         able = [broker for broker in self._takers.values() if broker.broker_id not in now]
@@ -169,8 +169,8 @@ class _Planner:
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Give replicas to the hungry broker with the fewest, until all ``hungry`` brokers have their share or can take
-        no more. Returns whether any replica was moved."""
+        """Give replicas to the hungry broker with the fewest replicas, until all ``hungry`` brokers have their share or
+        can take no more. Returns whether any replica was moved."""
         moved = False
         able = [each for each in hungry if self._replicas[each] < share]
         while able and len(self._changed) < self._moves_max:
@@ -183,8 +183,8 @@ class _Planner:
         return moved
 
     def _take_one(self, taker: int, givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Move one replica to ``taker`` from the broker with the most replicas that has a suitable one. Returns False
-        if no broker has a suitable replica."""
+        """Move one replica to ``taker`` from the broker with the most replicas that has a suitable replica. Returns
+        False if no broker has a suitable replica."""
         for giver in sorted(givers, key=lambda each: (-self._replicas[each], each)):
             if self._replicas[giver] <= share:
                 return False
@@ -219,9 +219,9 @@ class _Planner:
         return len(self._racks(after)) >= len(self._racks(now))
 
     def lead(self) -> None:
-        """Even out the preferred leaders, first over all partitions, then within each topic. The evening out over all
-        partitions and within topics is repeated, because the second step may make further changes of the first step
-        possible. The second step never undoes changes of the first step, so the repetition ends."""
+        """Even out the preferred leaders, first over all partitions, then within each topic. Both steps are repeated,
+        because evening out within topics may make further changes over all partitions possible. Evening out within
+        topics never undoes changes over all partitions, so the repetition ends."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}
@@ -247,9 +247,9 @@ class _Planner:
                 self._hand_over(edges, next(reversed(edges[leader][follower])), follower)
 
     def _lead_topics_evenly(self, edges: _Edges, keys: Sequence[Key]) -> bool:
-        """Pass the leadership of a partition to a follower that leads at least two fewer of the topic's partitions. The
-        leader must lead more partitions in all than the follower, or get the leadership of another topic's partition in
-        return. Returns False if no leadership was passed."""
+        """Pass the leadership of a partition to a follower that leads at least two fewer of the topic's partitions than
+        the leader. The leader must lead more partitions in all than the follower, or get the leadership of another
+        topic's partition in return. Returns False if no leadership was passed."""
         any_handed = False
         for key in keys:
             of_topic = self._topic_leaders(key[0])
@@ -271,8 +271,8 @@ class _Planner:
         return any_handed
 
     def _way_back(self, edges: _Edges, leader: int, follower: int, not_of: bytes) -> Key | None:
-        """A partition of another topic whose leadership ``leader`` may pass to ``follower`` without making that topic
-        less even; None if there is none."""
+        """A partition of another topic whose leadership ``leader`` may pass to ``follower`` without making the other
+        topic less even; None if there is none."""
         best, best_more = None, 0
         for key in itertools.islice(edges.get(leader, {}).get(follower, ()), _CANDIDATES_MAX):
             of_topic = self._topic_leaders(key[0])
@@ -297,8 +297,9 @@ class _Planner:
                 edges.setdefault(now[0], {}).setdefault(other, {})[key] = None
 
     def _path(self, edges: _Edges) -> list[int] | None:
-        """Shortest path to a broker that leads at least two partitions fewer. Starts are tried in order, from the
-        broker that leads the most partitions; None if there is no path."""
+        """Shortest path to a broker that leads at least two partitions fewer than the first broker of the path. The
+        search tries starts in order, from the broker that leads the most partitions; the result is None if there is no
+        path."""
         for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
             before = {source: source}
             waiting = deque([source])
@@ -388,7 +389,7 @@ class _Planner:
         return counts
 
     def _racks(self, replicas: Collection[int]) -> set[str | int]:
-        """Racks of these replicas; a broker without a rack counts as a rack by itself."""
+        """Racks of ``replicas``; a broker without a rack counts as a rack by itself."""
         brokers = self._image.brokers
         racks: set[str | int] = set()
         for replica in replicas:

@@ -18,7 +18,7 @@ from .leadership import CannotLead
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """A leader's first request, which writes the cluster's identity unless the log already has it."""
+    """A leader's first request in its term, which writes the cluster's identity unless the log already has it."""
 
     cluster_id: str
 
@@ -74,8 +74,9 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatsEnded:
-    """A broker's heartbeat stream broke, probably because its process ended. A restarted broker need not wait for the
-    session to end. The broker's grace period begins, unless it has sent heartbeats on a newer stream."""
+    """A broker's heartbeat stream broke, probably because its process ended. The report of a broken stream saves a
+    restarted broker the wait for the end of its session. The broker's grace period begins, unless the broker has sent
+    heartbeats on a newer stream."""
 
     broker_id: int
     broker_epoch: int
@@ -84,14 +85,14 @@ class HeartbeatsEnded:
 
 @dataclass(frozen=True, slots=True)
 class FenceSilentBrokers:
-    """Time has passed: fence brokers that have been silent for too long."""
+    """Time has passed: fence brokers that have been silent for longer than their session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A report that a replica of the sender is in ``directory``. ``fresh``: the replica starts again there with an
-    empty log. A fresh report is sent before the log is created. Without the report a broker would find the empty log
-    after a restart, and take it for a complete one."""
+    """A report that a replica of the sender is in ``directory``. ``fresh``: the replica starts again with an empty log
+    in ``directory``. A fresh report is sent before the replica's empty log is created. Without the fresh report, a
+    broker would find the empty log after a restart, and take it for a complete log."""
 
     topic_id: bytes
     partition: int
@@ -119,7 +120,7 @@ class RefusedPlacement:
 class AlteredPartition:
     """A leader's proposal for an in-sync set: the broker id and the broker epoch of each member (KIP-903).
     ``recovering``: the leader was elected uncleanly and has not recovered (KIP-704). ``uncertain``: an earlier attempt
-    with this partition epoch may still arrive."""
+    with the same partition epoch may still arrive."""
 
     topic_id: bytes
     partition: int
@@ -183,7 +184,7 @@ class ElectionResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
     """``partitions`` and ``replication_factor`` below 1 mean the cluster's defaults. ``assignments``: replicas of each
-    partition by its number, leader first; given in place of the two counts."""
+    partition by its number, leader first; given in place of ``partitions`` and ``replication_factor``."""
 
     name: str
     partitions: int = -1
@@ -204,7 +205,7 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """Result for one topic, with the topic's numbers after the request."""
+    """Result for one topic of a request, with the topic's numbers after the request."""
 
     name: str
     error: HeadraceError | None = None
@@ -220,8 +221,8 @@ class DeleteTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
-    """``total``: the number of partitions after the request. ``assignments``: replicas of each new partition, by
-    partition number."""
+    """``total``: the topic's number of partitions after the request. ``assignments``: replicas of each new partition,
+    by partition number."""
 
     topic: str
     total: int
@@ -286,8 +287,8 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignments:
-    """``throttle_bytes_per_s``: limit of the copying rate of each broker until all reassignments are done. The value 0
-    removes the limit, None leaves it unchanged. ``allow_replication_factor_change``: KIP-860."""
+    """``throttle_bytes_per_s``: limit of the copying rate of each broker until all reassignments are done. A throttle
+    of 0 removes the limit, None leaves it unchanged. ``allow_replication_factor_change``: KIP-860."""
 
     reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
@@ -311,7 +312,7 @@ class DrainBroker:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Number of replicas left on the broker; at 0 the broker may be shut down and unregistered."""
+    """Number of replicas left on the drained broker; at 0 the broker may be shut down and unregistered."""
 
     replicas_left: int
 

@@ -5,19 +5,20 @@
     silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
 
 A new leader starts with the assumption that every node has just sent a heartbeat. No grace period runs after a change
-of leaders, because the streams broke when the old leader stopped. So a change of leaders fences no node. All times are
-in monotonic milliseconds.
+of leaders, because the streams broke when the old leader stopped. A change of leaders therefore fences no node. All
+times in sessions are in monotonic milliseconds.
 
 The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
-connections, so its partitions need not wait for a whole session timeout. A new leader is elected after 0.5 s instead of
-9 s. A broker that only lost its connection reconnects within milliseconds. If a connection breaks repeatedly, each
-break within a session timeout of the previous one doubles the grace period, up to the session timeout. So a broker with
-an unstable connection is not fenced and unfenced all the time. Breaks are counted for one broker epoch. A new
-registration shows that the process had ended, so the count starts again.
+connections, so its partitions need not wait for a whole session timeout. With the grace period, a new leader of a dead
+broker's partitions is elected after 0.5 s instead of 9 s. A broker that only lost its connection reconnects within
+milliseconds. If a connection breaks repeatedly, each break within a session timeout of the previous one doubles the
+grace period, up to the session timeout. A broker with an unstable connection is therefore not fenced and unfenced all
+the time. Breaks of a broker's connection are counted for one broker epoch. A new registration shows that the broker's
+process had ended, so the count of breaks starts again.
 
-Streams have numbers, because a broker may open a new stream before the end of the old one is noticed. The end of a
-stream that is older than the broker's latest stream has no meaning. The end of a newer stream counts: that stream broke
-before its first heartbeat was processed.
+Streams have numbers, because a broker may open a new stream before the controller notices the end of the old stream.
+The controller ignores the end of a stream that is older than the broker's latest stream. The controller accepts the end
+of a stream newer than the latest known one: that stream broke before its first heartbeat was processed.
 
 The first heartbeat after a registration must arrive within FIRST_HEARTBEAT_MS. Until the first heartbeat arrives, there
 is no stream whose end could show that the process has ended.
@@ -56,10 +57,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """A message or a broken stream of a broker; ``connected`` is False if its stream broke. ``shutdown_offset``: the
-    broker may stop when all others have applied the metadata log up to this offset. ``registering``: the contact is a
-    registration, not a heartbeat, so its stream is not known yet. ``cannot_lead``: the broker's report; None if it is
-    unchanged."""
+    """A message or a broken stream of a broker; ``connected`` is False if the broker's stream broke.
+    ``shutdown_offset``: the broker may stop when all other brokers have applied the metadata log up to this offset.
+    ``registering``: the contact is a registration, not a heartbeat, so its stream is not known yet. ``cannot_lead``:
+    the broker's report of directories that cannot lead; None if it is unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -89,12 +90,12 @@ class BrokerSessions:
 
     def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
         """Start a broker's session at the beginning of a leader's term. The broker counts as having just sent a
-        heartbeat, so that it is not fenced too early. The broker does not count as connected, so that a restarting
-        broker may register."""
+        heartbeat, so that the new leader does not fence it too early. At the beginning of a term the broker does not
+        count as connected, so that a restarting broker may register."""
         self._sessions[broker_id] = Session(broker_epoch, now_ms, self.timeout_ms, connected=False)
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so the silence of every session counts from now."""
+        """This process was paused and received no messages, so the silence of every session is measured from now on."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_ms is not None:
@@ -164,8 +165,8 @@ class BrokerSessions:
         return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Whether this broker's process is probably running. The result is False if the broker's connection broke: a
-        process that ends closes its connections, a paused process does not."""
+        """Whether the process of the broker is probably running. The result is False if the broker's connection broke:
+        a process that ends closes its connections, a paused process does not."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -174,8 +175,8 @@ class BrokerSessions:
         )
 
     def shutdown_offset(self, broker_id: int) -> int | None:
-        """Metadata offset that the other brokers must have applied before this broker may stop; None if it is unknown
-        to this leader."""
+        """Metadata offset that the other brokers must have applied before the broker may stop; None if this leader does
+        not know it."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.shutdown_offset
 
@@ -220,13 +221,13 @@ class CoordinatorSessions:
         self._sessions: dict[int, _Session] = {}
 
     def begin_anew(self, coordinators: Iterable[tuple[int, int]], now_ms: float) -> None:
-        """Start the sessions of these coordinators, given as (id, epoch), as if each had just sent a heartbeat. The
-        streams of these coordinators belong to another leader."""
+        """Start the sessions of ``coordinators``, given as (id, epoch), as if each had just sent a heartbeat. At the
+        beginning of a term, the known streams of ``coordinators`` belong to another leader."""
         self._sessions = {each: _Session(epoch, now_ms, -1, self._timeout_ms) for each, epoch in coordinators}
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so the silence of every session counts from now. The
-        streams of the coordinators stay known."""
+        """This process was paused and received no messages, so the silence of every session is measured from now on.
+        The streams of the coordinators stay known after a pause."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_at_ms is not None:
@@ -252,8 +253,8 @@ class CoordinatorSessions:
             session.broken_at_ms = contact.at_ms
 
     def is_gone(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Whether this epoch of the coordinator has been silent, or disconnected, for too long. Returns True if there
-        was no contact."""
+        """Whether this epoch of the coordinator has been silent, or disconnected, for too long. Returns True if this
+        leader had no contact with the coordinator."""
         return now_ms > self.gone_at_ms(coordinator_id, coordinator_epoch)
 
     def gone_at_ms(self, coordinator_id: int, coordinator_epoch: int) -> float:

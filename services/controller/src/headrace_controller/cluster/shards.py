@@ -6,11 +6,11 @@ at a time. The shard epoch increases with each change of the owner (decision 13)
     no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> removed
 
 A coordinator has no directories, so it has no state after its process ends. A coordinator's id is only a name, the
-smallest free number unless an operator set one; its epoch is the offset of its registration. A process that registers
-again under its id counts as a new coordinator: its shards, even if they are the same, get new epochs.
+smallest free number unless an operator set one; its epoch is the offset of its registration. A coordinator that
+registers again under its id counts as new: its shards, even if they are the same, get new epochs.
 
-The controller decides which coordinator owns a shard, and the partition's leader refuses appends with lower epochs. So
-if two coordinators both believe that they own a shard, only one of them can write (headrace_core.log.fencing).
+The controller decides which coordinator owns a shard, and the partition's leader refuses appends with lower epochs. If
+two coordinators both believe that they own a shard, only one of them can therefore write (headrace_core.log.fencing).
 
 Within each topic, the numbers of shards of any two coordinators differ by at most one, and as few shards as possible
 move (``assign``).
@@ -119,7 +119,7 @@ def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decisio
 
 
 def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
-    """Guard: the registered coordinator with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Guard: the registered coordinator with this id and epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     coordinator = image.ledger.coordinators.get(coordinator_id)
     if coordinator is None:
         raise BrokerIdNotRegisteredError(
@@ -143,7 +143,7 @@ def sweep(view: View) -> Decision:
 
 
 def distribute(view: View) -> Decision:
-    """Assign owners to shards that have none, and a share of the shards to new coordinators."""
+    """Assign owners to shards that have no owner, and a share of the shards to new coordinators."""
     return Decision(tuple(reassigned(view.image)))
 
 
@@ -163,8 +163,8 @@ def reassigned(image: MetadataImage, *, without: int = NO_OWNER) -> list[Metadat
 
 
 def inherited(image: MetadataImage, coordinator_id: int) -> list[MetadataRecord]:
-    """Guard: give new epochs to the shards that a new coordinator owns under its id, because their former owner is
-    another process."""
+    """Guard: give new epochs to shards that a new coordinator owns under its id, because their former owner was another
+    process."""
     return [owned(image, key, coordinator_id) for key in _shards_of(image, coordinator_id)]
 
 
@@ -173,7 +173,7 @@ def owned(image: MetadataImage, key: Key, coordinator_id: int) -> ShardRecord:
 
 
 def next_epoch(image: MetadataImage, key: Key) -> int:
-    """Guard: an epoch above every earlier epoch of the shard."""
+    """Guard: the shard's new epoch must be above every earlier epoch of the shard."""
     shard = image.ledger.shards.get(key)
     return 1 if shard is None else shard.shard_epoch + 1
 

@@ -6,8 +6,9 @@ and is set and removed together with the reassignments.
     leader.replication.throttled.replicas  on each topic: the replicas that were there, as partition:broker
     follower.replication.throttled.replicas                the replicas that are added
 
-The ledger's ``throttle`` records the keys that were set, so that the end of the last reassignment removes them, as
-``kafka-reassign-partitions --verify`` does. A list of "*" was set by an operator and stays.
+The ledger's ``throttle`` records the keys that were set. The end of the last reassignment removes them, as
+``kafka-reassign-partitions --verify`` does. A list of throttled replicas with the value "*" was set by an operator and
+stays.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LEADERS, _FOLLOWERS = "leader.replication.throttled.replicas", "follower.replic
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """The brokers that send and fetch while a partition moves."""
+    """The brokers that send and fetch copies while a partition moves."""
 
     senders: tuple[int, ...]
     fetchers: tuple[int, ...]

@@ -1,5 +1,5 @@
-"""Creation and deletion of topics, and addition of partitions. One request makes one decision: its valid items are done
-together, and each other item gets its error."""
+"""Creation and deletion of topics, and addition of partitions. One request about topics makes one decision: its valid
+items are done together, and each invalid item gets its error."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _partition_records(
 ) -> list[MetadataRecord]:
     """Records of new partitions. The first active replica becomes the leader; all active replicas are in sync, because
     they are empty. A replica whose broker takes no appends cannot create its log. A replica that cannot create its log
-    begins out of sync, unless all replicas are in this state."""
+    begins out of sync, unless no replica of the partition can."""
     image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
     able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}
@@ -218,8 +218,8 @@ def _partition_records(
 def _check_assignments(
     view: View, assignments: Mapping[int, tuple[int, ...]], *, first: int, count: int, factor: int | None
 ) -> list[tuple[int, ...]]:
-    """The replicas of the partitions from ``first`` to ``first + count - 1``; the assignments must name every partition
-    and be valid."""
+    """The replicas of the partitions from ``first`` to ``first + count - 1``; the assignments must name all of these
+    partitions and be valid."""
     wanted = list(range(first, first + count))
     if sorted(assignments) != wanted:
         raise InvalidReplicaAssignmentError(

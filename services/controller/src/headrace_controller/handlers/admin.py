@@ -325,7 +325,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         return await _again_until(transfer, _deadline_s(request.timeout_ms), "transferring the leadership")
 
     def _led_status(self) -> QuorumStatus:
-        """The quorum's status on its leader. Raises NotControllerError unless this node leads."""
+        """The quorum's status, as the leader knows it. Raises NotControllerError unless this node leads."""
         if not self._driver.is_leader:
             raise self._driver.controller.not_controller()
         return quorum_status(self._driver.controller.raft)
@@ -336,8 +336,8 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             raise InconsistentClusterIdError(f"wrong cluster: this is cluster {own}, not {cluster_id}")
 
     def _newcomer(self, node_id: int, directory_id: bytes) -> ReplicaKey:
-        """The replica that is to be added as a voter. If the request names no directory, the replica is the observer
-        with that node id."""
+        """The replica that AddVoter makes a voter. If the request names no directory, the replica is the observer with
+        the requested node id."""
         status = self._led_status()
         if directory_id:
             return _key(node_id, directory_id)
@@ -476,8 +476,8 @@ def _deadline_s(timeout_ms: int) -> float:
 
 
 async def _again_until(attempt: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
-    """Repeat ``attempt`` until it succeeds or fails permanently. A replica may catch up, or an earlier change may be
-    committed, a moment later. RequestTimedOutError."""
+    """Repeat ``attempt`` until it succeeds or fails permanently. Repeating helps, because a replica may catch up, or an
+    earlier change may be committed, a moment later. RequestTimedOutError."""
     waited_for: HeadraceError | None = None
     try:
         async with asyncio.timeout_at(deadline_s):

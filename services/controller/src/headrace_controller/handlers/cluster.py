@@ -1,6 +1,6 @@
 """headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata.
 
-The service runs only on the internal listener.
+The Cluster service runs only on the internal listener.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
 
 class _Heartbeats(StreamHandler[Any]):
-    """One node's stream. The driver is notified when the stream ends, for any reason. ``_numbers`` gives each stream a
-    number; 0 is never used, because it stands for a registration."""
+    """One node's stream. The driver is notified when a heartbeat stream ends, for any reason. ``_numbers`` gives each
+    stream a number; 0 is never used, because it stands for a registration."""
 
     _numbers = itertools.count(1)
 
@@ -252,7 +252,7 @@ class _Heartbeats(StreamHandler[Any]):
         raise NotImplementedError
 
     async def answer(self, request: Any) -> Any:
-        """Answer one heartbeat. Raises a HeadraceError, which ends the stream."""
+        """Answer one heartbeat. Raises a HeadraceError, which ends the heartbeat stream."""
         raise NotImplementedError
 
     def on_request(self, request: Any) -> None:

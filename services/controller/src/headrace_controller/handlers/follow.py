@@ -47,13 +47,14 @@ class FollowedLog(Quorum, Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """Start of the log; earlier entries are only in the snapshot."""
+        """Start of the metadata log; earlier entries are only in the snapshot."""
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
         """Call ``watcher`` whenever the leader or the voters may have changed; there is no way to unsubscribe."""
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and the offset after them. OffsetOutOfRangeError."""
+        """Committed batches from ``offset`` on, about 1 MiB, and the offset after the last batch.
+        OffsetOutOfRangeError."""
 
     def epoch_below(self, offset: int) -> int | None:
         """Leader epoch of the record just below ``offset``; None if the log starts later."""
@@ -66,7 +67,8 @@ class FollowedLog(Quorum, Protocol):
 
 
 class FollowService:
-    """Two calls of headrace.v1.Cluster, and the lag of this controller's own metadata. ``close`` ends every stream."""
+    """FollowMetadata and ReadIndex of headrace.v1.Cluster, and the lag of this controller's own metadata. ``close``
+    ends every stream of a metadata follower."""
 
     def __init__(self, log: FollowedLog, clock: Clock) -> None:
         self._log = log
@@ -129,7 +131,7 @@ class FollowService:
         )
 
     def _look(self) -> None:
-        """Wake all streams when the leader changes, because followers send their heartbeats to it."""
+        """Wake all streams when the leader changes, because metadata followers send their heartbeats to the leader."""
         leader = (self._log.leader_id, self._log.term)
         if leader != self._leader:
             self._leader = leader
@@ -185,7 +187,7 @@ class _Following(PushHandler[Response]):
 
     def _check(self) -> bool:
         """Whether the follower's metadata history is a prefix of this controller's history. Returns False while this
-        controller is behind the follower, so that it cannot compare the histories. DivergingMetadataError."""
+        controller is behind the follower, because it cannot compare the histories. DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
             index = self._barriers.confirmed_since(self._began_ms)
@@ -239,7 +241,7 @@ class _Following(PushHandler[Response]):
         return message, len(records)
 
     def _message(self) -> Response:
-        """The next message; a message without new records is a keep-alive."""
+        """The next message to a metadata follower; a message without new records is a keep-alive."""
         log, lag_ms = self._log, self._barriers.lag.ms
         end = log.image.next_offset
         self._sent = (log.leader_id, log.term, end)

@@ -1,7 +1,8 @@
 """headrace.v1.Admin on the client listener of every controller: forwards to the leader what only it can do.
 
-So a client may use the address of any controller. The internal listener does not forward calls: its callers look for
-the leader themselves. Two controllers that take each other for the leader must not forward in a loop.
+Because controllers forward Admin calls to the leader, a client may use the address of any controller. The internal
+listener does not forward calls: its callers look for the leader themselves. The internal listener forwards no calls, so
+that two controllers that take each other for the leader cannot forward in a loop.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _RETRY_S = 0.05
 
 
 class LeaderLink:
-    """Channels to the present leader, and to earlier leaders, which may still answer."""
+    """Channels to the present leader, and to earlier leaders, which may still answer calls."""
 
     def __init__(self, driver: ControllerDriver) -> None:
         self._driver = driver
@@ -47,7 +48,8 @@ class LeaderLink:
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
         """Return the leader's answer to an Admin call. Raises NotControllerError (retriable) if no leader is known, or
         if the leader is unreachable or did not answer a read. Raises RequestTimedOutError if it is unknown whether a
-        change was made (core/membership/leader_calls.py). All other errors come from the leader's answer."""
+        change was made (core/membership/leader_calls.py). Errors other than NotControllerError and RequestTimedOutError
+        come from the leader's answer."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()
@@ -88,7 +90,7 @@ class LeaderLink:
         return lambda: self._waiting.discard(changed)
 
     def _look(self) -> None:
-        """Check for a new leader; called after each turn."""
+        """Check for a new leader; the driver calls this method after each turn."""
         if self._driver.leader_id != self._seen:
             self._seen = self._driver.leader_id
             for changed in tuple(self._waiting):

@@ -18,7 +18,8 @@ _WAIT_S_MAX = 30.0
 
 
 class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
-    """This service never creates missing topics: only brokers do, if auto.create.topics.enable is set."""
+    """The controllers' Metadata service never creates missing topics: only brokers do, if auto.create.topics.enable is
+    set."""
 
     def __init__(self, driver: ControllerDriver, view: MetadataView, following: FollowService) -> None:
         """``following`` knows the age of the driver's metadata image."""

@@ -2,22 +2,22 @@
 
 A *barrier* is a linearizable read (ReadIndex, Raft thesis 6.4). The leader notes its commit offset; afterwards a
 majority confirms that it still leads. A leader runs the barrier in its own quorum; any other controller asks the leader
-for one. A request that arrives during a barrier waits for the next barrier, because a barrier covers no later commits.
-All waiting requests share the next barrier. A leader that lost its majority, or was replaced without knowing it, gets
-no confirmation, so its state never counts as fresh.
+for a barrier. A request that arrives during a barrier waits for the next barrier, because a barrier covers no commit
+that is later than its start. All requests that wait for a barrier share the next barrier. A leader that lost its
+majority, or was replaced without knowing it, gets no confirmation, so its state never counts as fresh.
 
 Each controller confirms the age of its metadata about once a second with a *deferred* barrier. A deferred barrier uses
 the leader's next regular heartbeats and costs the quorum no message. A follower that only asks for the age of its
-metadata gets the first of these answers that is available:
+metadata gets the first available of three answers:
 
 1. the last barrier, if it began within RECENT_MS, with its age;
 2. the deferred barrier in flight, if that began within RECENT_MS;
 3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
 
-Measured on the follower's clock the answer is older by the duration of the call, so no copy looks younger than it is.
-Waiting for the next barrier instead would cost nearly two heartbeat rounds on the controller and two on the leader. One
-barrier for each question would keep an idle leader with five followers busier than its own heartbeats do. Deferred
-barriers and other barriers do not wait for each other.
+Measured on the follower's clock, an answer is older by the duration of the call, so no copy looks younger than it is.
+Waiting for the next barrier would cost nearly two heartbeat rounds on the controller and two on the leader. With one
+barrier for each question, five followers would keep an idle leader busier than its own heartbeats do. Deferred barriers
+and other barriers do not wait for each other.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ class Quorum(Protocol):
     def subscribe(self, subscriber: Callable[[MetadataImage, MetadataDelta], None]) -> Callable[[], None]: ...
 
     async def barrier(self, *, is_deferred: bool = False) -> int:
-        """A linearizable read; returns the committed offset. ``is_deferred``: use the next heartbeats instead of
-        sending extra ones. Raises NotControllerError unless this node leads until a majority has confirmed it."""
+        """A linearizable read; returns the committed offset. ``is_deferred``: use the next regular heartbeats instead
+        of sending extra heartbeats. Raises NotControllerError unless this node leads until a majority has confirmed its
+        leadership."""
 
 
 class ReadIndex(NamedTuple):
@@ -89,8 +90,8 @@ class ReadIndex(NamedTuple):
 
 class _Queue:
     """The requests that wait for a barrier of one kind, deferred or not. The task ``rounds`` runs the barriers over a
-    separate channel. Closing a channel cancels its calls, and the other queue's call may be waiting for a leader that
-    hangs."""
+    separate channel. If both kinds of barriers shared a channel, closing it for one kind would cancel the other kind's
+    call."""
 
     def __init__(self, *, is_deferred: bool) -> None:
         self.is_deferred = is_deferred
@@ -185,7 +186,7 @@ class ReadIndexBarriers:
         return await self.read(is_deferred=age_ms <= OVERDUE_MS)
 
     def not_leading(self) -> NotControllerError:
-        """The error for a refused read; it names the leader if this controller knows it."""
+        """The error for a refused read; the error names the leader if this controller knows it."""
         quorum = self._quorum
         leader, address = quorum.leader_id, quorum.controller_addresses().get(quorum.leader_id, "")
         if leader < 0 or leader == quorum.node_id or not address:
@@ -205,7 +206,8 @@ class ReadIndexBarriers:
             await asyncio.sleep(left_s)
 
     def _until_due_s(self) -> float:
-        """Seconds until this controller's own barrier is due. A barrier that ran for a request also counts."""
+        """Seconds until this controller's own barrier is due. A barrier that ran for a request also counts as this
+        controller's own barrier."""
         if self._newest is None:
             return 0.0
         return READ_INDEX_EVERY_S - (self._clock.monotonic_ms() - self._newest[0]) / 1_000

@@ -9,8 +9,8 @@ LOST_LEADER_TICKS = 3
 
 
 class ElectionTimer:
-    """The timer expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The timeout is drawn
-    again at each reset, so that split votes are rare."""
+    """The timer expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The election timeout
+    is drawn again at each reset, so that split votes are rare."""
 
     __slots__ = ("_draw", "_elapsed", "_election_ticks", "_is_lost", "_timeout")
 
@@ -32,7 +32,7 @@ class ElectionTimer:
         self._timeout = self._election_ticks + self._draw(self._election_ticks)
 
     def leader_contact(self) -> None:
-        """Start the timer again; with a newly drawn timeout if the leader had been lost."""
+        """Start the timer again; if the leader had been lost, with a newly drawn timeout."""
         if self._is_lost:
             self.reset()
         self._elapsed = 0
@@ -46,8 +46,8 @@ class ElectionTimer:
 
     def vote_split(self) -> None:
         """Another candidate stands in the same term: stand again soon, at a different time (the candidate back-off of
-        KIP-996). The timeout is drawn from more ticks than in ``leader_lost``, because that range made the two
-        candidates collide."""
+        KIP-996). The timeout is drawn from more ticks than in ``leader_lost``, because two candidates collide too often
+        with that range."""
         spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
         self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 

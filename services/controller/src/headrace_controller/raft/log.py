@@ -5,8 +5,8 @@
 
 Entries beyond ``durable`` are kept in memory; older entries are read through a ``LogView`` when a follower needs them.
 Only the starts of terms and the voter sets of the whole log are kept in memory. The starts of terms and the voter sets
-are enough to compare two logs (5.3) and to know the voters (the latest set in the log counts, committed or not; thesis,
-4.1).
+are enough to compare two logs (5.3), and to know the voters. The latest voter set in the log is in effect, committed or
+not (thesis, 4.1).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LogView(Protocol):
         ``max_bytes`` unless the first entry alone is larger."""
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot on the disk, and whether the snapshot ends with them; None if the snapshot was
+        """Bytes of a snapshot on the disk, and whether the snapshot ends with these bytes; None if the snapshot was
         removed."""
 
 
@@ -49,7 +49,7 @@ class RaftLog:
 
     @property
     def start(self) -> Place:
-        """The place at which the log's first entry begins; earlier entries are in a snapshot."""
+        """The place at which the log's first entry begins; a snapshot has all entries before that place."""
         return self._start.place
 
     @property
@@ -71,7 +71,7 @@ class RaftLog:
 
     @property
     def durable_offset(self) -> int:
-        """Entries below this offset are on the disk."""
+        """The durable end of the log: entries below this offset are on the disk."""
         return self._durable
 
     @property
@@ -108,18 +108,19 @@ class RaftLog:
         return Place(offset, term)
 
     def has(self, place: Place) -> bool:
-        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. A log that has this entry
-        is equal, up to that place, to every other log that has the entry."""
+        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. If two logs have the same
+        entry ending at ``place``, the logs are equal up to ``place``."""
         return self.term_below(place.offset) == place.term
 
     def is_up_to_date(self, end: Place) -> bool:
-        """Whether a candidate whose log ends at ``end`` may become leader, because its log is at least as up to date as
-        this one (5.4.1)."""
+        """Whether a candidate whose log ends at ``end`` may become leader, because the candidate's log is at least as
+        up to date as this log (5.4.1)."""
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
         """The last place at or before ``place.offset`` whose term is at most ``place.term``. Two logs that differ at
-        ``place`` may still agree at the returned place. The search skips a whole term at a time (5.3, the end)."""
+        ``place`` may still agree at the returned place. The search for a place where two logs agree skips a whole term
+        at a time (5.3, the end)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)
@@ -130,15 +131,15 @@ class RaftLog:
         return self._start.place
 
     def _term_at(self, offset: int) -> tuple[int, int]:
-        """(term, its start) of the entry that holds ``offset``. The first term may have begun before the log's
-        start."""
+        """(term, its start) of the entry that holds ``offset``. The first term in the log may have begun before the
+        log's start."""
         found = bisect_right(self._terms, offset, key=lambda item: item[1])
         return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)
 
     def check_kept(self, offset: int, leader: ReplicaKey) -> None:
         """Raise CorruptLogError if the log ends below ``offset``, because the disk has then lost acknowledged entries.
-        A leader only counts entries of this replica as committed that the replica acknowledged in the same term.
-        Without this check the leader and the replica would wait for each other forever."""
+        A leader counts only entries as committed that this replica acknowledged in the leader's term. Without the check
+        of the log's end, the leader and a replica that lost entries would wait for each other forever."""
         if offset > self.end_offset:
             raise CorruptLogError(
                 f"this disk lost acknowledged entries of the metadata log: controller {leader} received "
@@ -146,7 +147,7 @@ class RaftLog:
             )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Entries from the entry that holds ``offset``: about ``max_bytes``, and at least one if there is any."""
+        """Entries from the entry that holds ``offset``: about ``max_bytes``, and at least one if the log has any."""
         if offset >= self.end_offset:
             return ()
         found: list[Entry] = []
@@ -205,7 +206,7 @@ class RaftLog:
         self._voters = [item for item in self._voters if item[0] <= offset]
 
     def restart_behind(self, snapshot: SnapshotId) -> None:
-        """Empty the log, which then begins after a snapshot."""
+        """Empty the log, which then begins after a received snapshot."""
         self._start = snapshot
         self._terms, self._voters, self._tail = [], [], []
         self._handed = 0
@@ -232,7 +233,8 @@ class RaftLog:
         return truncate_to, entries
 
     def written(self) -> None:
-        """Mark the entries that were handed out as durable, except those that were truncated since."""
+        """Mark the entries that were handed out as durable, except entries that were truncated after they were handed
+        out."""
         if self._handed:
             self._durable = self._tail[self._handed - 1].next_offset
             del self._tail[: self._handed]

@@ -22,24 +22,24 @@ after a pre-vote.
 
 The invariants of Raft, and the places where an implementation easily breaks them:
 
-* Term and vote are durable before any message mentions them (5.1, 5.2). So every answer is one of ``Ready.replies``,
-  which are sent after the disk has the state that they mention. A candidate counts its own vote only after the vote is
-  durable.
+* Term and vote are durable before any message mentions them (5.1, 5.2). Every answer is therefore one of
+  ``Ready.replies``, which are sent after the disk has the state that they mention. A candidate counts its own vote only
+  after the vote is durable.
 * A leader counts its own log in a majority only up to the durable offset. (In etcd issue 14370 a sole voter lost
   entries that it had acknowledged.)
-* Counting replicas commits only entries of the leader's own term; earlier entries are committed with them (5.4.2,
-  figure 8). So each term begins with an entry of its leader. Reads and changes of the voters wait until that entry is
-  committed (6.4; the fix to 4.1).
-* Voters change one at a time, and each change waits until the previous one is committed (4.1). The latest voter set in
-  the log is in effect at once; if its entry is truncated, the set before it is in effect.
-* A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). So a replica that was
-  removed, or that is connected to only some of the others, does not depose the leader. Only a leadership transfer makes
-  a replica vote although it receives messages from a leader.
+* Counting replicas commits only entries of the leader's own term; earlier entries are committed together with an entry
+  of that term (5.4.2, figure 8). To be able to commit, each term begins with an entry of its leader. Reads and changes
+  of the voters wait until the first entry of the term is committed (6.4; the fix to 4.1).
+* Voters change one at a time, and each change waits until the previous change is committed (4.1). The latest voter set
+  in the log is in effect at once; if its entry is truncated, the previous voter set is in effect.
+* A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). A replica that was
+  removed, or that is connected to only some of the others, therefore does not depose the leader. Only a leadership
+  transfer makes a replica vote although it receives messages from a leader.
 * A message to a replica of this node with another directory id is ignored, because it was meant for the lost disk
   (KIP-853).
 
-A ``Ready`` lists the work to do (see types.py). The driver carries out one ``Ready`` at a time; it may call ``step`` in
-the meantime.
+A ``Ready`` lists the work to do (see types.py). The driver carries out one ``Ready`` at a time; the driver may call
+``step`` while it carries out a ``Ready``.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ class RaftNode:
     @property
     def _may_stand(self) -> bool:
         """Whether this replica may stand for election: it is a voter, or was a voter before a change that may not be
-        committed. A former voter's log may be the only one that is long enough to win, although its own vote does not
-        count (4.2.2)."""
+        committed. A former voter's log may be the only log that is long enough to win, although the former voter's own
+        vote does not count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
@@ -204,7 +204,7 @@ class RaftNode:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether ``ready`` would be empty: this node leads, every replica is up to date and knows it, and no request
+        """Whether ``ready`` would be empty: this node leads, every replica is up to date and knows that, and no request
         waits."""
         if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
             return False
@@ -218,9 +218,9 @@ class RaftNode:
 
     @property
     def ticks_until_due(self) -> int:
-        """Number of ticks until a tick may have an effect, unless a message or a request arrives earlier. The number is
-        at least 1 and at most the heartbeat interval plus one. After a longer sleep the driver could not detect a pause
-        of its process."""
+        """Number of ticks until a tick may have an effect, unless a message or a request arrives earlier. The number of
+        ticks is at least 1 and at most the heartbeat interval plus one. After a sleep longer than this number of ticks,
+        the driver could not detect a pause of its process."""
         most = self.settings.heartbeat_ticks + 1
         if self._transfer_to is not None:
             left = 1
@@ -287,12 +287,12 @@ class RaftNode:
 
     def propose(self, data: bytes, count: int) -> Entry:
         """Append an entry with the bytes ``data``, which takes ``count`` offsets. Raises NotControllerError if this
-        node is not the leader, or a leadership transfer is in progress."""
+        node is not the leader, or if a leadership transfer is in progress."""
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
     def read(self, token: object, *, is_deferred: bool = False) -> None:
-        """Request a linearizable read. ``token`` comes back in ``Ready.reads``, with the offset that must be applied
+        """Request a linearizable read. ``token`` is returned in ``Ready.reads``, with the offset that must be applied
         before the read, or in ``reads_failed``. ``is_deferred``: wait for the next heartbeat round instead of starting
         one. Raises NotControllerError unless this node leads."""
         self._check_leading()
@@ -302,11 +302,11 @@ class RaftNode:
         """The connection to or from the replica ``key`` broke; the replica may have stopped, or may reconnect in a
         moment.
 
-        If ``key`` is the leader, its last message no longer counts as recent contact. This replica then starts a
-        pre-vote within 1 to 3 ticks, unless the leader sends a message before. (When a leader stops, all its
-        connections break.) While a majority is in contact with the leader, a majority refuses the pre-vote, and no
-        election follows. If this replica leads, its messages in flight to ``key`` count as lost (ReportUnreachable in
-        etcd's raft).
+        If ``key`` is the leader, the leader's last message no longer counts as recent contact. A replica that lost the
+        connection to its leader starts a pre-vote within 1 to 3 ticks, unless the leader sends a message before. (When
+        a leader stops, all its connections break.) While a majority is in contact with the leader, a majority refuses
+        the pre-vote, and no election follows. If this replica leads, its messages in flight to ``key`` count as lost
+        (ReportUnreachable in etcd's raft).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
@@ -319,9 +319,9 @@ class RaftNode:
 
     def observe(self, key: ReplicaKey) -> None:
         """A replica has connected, voter or not: the leader, now or after an election, sends it the log. Messages in
-        flight to the replica are lost, and are sent again at once. A replica without a known leader that is connected
-        to a majority starts a pre-vote within 1 to 3 ticks. So controllers that start together do not wait for an
-        election timeout."""
+        flight to a replica that has reconnected are lost, and are sent again at once. A replica without a known leader
+        that is connected to a majority starts a pre-vote within 1 to 3 ticks. Controllers that start together therefore
+        do not wait for an election timeout."""
         if key == self.key:
             return
         self._observers.add(key)
@@ -359,7 +359,8 @@ class RaftNode:
 
     def transfer(self, key: ReplicaKey) -> None:
         """Transfer leadership (3.10): the leader brings ``key`` up to date, and then asks it to stand for election at
-        once. The transfer is cancelled after an election timeout. Raises NotControllerError, VoterNotFoundError."""
+        once. The transfer is cancelled if it is not complete after an election timeout. Raises NotControllerError,
+        VoterNotFoundError."""
         self._check_leading()
         check_voter(self.voters, key)
         if key != self.key:
@@ -369,8 +370,8 @@ class RaftNode:
             self._hand_over()
 
     def compacted(self, snapshot: SnapshotId) -> None:
-        """Call this when the state machine's own snapshot of committed entries is durable. The log now begins after the
-        snapshot."""
+        """Call this when the state machine's own snapshot of committed entries is durable. After the call, the log
+        begins after the snapshot."""
         assert snapshot.place.offset <= self.committed, f"{snapshot} is beyond what is committed, {self.committed}"
         if snapshot.place.offset > self.log.start.offset:
             self.log.compacted(snapshot)
@@ -378,7 +379,7 @@ class RaftNode:
     # -- output ------------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """Return the work to do. Call ``persisted`` before the next call of ``ready``."""
+        """Return the work to do now. Call ``persisted`` before the next call of ``ready``."""
         assert self._in_hand is None, "the Ready before is still being carried out"
         if self.role is Role.LEADER:
             self._ask_round()
@@ -536,8 +537,8 @@ class RaftNode:
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
         """Send the current term to a leader of an earlier term. Without the answer to a stale leader, a replica that
-        returns with a higher term could not follow this leader. A replica with a higher term could not win an election
-        either, because its pre-votes are refused. (etcd's raft does the same.)"""
+        returns with a higher term could not follow the leader, whose term is lower. A replica with a higher term could
+        not win an election either, because its pre-votes are refused. (etcd's raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 
@@ -634,8 +635,8 @@ class RaftNode:
                 self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
-        """Send the entries that the follower lacks, as far as its window allows. Sends no message to an up-to-date
-        follower, unless ``also_empty``."""
+        """Send the entries that the follower lacks, as far as the follower's window allows. No message goes to an
+        up-to-date follower, unless ``also_empty`` is set."""
         while progress.may_send:
             if progress.mode is Mode.SNAPSHOT or progress.next_offset < self.log.start.offset:
                 self._send_chunk(key, progress)

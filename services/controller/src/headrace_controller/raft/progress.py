@@ -5,7 +5,7 @@
     SNAPSHOT    the leader's log no longer has the entries that the follower needs: it sends a snapshot, chunk by chunk
 
 The leader learns that a message was lost when the follower refuses a later message because of the gap, or answers the
-next heartbeat. So a lost message causes a delay of at most one heartbeat interval.
+next heartbeat. A lost message therefore causes a delay of at most one heartbeat interval.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Progress:
             self.is_waiting = True
 
     def matched(self, offset: int) -> bool:
-        """Record that the follower has all entries below ``offset``; returns whether that is new."""
+        """Record that the follower has all entries below ``offset``; returns whether ``match`` has advanced."""
         is_news = offset > self.match
         self.match = max(self.match, offset)
         self.next_offset = max(self.next_offset, self.match)
@@ -119,7 +119,7 @@ class Progress:
 
     def refused(self, previous_offset: int, next_offset: int) -> bool:
         """The follower lacks entries before ``previous_offset``, so continue at ``next_offset``. Returns False for a
-        late answer."""
+        late answer of the follower."""
         if self.mode is Mode.SNAPSHOT or previous_offset <= self.match:
             return False
         if self.mode is Mode.PROBE and previous_offset != self.next_offset:
@@ -128,7 +128,7 @@ class Progress:
         return True
 
     def chunk_sent(self) -> None:
-        """Record that a chunk was sent; the next chunk is sent after its answer."""
+        """Record that a snapshot chunk was sent; the next chunk is sent after the answer to this chunk."""
         self.is_waiting = True
         self._unanswered = 0
 
@@ -156,8 +156,8 @@ class Progress:
         return True
 
     def give_way(self) -> None:
-        """A heartbeat was answered: messages in flight may be lost, so one more message may be sent. A snapshot chunk
-        gets more time, because it is large and may wait for a slow disk."""
+        """The follower answered a heartbeat: messages in flight may be lost, so one more message may be sent. A
+        snapshot chunk gets more time, because it is large and may wait for a slow disk."""
         match self.mode:
             case Mode.REPLICATE:
                 if self._in_flight and not self.may_send:
@@ -176,7 +176,7 @@ class Progress:
         self.goal, self.goal_at = end, tick
 
     def lost(self) -> None:
-        """The connection broke, so all messages in flight are lost."""
+        """The connection to the follower broke, so all messages in flight are lost."""
         if self.mode is Mode.REPLICATE:
             self.probe(self.match)
         self.is_waiting = False
@@ -194,8 +194,8 @@ class Progress:
         self._clear()
 
     def installed(self, offset: int) -> None:
-        """The snapshot that ends at ``offset`` is durable on the follower: continue with entries. (Refusals that were
-        sent before are outdated.)"""
+        """The snapshot that ends at ``offset`` is durable on the follower: continue with entries. Refusals that the
+        follower sent before the snapshot was durable are outdated."""
         self.match = max(self.match, offset)
         self.replicate()
 

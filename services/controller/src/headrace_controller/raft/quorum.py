@@ -62,9 +62,9 @@ def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, term_start: int, lag_max: int) -> None:
-    """Raise ReplicaNotCaughtUpError for a replica far behind: as a voter it would stop commits until it has caught up
-    (thesis, 4.2.1). ``end``: the end of the leader's log. ``term_start``: the start of the leader's term; the new voter
-    must have an entry of that term."""
+    """Raise ReplicaNotCaughtUpError for a replica far behind: as a voter the replica would stop commits until it has
+    caught up (thesis, 4.2.1). ``end``: the end of the leader's log. ``term_start``: the start of the leader's term; the
+    new voter must have an entry of that term."""
     match = -1 if progress is None else progress.match
     if end - match > lag_max or match <= term_start:
         raise ReplicaNotCaughtUpError(
@@ -80,8 +80,8 @@ def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:
-    """Raise VoterChangeInProgressError if the change to ``voters`` may not be committed. The error is also raised if
-    the leader has not committed an entry of its own term (the fix to 4.1)."""
+    """Raise VoterChangeInProgressError if the change to ``voters`` may not be committed. VoterChangeInProgressError is
+    also raised if the leader has not committed an entry of its own term (the fix to 4.1)."""
     if not has_committed_in_term:
         raise VoterChangeInProgressError("the leader has not committed an entry of its term yet; retry")
     if not is_committed:

@@ -1,15 +1,15 @@
 """Linearizable reads without a write to the log (ReadIndex; thesis, 6.4).
 
-A leader may have been deposed without knowing it. So a read takes the current commit offset and waits until a majority
-has answered a heartbeat sent *after* that. The answers of the majority prove that no other node led at that time. The
-read may be served when the state machine has applied all entries up to the offset. All reads that arrive before a
-heartbeat round share the round. A deferred read starts no round: it waits for the next one, which another read starts
-or which is due anyway.
+A leader may have been deposed without knowing it. A read takes the current commit offset and waits until a majority has
+answered a heartbeat that was sent *after* the read began. The answers of the majority prove that no other node led when
+the answered heartbeat was sent. The read may be served when the state machine has applied all entries below the commit
+offset that the read took. All reads that arrive before a heartbeat round share the round. A deferred read starts no
+heartbeat round: it waits for the next round, which another read starts or which is due anyway.
 
 Heartbeat rounds are numbered within a term. An answer to a heartbeat proves that the voter was alive, in the leader's
-term, when that round was sent or later. The time at which the *answer* arrives proves nothing, because the answer may
-be delayed or repeated. So the contact with a voter dates from the tick at which the leader sent the answered heartbeat
-(6.2). The lease of 6.4.1 dates a contact from the same tick.
+term, when the heartbeat's round was sent or later. The time at which the *answer* arrives proves nothing, because the
+answer may be delayed or repeated. The contact with a voter therefore dates from the tick at which the leader sent the
+answered heartbeat (6.2). The leader lease of 6.4.1 also dates a contact from the tick at which the heartbeat was sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rounds:
         self._first_at: deque[tuple[int, int]] = deque()  #: (tick, first round sent at it), ascending.
 
     def begin(self, tick: int) -> int:
-        """Start a round; returns its number."""
+        """Start a heartbeat round; returns the round's number."""
         self.latest += 1
         if not self._first_at or self._first_at[-1][0] < tick:
             self._first_at.append((tick, self.latest))
@@ -69,12 +69,12 @@ class Reads:
 
     @property
     def are_asked(self) -> bool:
-        """Whether a waiting read needs a new round. Deferred reads do not need a new round."""
+        """Whether a waiting read needs a new heartbeat round. Deferred reads do not need a new heartbeat round."""
         return bool(self._asked)
 
     def await_next(self, committed: int) -> int:
-        """Assign all new reads to the round that begins now, and return its number. The reads will see at least all
-        entries below ``committed``."""
+        """Assign all new reads to the heartbeat round that begins now, and return the round's number. The reads of the
+        round will see at least all entries below ``committed``."""
         number = self._rounds.latest + 1
         self._waiting += [(number, ReadState(token, committed)) for token in (*self._asked, *self._deferred)]
         self._asked.clear()

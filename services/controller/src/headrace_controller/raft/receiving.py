@@ -1,7 +1,8 @@
 """Receive a snapshot in chunks (Raft, 7; KIP-630).
 
-One chunk is written at a time, and is answered when it is durable; the answer names the next position. Chunks are taken
-from one leader only. Two nodes' snapshots of the same place hold the same state, but their bytes may differ.
+One snapshot chunk is written at a time, and is answered when it is durable; the answer names the next position.
+Snapshot chunks are taken from one leader only. Snapshots of the same place by two nodes hold the same state, but their
+bytes may differ.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ class SnapshotReceiver:
         self._in_hand: tuple[int, SnapshotChunk] | None = None
 
     def offer(self, request: SnapshotRequest) -> int | None:
-        """Offer a snapshot chunk that has arrived. Returns None if the chunk was taken, or another chunk is being
-        written and will be answered. Otherwise returns the position of the snapshot chunk that is needed next."""
+        """Offer a snapshot chunk that has arrived. Returns None if the chunk was taken, or if another chunk is being
+        written and will be answered. If the snapshot chunk was not taken, returns the position of the chunk that is
+        needed next."""
         if self._receiving is None or self._receiving[:2] != (request.term, request.snapshot):
             self._receiving = (request.term, request.snapshot, 0)
         if self._waiting is not None or self._in_hand is not None:
@@ -33,13 +35,13 @@ class SnapshotReceiver:
         return None
 
     def take(self) -> SnapshotChunk | None:
-        """The chunk to write now; call ``written`` when it is durable."""
+        """The snapshot chunk to write now; call ``written`` when the chunk is durable."""
         self._in_hand, self._waiting = self._waiting, None
         return None if self._in_hand is None else self._in_hand[1]
 
     def written(self, *, is_sound: bool) -> SnapshotChunk | None:
         """Call this when the taken chunk is durable. Returns the chunk, or None if another snapshot is now being
-        received. ``is_sound`` is False if this was the last chunk, and the whole snapshot is damaged."""
+        received. ``is_sound`` is False if the chunk was the last one, and the whole snapshot is damaged."""
         taken, self._in_hand = self._in_hand, None
         if taken is None:
             return None

@@ -2,8 +2,8 @@
 
 Offsets count the records of the metadata log; all end offsets are exclusive. An *entry* is one batch: it takes
 ``count`` offsets and is appended, sent and truncated as a whole. Two logs that have the same term below the same offset
-are equal up to that offset (log matching; Raft, 5.3). So a place in a log is an offset and the term of the entry that
-ends there.
+are equal up to that offset (log matching; Raft, 5.3). A place in a log is therefore given by an offset and the term of
+the entry that ends at the offset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_DIRECTORY = bytes(16)
 
 
 class ReplicaKey(NamedTuple):
-    """A node *on its disk*: after the loss of its disk, the node is a different voter, which cannot repeat a vote
+    """A node *on its disk*: after the loss of its disk, the node counts as a different voter, so it cannot vote twice
     (KIP-853)."""
 
     node_id: int
@@ -82,7 +82,7 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """Number of votes needed for a decision."""
+        """Number of votes needed to win an election."""
         return len(self.keys) // 2 + 1
 
     def find(self, node_id: int) -> ReplicaKey | None:
@@ -228,9 +228,9 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """``position``: the follower has every byte below ``position`` on disk and needs the chunk that begins there. It is
-    0 after a damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log begins at the
-    snapshot's end."""
+    """``position``: the follower has every byte below ``position`` on disk and needs the chunk that begins there.
+    ``position`` is 0 after a damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log
+    begins at the snapshot's end."""
 
     term: int
     place: Place
@@ -265,8 +265,9 @@ class Message(NamedTuple):
 
 
 class SnapshotChunk(NamedTuple):
-    """Bytes of a snapshot that is being received; write them durably at ``position``. ``is_last``: the snapshot is
-    complete after this chunk, and its checksums show whether it is sound (see ``RaftNode.persisted``)."""
+    """Bytes of a snapshot that is being received; the driver writes them durably at ``position``. ``is_last``: the
+    snapshot is complete after this chunk, and the snapshot's checksums show whether it is sound (see
+    ``RaftNode.persisted``)."""
 
     snapshot: SnapshotId
     position: int
@@ -282,11 +283,11 @@ class ReadState(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Work for the driver, in this order. A field of Ready that is empty needs no work.
+    """Work for the driver, to be done in the order of the numbers. A field of Ready that is empty needs no work.
 
     1.  Send ``messages``, which do not depend on this node's disk.
     2.  Save ``hard_state``, write ``chunk``, replace the whole log by the received snapshot ``install``, truncate the
-        log to ``truncate_to``, and append ``entries``. Flush the results of these writes to the disk.
+        log to ``truncate_to``, and append ``entries``. Flush the results of the writes of this step to the disk.
     3.  Send ``replies``, which depend on the changes that step 2 made durable.
     4.  Call ``persisted(ready)``, which confirms the writes to the RaftNode.
     5.  Apply the entries below ``committed`` to the state machine, and answer ``reads``.
@@ -336,7 +337,7 @@ class Stored:
     """The state on the disk when a controller starts. ``terms``: (term, start offset) of each term in the log from
     ``start`` on, ascending. ``voters``: (offset after the entry, voters) of each VOTERS entry in the log. ``start``:
     the snapshot before the log, with its voters, or the place (0, 0) with the configured voters. ``committed``: all
-    entries below this offset are committed, because a later snapshot contains them."""
+    entries below this offset are committed, because the newest snapshot contains them."""
 
     start: SnapshotId
     end_offset: int

@@ -1,16 +1,16 @@
 """PeerLinks: the streams between this controller and the others, which carry Raft's messages.
 
-Every controller, voter or not, opens a stream to every voter. So there are two streams between two voters; messages use
-the newest stream. A controller that knows no voter yet connects to the addresses in
+Every controller, voter or not, opens a stream to every voter. Between two voters there are therefore two streams;
+messages use the newest stream. A controller that knows no voter yet connects to the addresses in
 ``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. A hello contains the
 cluster's id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected
 node gets an error with a code, and is dialed less often than an absent node.
 
-``send`` never waits. A message that cannot be sent is dropped when its place in the queue is needed (peers.py), which
-Raft tolerates. A queued message is written in the same event loop pass or the next one. ``peer_lost`` is called when
-the last stream to a replica has broken. A killed process closes its sockets, so Raft need not wait for a timeout. A
-machine that fails closes no sockets; the kernel ends its connections after two seconds without an acknowledgement
-(channel.py).
+``send`` never waits. A message that cannot be sent is dropped when another message needs its place in the queue
+(peers.py), which Raft tolerates. A queued message is written in the same event loop pass or the next one. ``peer_lost``
+is called when the last stream to a replica has broken. A killed process closes its sockets, so Raft need not wait for a
+timeout. A machine that fails closes no sockets; the kernel ends its connections after two seconds without an
+acknowledgement (channel.py).
 
 The general stream code is in core: rpc/streams.py accepts streams, rpc/duplex.py opens them.
 """
@@ -71,8 +71,8 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         observe: Callable[[ReplicaKey], None],
         forget: Callable[[ReplicaKey], None],
     ) -> None:
-        """``address``: "host:port" of this controller's internal listener, for the other controllers; may be set later,
-        before ``start``."""
+        """``address``: "host:port" of this controller's internal listener, for the other controllers; the caller may
+        set it later, before ``start``."""
         self.key = key
         self.cluster_id = cluster_id
         self.address = address
@@ -113,7 +113,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._dial()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages. This method never waits and never fails; messages that cannot be sent are lost."""
+        """Send messages. ``send`` never waits and never fails; messages that cannot be sent are lost."""
         touched: dict[ReplicaKey, Peer] = {}
         for message in messages:
             peer = self._peers.get(message.to)
@@ -201,7 +201,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         return sender
 
     def refused(self, who: str, error: HeadraceError) -> None:
-        """Log an unexpected node, once."""
+        """Log an unexpected node, once for each node."""
         text = f"{who}: {error.code}"
         if text not in self._strangers and len(self._strangers) < _STRANGERS_MAX:
             self._strangers.add(text)
@@ -255,7 +255,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
 
 
 class _Accepted(StreamHandler[Envelope]):
-    """A stream that the other controller opened."""
+    """A Raft stream that the other controller opened."""
 
     def __init__(self, links: PeerLinks, stream: ServerStream[Envelope, Envelope]) -> None:
         self._links = links
@@ -300,7 +300,7 @@ class _Accepted(StreamHandler[Envelope]):
 
 
 class _Dialer:
-    """Opens streams to one replica or address, again and again."""
+    """Opens one stream after another to a replica or address."""
 
     def __init__(self, links: PeerLinks, address: str) -> None:
         self._links = links
@@ -311,7 +311,7 @@ class _Dialer:
         self._task = asyncio.create_task(self._run(), name=f"raft stream to {address}")
 
     def aim(self, address: str, expected: ReplicaKey | None) -> None:
-        """Use this address and expected key from the next attempt on; the present stream stays."""
+        """Use ``address`` and the expected key from the next attempt on; the present stream stays."""
         self._address, self._expected = address, expected
 
     def end(self) -> None:
@@ -350,7 +350,7 @@ class _Dialer:
                     await self._ending.wait()
 
     async def _converse(self, outage: Outage, backoff: Backoff) -> None:
-        """Run one stream until it breaks; raises HeadraceError. Returns when the address turns out to be this
+        """Run one stream until it breaks; raises HeadraceError. Returns when the dialed address turns out to be this
         controller's own."""
         links, address, expected = self._links, self._address, self._expected
         stream: Duplex[Envelope, Envelope] = Duplex(

@@ -25,12 +25,13 @@ class PeerStream(Protocol):
     """A stream on which both sides have sent a hello."""
 
     def wake(self) -> None:
-        """There is a message to write: call ``Peer.take``."""
+        """There is a message to write on the stream: call ``Peer.take``."""
 
 
 class Peer:
-    """Call all methods in the event loop. A peer may have a stream that this controller opened and one that the other
-    controller opened. After an end that was not noticed a peer may have more streams; messages use the latest one."""
+    """Call all methods in the event loop. A peer may have a stream that this controller opened and a stream that the
+    peer opened. When the end of a stream was not noticed, a peer may have more than two streams; messages use the
+    latest stream."""
 
     __slots__ = ("_streams", "key", "outbox")
 
@@ -88,8 +89,8 @@ ENVELOPE_BYTES = 256 << 10
 
 
 class Outbox:
-    """``is_open`` is False while there is no connection. Large messages are then dropped and a few small ones kept, so
-    that a vote requested during a connection attempt need not be repeated."""
+    """``is_open`` is False while there is no connection. Without a connection, large messages are dropped and a few
+    small messages are kept. A vote that is requested during a connection attempt need therefore not be repeated."""
 
     __slots__ = ("_bulk", "_bulk_bytes", "_urgent", "dropped", "is_open")
 

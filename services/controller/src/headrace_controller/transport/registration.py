@@ -1,5 +1,5 @@
 """Register a controller in the metadata with the feature levels that it supports (KIP-919), so that metadata.version is
-not raised beyond them. The registration is repeated with the active leader until the metadata contains it."""
+not raised beyond these levels. The registration is repeated with the active leader until the metadata contains it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Registrar:
 
     def is_known(self) -> bool:
         """Whether the metadata contains the registration. The result is also True while the metadata.version has no
-        record for controllers, or there is no cluster yet."""
+        record for controllers, or while no cluster exists yet."""
         image = self._driver.image
         if image.metadata_version < 2 or self._driver.leader_id < 0:
             return True

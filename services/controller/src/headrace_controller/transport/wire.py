@@ -1,9 +1,9 @@
 """Convert Raft's messages to and from protobuf (raft.proto).
 
-The hello of a stream names its sender, so the messages name neither sender nor receiver. Incoming messages are checked
-field by field. The batch of an entry is checked by its CRC, and against the entry's fields. So Raft receives no message
-that a correct peer could not have sent, and no damaged bytes reach the disk. Invalid bytes raise InvalidRequestError
-(CorruptMessageError for a batch).
+The hello of a stream names the stream's sender, so the messages name neither sender nor receiver. Incoming messages are
+checked field by field. The batch of an entry is checked by its CRC, and against the entry's fields. Because all fields
+are checked, Raft receives no message that a correct peer could not have sent, and no damaged bytes reach the disk.
+Invalid bytes raise InvalidRequestError (CorruptMessageError for a batch).
 """
 
 from __future__ import annotations

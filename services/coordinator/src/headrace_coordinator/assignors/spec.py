@@ -1,5 +1,5 @@
-"""Arguments and results of assignors. An assignment depends only on the arguments: the same members and topics, in any
-order, give the same assignment.
+"""Arguments and results of assignors. An assignment depends only on the assignor's arguments: the same members and
+topics, in any order, give the same assignment.
 
 Source: KIP-848 (server-side assignors; ``uniform`` and ``range`` are Kafka's names).
 """
@@ -17,8 +17,8 @@ Assignment = dict[str, Parts]  #: Member id -> the member's partitions; every me
 
 
 class MemberSpec(NamedTuple):
-    """A member. ``owned``: the member's assignment until now, which the member should keep if possible.
-    ``instance_id``: of a static member, the name that stays the same when its process restarts."""
+    """A member. ``owned``: the partitions assigned to the member until now, which the member should keep if possible.
+    ``instance_id``: the name of a static member, which stays the same when the member's process restarts."""
 
     topics: frozenset[bytes]
     owned: Parts = NOTHING
@@ -55,7 +55,7 @@ def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
 
 def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
     """The partitions that each member may keep: those that the member owns, that exist, and that it subscribes to. If
-    two members own a partition, the first by name keeps it."""
+    two members own a partition, the member whose name comes first keeps the partition."""
     taken: set[Part] = set()
     kept: dict[str, set[Part]] = {}
     for name in sorted(members):

@@ -10,7 +10,8 @@ semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite grap
 algorithm starts with the present owners, so few partitions move, but not provably the fewest.
 
 Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if the result is equally
-even. A member that must give up partitions gives up distant ones first. No partition moves only because of a rack.
+even. A member that must give up partitions first gives up the partitions without a replica near the member. No
+partition moves only because of a rack.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def _as_even_as_can_be(members: Members, topics: Topics, shares: dict[str, set[P
 def _give_to_the_poorest(
     members: Members, topics: Topics, shares: dict[str, set[Part]], parts: list[Part], subscribers: list[str]
 ) -> None:
-    """Assign each partition of a topic to the subscriber with the fewest partitions; among equals, to one near the
-    partition."""
+    """Assign each partition of a topic to the subscriber with the fewest partitions; among equal subscribers, to a
+    subscriber near the partition."""
     everybody = [(len(shares[name]), name) for name in subscribers]
     by_rack: dict[str | None, list[tuple[int, str]]] = {}
     for entry in everybody:
@@ -131,8 +132,8 @@ def _give_to_the_poorest(
 
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
-    """The member with the fewest partitions. Shares only grow in this phase, so an outdated heap entry can only
-    sink."""
+    """The member with the fewest partitions. Shares of members only grow in this phase, so an outdated heap entry can
+    only sink."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):
@@ -145,9 +146,9 @@ def _level(
 ) -> None:
     """Pass partitions along chains of members until no chain makes the shares more alike.
 
-    The search starts with the largest share. If the owner of the largest share has no chain, all members in its reach
-    have at most one partition fewer. The partitions of these members reach no other member. So none of these members
-    can get a chain later.
+    The search for chains starts with the largest share. If the owner of the largest share has no chain, all members in
+    its reach have at most one partition fewer. No member outside the reach of this owner subscribes to a partition of a
+    member in the reach. Members in the reach of an owner without a chain can therefore get no chain later.
     """
     finished: set[str] = set()
     while True:
@@ -178,8 +179,8 @@ def _chain(
     giver: str, shares: Mapping[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> tuple[list[tuple[str, bytes, str]], set[str]]:
     """Shortest chain of (from, topic, to), last link first, from ``giver`` to a member with at least two partitions
-    fewer. If there is no chain, the result is all members that chains reach, including the giver. The search is breadth
-    first and visits each topic once."""
+    fewer. If there is no chain, the result is all members that chains reach, including the giver. The search for a
+    chain is breadth first and visits each topic once."""
     came: dict[str, tuple[str, bytes]] = {}
     seen_topics: set[bytes] = set()
     queue = deque([giver])

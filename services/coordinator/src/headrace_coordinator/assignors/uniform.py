@@ -5,7 +5,7 @@ If all members subscribe to the same topics, their numbers of partitions *of eac
 total numbers of partitions of any two members also differ by at most one. (``sticky`` evens out only the totals, so it
 moves fewer partitions, but one member may own all partitions of a busy topic.) A topic with n partitions gives each of
 m members n // m *seats*, and n % m of the members one *odd* seat more. Odd seats are first given to members that would
-otherwise lose a partition, and are then passed on until the totals are even.
+otherwise lose a partition, and are then passed on until the members' totals are even.
 
 If subscriptions differ, the assignment is that of ``sticky`` without racks.
 """

@@ -2,8 +2,8 @@
 changes.
 
 A heartbeat may name any epoch since the member joined, because several assignments may be pushed before the member
-answers. An older process of the same member is fenced by the number of its connection, and its commit by its epoch
-(KIP-1251).
+answers. An older process of a member is fenced by the number of its connection, and its commit by the epoch of the
+commit (KIP-1251).
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def check_leave(request: Leave, settings: GroupSettings) -> None:
 
 
 def known_member(group: Group | None, group_id: str, member_id: str, instance_id: str | None = None) -> Member:
-    """The member with this id, and with this instance id if the request names one. Raises UnknownMemberIdError (also if
-    there is no group with this id) and FencedInstanceIdError."""
+    """The member with this id, and with this instance id if the request names one. Raises FencedInstanceIdError, or
+    UnknownMemberIdError, which also means that there is no group with the requested id."""
     if instance_id is not None:
         holder = group.statics.get(instance_id) if group is not None else None
         if holder is not None and holder != member_id:
@@ -153,9 +153,9 @@ def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
 
 
 def check_epoch(member: Member, epoch: int) -> None:
-    """Check a heartbeat's epoch, which must be one that this member got since it joined. The epoch in a heartbeat may
-    be older than the member's latest epoch, whose push may still be in flight. An older process of the same member has
-    an older connection. FencedMemberEpochError."""
+    """Check a heartbeat's epoch, which must be an epoch that the member got after it joined. The epoch in a heartbeat
+    may be older than the member's latest epoch, whose push may still be in flight. An older process of a member is
+    recognized by its older connection. FencedMemberEpochError."""
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
@@ -165,12 +165,12 @@ def check_epoch(member: Member, epoch: int) -> None:
 
 
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
-    """Check that the member may commit with this epoch. StaleMemberEpochError.
+    """Check that the member may commit with the epoch of its request. StaleMemberEpochError.
 
-    With its current epoch the member may commit, except for partitions of another member. After a disconnection longer
+    With its current epoch a member may commit, except for partitions of another member. After a disconnection longer
     than the grace period, the member learns the new epoch before it releases the reassigned partitions. With an older
-    epoch the member may only commit partitions that it has owned since that epoch, because it may not know that the
-    epoch is outdated (KIP-1251). If ``parts`` is None, the partitions are unknown and the commit is refused. Guard: a
+    epoch the member may only commit partitions that it has owned from that epoch on (KIP-1251). The member may not know
+    that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit is refused. Guard: a
     delayed commit must not move the offset of a partition back when another member has read on.
     """
     current = member.current

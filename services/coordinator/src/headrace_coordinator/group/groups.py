@@ -10,16 +10,16 @@ and ``timing.py`` finds silent members.
 
 Not obvious:
 
-* A static member (KIP-345) keeps its assignment when its process restarts. The new process has another member id and
-  the same instance id, and takes over without a rebalance. The new process may take over if the old one announced its
-  return (epoch -2), or if its connection has been broken for the grace period. Until one of these conditions holds, the
-  instance id is not released.
+* A static member (KIP-345) keeps its assignment when its process restarts. The new process of a static member has
+  another member id and the same instance id, and takes over without a rebalance. The new process may take over if the
+  member's old process announced its return (epoch -2), or was disconnected for the grace period. Until the old process
+  announced its return or its grace period is over, the instance id is not released.
 * A dynamic member whose connection is broken for the grace period is removed, because a process that ends closes its
-  connections. Kafka waits for the session timeout of 45 s instead. Until the grace period is over, no other member gets
-  the member's partitions.
-* A coordinator removes no member because of its own pause (timing.SteadyClock), nor right after it became the shard's
-  owner. A coordinator also removes no member while it does not know whether another coordinator owns the shard
-  (timing.Ownership).
+  connections. Kafka waits for the session timeout of 45 s instead. Until the grace period of a member is over, no other
+  member gets its partitions.
+* A coordinator removes no member because of the coordinator's own pause (timing.SteadyClock), nor right after the
+  coordinator became the shard's owner. A coordinator also removes no member while it does not know whether another
+  coordinator owns the shard (timing.Ownership).
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics",
 
 class Groups:
     """All consumer groups of one shard. ``awaits_proof``: the runtime proves that this coordinator owned the shard
-    (OwnershipAsked, OwnershipProven). No member is removed before the runtime has proven that."""
+    (OwnershipAsked, OwnershipProven). No member is removed before the runtime has proven that this coordinator owned
+    the shard."""
 
     def __init__(self, settings: GroupSettings | None = None, *, awaits_proof: bool = False) -> None:
         self._settings = settings or GroupSettings()
@@ -94,8 +95,8 @@ class Groups:
         self._state.apply(where, None if value is None else decode_value(where.kind, value))
 
     def loaded(self, now_ms: int) -> Decision:
-        """The replay is complete: every member counts as having just sent a heartbeat. Removes the remains of an
-        interrupted decision."""
+        """The replay is complete: every member counts as having just sent a heartbeat. The end of the replay removes
+        the remains of an interrupted decision."""
         turn = self._turn(now_ms)
         if self._ownership is not None:  # no member could be late before
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
@@ -270,8 +271,8 @@ class Groups:
         return turn.decision(LeaveReply(request.member_id, request.member_epoch))
 
     def _disconnected(self, request: Disconnected, turn: Turn) -> Decision:
-        """Start the member's grace period. The end of a stream is ignored if the member has a later stream, or is no
-        longer a member."""
+        """Start the member's grace period. The end of a stream is ignored if the member has a later stream, or has left
+        the group."""
         group = self._state.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group is not None else None
         if group is None or member is None or member.value is None:
@@ -284,7 +285,8 @@ class Groups:
         return Decision()
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
-        """The next ticks check the groups that read one of the changed topics."""
+        """The topics of the cluster have changed: the next ticks check the groups that read one of the changed
+        topics."""
         changed = request.changed if self._topics.is_known else None
         self._topics.replace(request.topics)
         for group in self._state.groups.values():
@@ -313,8 +315,8 @@ class Groups:
         return None if due_ms is None else self._clock.wall(due_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Do some of the work that is due, group by group; more may be left (next_due_ms). Work that became due after
-        the last proof of ownership waits for the next proof."""
+        """Do some of the due work of the groups, group by group; more work may be left (``next_due_ms``). Work that
+        became due after the last proof of ownership waits for the next proof."""
         turn = self._turn(now_ms)
         while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.owned_ms)) is not None:
             group_id, member_id = matter
@@ -328,8 +330,8 @@ class Groups:
         return turn.decision()
 
     def _look_at_members(self, turn: Turn, group: Group) -> None:
-        """The check of one of the group's members is due. Check all members, so that members that leave together cause
-        one rebalance."""
+        """The check of one of the group's members is due. Check all members of the group, so that members that leave
+        together cause one rebalance."""
         gone = []
         for member in group.members.values():
             if member.value is None:
@@ -370,8 +372,8 @@ class Groups:
         self._rebalancing.settle(turn, group, reasons=reasons, urgent=True)
 
     def _review(self, turn: Turn, group: Group) -> None:
-        """Check for changed topics, for a target that is due, and for the remains of another process's interrupted
-        decision."""
+        """Check the group for changed topics, for a target that is due, and for the remains of another process's
+        interrupted decision."""
         if not self._topics.is_known or (group.value is None and not group.members):
             return
         reasons = []
@@ -395,7 +397,7 @@ class Groups:
         return mine and len(aimed) == len(set(aimed)) == wanted
 
     def exists(self, group_id: str) -> bool:
-        """Whether a group of this name exists, with or without members."""
+        """Whether a group with the id exists, with or without members."""
         return group_id in self._state.groups
 
     def is_empty(self, group_id: str) -> bool:
@@ -404,7 +406,8 @@ class Groups:
         return group is None or not group.members
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left, according to its record; None while the group has members or does not exist."""
+        """The time when the group's last member left, according to its record; None while the group has members or does
+        not exist."""
         group = self._state.groups.get(group_id)
         if group is None or group.members or group.said.empty_since_ms < 0:
             return None
@@ -423,12 +426,13 @@ class Groups:
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit.
+        """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless the member may commit
+        offsets.
 
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
         members. ``partitions``: the (topic name, number) of each partition in the commit. If the partitions are named,
-        an older epoch is enough for partitions that the member has owned since then. So a rebalance that takes no
-        partition from the member does not refuse its commit.
+        an older epoch is enough for partitions that the member has owned since that epoch. A rebalance that takes no
+        partition from the member therefore does not refuse the member's commit.
         """
         group = self._state.groups.get(group_id)
         if member_epoch < 0:
@@ -439,8 +443,8 @@ class Groups:
         checks.check_commit(group, member, member_epoch, self._parts(partitions))
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Raise an error unless this member may fetch offsets. A request with a negative epoch and without a member id
-        always may."""
+        """Raise an error unless the member may fetch offsets. A request to fetch offsets with a negative epoch and
+        without a member id is always allowed."""
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
@@ -482,7 +486,7 @@ class Groups:
         return turn.decision()
 
     def _describe(self, request: DescribeGroup, turn: Turn) -> Decision:
-        """Returns a DescribedGroup; raises GroupIdNotFoundError."""
+        """Describe a group: returns a DescribedGroup, or raises GroupIdNotFoundError."""
         group = checks.known_group(self._state.groups.get(request.group_id), request.group_id)
         members = tuple(_described_member(member) for _, member in sorted(group.members.items()) if member.value)
         ids = {topic_id for each in members for topic_id, _ in each.assigned | each.revoking | each.target}
@@ -495,12 +499,12 @@ class Groups:
         )
 
     def _list(self, request: ListGroups, turn: Turn) -> Decision:
-        """Returns a tuple of ListedGroup."""
+        """List groups: returns a tuple of ListedGroup."""
         listed = (ListedGroup(group.group_id, group.state, len(group.members)) for group in self._state.groups.values())
         return Decision(reply=tuple(each for each in listed if not request.states or each.state in request.states))
 
     def _explain(self, request: ExplainGroup, turn: Turn) -> Decision:
-        """Returns a tuple of Rebalance, oldest first. GroupIdNotFoundError."""
+        """Explain a group's rebalances: returns a tuple of Rebalance, oldest first. GroupIdNotFoundError."""
         return Decision(
             reply=stories.history(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
         )
@@ -530,8 +534,8 @@ _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
 
 
 def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
-    """The member's description of itself. Fields that the request does not name keep their values, except when the
-    member joins."""
+    """The member's description of itself. Fields of the member that the request does not name keep their values, except
+    when the member joins."""
     joins = request.member_epoch == JOIN_EPOCH
     base = MemberValue(instance_id=value.instance_id) if joins else value
     said = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
@@ -541,7 +545,7 @@ def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
 
 
 def _named(member: Heartbeat | Member) -> str:
-    """The name of a member for people: its client id says more than a UUID."""
+    """The name of a member for people: the client id says more than a UUID."""
     said = member if isinstance(member, Heartbeat) else member.said
     names = [f"member {member.member_id}"]
     if said.instance_id:

@@ -6,17 +6,18 @@
     TopicsChanged, GroupConfigChanged       changes of the metadata
     DescribeGroup, ListGroups, ExplainGroup queries
 
-Two messages are pushed. A ``HeartbeatReply`` reports that the member's assignment has changed, and a ``MemberRemoved``
-says why the member was removed.
+A shard of groups pushes two kinds of messages. A ``HeartbeatReply`` reports that the member's assignment has changed,
+and a ``MemberRemoved`` says why the member was removed.
 
 **Connections.** Each stream has a number, larger than the numbers of all earlier streams of the process. Messages from
-a stream that is older than the member's latest one change no state.
+a stream that is older than the member's latest stream change no state.
 
 **Revisions.** A member's assignment has a revision, which increases with each change and is in the log. The owned
-partitions in a heartbeat count only if the heartbeat names the latest revision. A heartbeat may be in flight while a
-partition is assigned and revoked. A heartbeat that was in flight does not name the partition, but must not count as its
-release. Kafka's members need no revisions, because each heartbeat is answered before the next heartbeat. Headrace's
-members receive pushes at any time.
+partitions in a heartbeat are used only if the heartbeat names the latest revision of the assignment. While a heartbeat
+is in flight, a partition may be assigned to the member and revoked. A heartbeat that was in flight during the
+assignment does not name the partition, but must not count as its release. Kafka's members need no revisions, because
+each heartbeat is answered before the next heartbeat. Headrace's members need revisions, because they receive pushes at
+any time.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class GroupState(enum.StrEnum):
 
 
 class Heartbeat(NamedTuple):
-    """A member joins (epoch 0) or continues its membership. A field that is None is unchanged; in a join, every field
-    counts.
+    """A member joins (epoch 0) or continues its membership. A field of a heartbeat that is None is unchanged; a join
+    must have every field.
 
     ``owned``: the partitions that the member reads now, of the assignment with ``revision``. ``revision``: revision of
-    the latest assignment that the member received (0 if none). If the group has another revision, the answer contains
-    the assignment. ``topic_regex``: "" ends a subscription by a pattern. ``assignor``: "" means that the member prefers
-    no assignor. ``connection``: the number of the member's stream.
+    the latest assignment that the member received (0 if none). If the group has another revision of the member's
+    assignment, the answer contains the assignment. ``topic_regex``: "" ends a subscription by a pattern. ``assignor``:
+    "" means that the member prefers no assignor. ``connection``: the number of the member's stream.
     """
 
     group_id: str
@@ -102,8 +103,8 @@ class Topic(NamedTuple):
 
 
 class TopicsChanged(NamedTuple):
-    """All topics of the cluster by name; the mapping must not change after it was passed. ``changed``: names of topics
-    that were added, removed or changed since the last TopicsChanged; None if that is unknown."""
+    """All topics of the cluster by name; the caller must not change the mapping after it was passed. ``changed``: names
+    of topics that were added, removed or changed after the previous TopicsChanged; None if the names are unknown."""
 
     topics: Mapping[str, Topic]
     changed: frozenset[str] | None = None
@@ -135,11 +136,11 @@ class ExplainGroup(NamedTuple):
 class HeartbeatReply(NamedTuple):
     """The answer to a heartbeat, or a push.
 
-    ``assignment``: all partitions that the member may read. The member releases the other partitions that it owns, and
-    then reports the release. ``assignment`` is None if it is unchanged. ``names``: names of the topics in
-    ``assignment``, by id. A member must stop reading when it got no answer for ``session_timeout_ms``, or when its
-    stream has been broken for ``connection_grace_ms``. After these times, other members may own the member's
-    partitions.
+    ``assignment``: all partitions that the member may read. The member releases all partitions that are not in
+    ``assignment``, and then reports the release. ``assignment`` is None if it is unchanged. ``names``: names of the
+    topics in ``assignment``, by id. A member must stop reading when it got no answer for ``session_timeout_ms``, or
+    when its stream has been broken for ``connection_grace_ms``. After the session timeout or the grace period, other
+    members may own the member's partitions.
     """
 
     member_id: str
@@ -168,8 +169,8 @@ class RemovalReason(enum.StrEnum):
 
 
 class MemberRemoved(NamedTuple):
-    """A push to a removed member, which must release all partitions, and may join again. ``error``: the error that the
-    member would get for its next request."""
+    """A push to a removed member, which must release all partitions, and may join the group again. ``error``: the error
+    that the member would get for its next request."""
 
     member_id: str
     error: str
@@ -209,9 +210,9 @@ class ListedGroup(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One partition's move in a rebalance; "" as a member means no member. ``unread_ms``: milliseconds without a reader
-    until the new reader confirmed. The value of ``unread_ms`` is -1 if the time is not known (yet), if there is no new
-    reader, or if there was no old reader."""
+    """One partition's move in a rebalance; "" as a member means no member. ``unread_ms``: milliseconds during which the
+    partition had no reader, until the new reader confirmed. ``unread_ms`` is -1 if the time is not known (yet), if
+    there is no new reader, or if there was no old reader."""
 
     topic_id: bytes
     topic: str
@@ -223,8 +224,8 @@ class Move(NamedTuple):
 
 class Rebalance(NamedTuple):
     """One change of a group's target assignment. ``ended_ms``: when every member had reached its target; -1 if that has
-    not happened, or a later rebalance came first. ``moves`` has only the first moves of a very large rebalance;
-    ``moved`` counts all."""
+    not happened, or if a later rebalance came first. ``moves`` has only the first moves of a very large rebalance;
+    ``moved`` is the number of all moves."""
 
     number: int
     at_ms: int

@@ -3,9 +3,9 @@ target (KIP-848).
 
     something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), pushes
 
-The target is computed at once. If the last target is too recent, the new one is computed a little later, for all
-changes until then (KIP-1263). So a storm of joins costs few rebalances. A change that leaves partitions without a
-reader does not wait.
+By default the target is computed at once. If the last target is too recent, the new target is computed a little later,
+for all changes until then (KIP-1263). Because the new target is delayed, a storm of joins costs few rebalances. The
+target is computed at once after a change that leaves partitions without a reader.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Rebalancing:
         begins_anew: bool = False,
     ) -> None:
         """``reasons``: the reasons for a new target; if empty, the members only advance towards the present target.
-        ``urgent``: some partitions have no reader. ``asking``: the member that gets an answer, so that it needs no
-        push. ``owned``: the partitions that this member reads, or None if its report does not count. ``begins_anew``:
-        the member certainly reads no partition yet."""
+        ``urgent``: some partitions have no reader. ``asking``: the member whose request gets an answer, so that it
+        needs no push. ``owned``: the partitions that the member ``asking`` reads, or None if its report does not count.
+        ``begins_anew``: the member certainly reads no partition yet."""
         value = group.said
         if reasons:
             group.reasons.extend(reasons)
@@ -111,8 +111,8 @@ class Rebalancing:
         group.assigned_ms = turn.steady_ms
 
     def _assignor(self, group: Group) -> str:
-        """The assignor that most members prefer. Among equals, or without a preference, the first in the coordinator's
-        list."""
+        """The assignor that most members prefer. Among equally preferred assignors, or without a preference, the first
+        assignor in the coordinator's list."""
         wanted = Counter(member.said.assignor for member in group.members.values() if member.said.assignor)
         return max(self._settings.assignors, key=lambda name: wanted[name])
 
@@ -177,7 +177,7 @@ class Rebalancing:
         return self.heartbeat_intervals_ms.get(group_id, self._settings.heartbeat_interval_ms)
 
     def watch(self, group: Group, member: Member) -> None:
-        """Put the member on the agenda, for the earliest time at which it may be late."""
+        """Put the member on the agenda, for the earliest time at which the member may be late."""
         session = member.session
         timeout_ms = self.session_timeout_ms(group.group_id)
         due_ms = session.last_contact_ms + timeout_ms

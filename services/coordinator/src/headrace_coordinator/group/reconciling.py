@@ -5,15 +5,15 @@
     target is still another member's --> WAITING     gets it when that one has released it; continues with the rest
     has all of its target -------------> SETTLED
 
-A partition is free when no member has it, neither assigned nor revoking. So two members never have the same partition,
-and a member that keeps a partition does not notice the moves of others.
+A partition is free when no member has it, neither assigned nor revoking. Two members therefore never have the same
+partition, and a member that keeps a partition does not notice the moves of others.
 
-A release counts only from a member that knows its assignment (messages: revisions), or that certainly reads no
-partition. A member certainly reads no partition if its process is new, if it announced its leave, or if its connection
-has been broken for longer than the grace period.
+A release of partitions counts only from a member that knows its assignment (messages: revisions), or that certainly
+reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or if its
+connection has been broken for longer than the grace period.
 
-Owned partitions count only under the latest revision of the assignment. Without this rule, a heartbeat that was in
-flight while a partition was assigned and revoked would count as a release of the partition.
+Owned partitions in a heartbeat count only under the latest revision of the assignment. Without revisions, a heartbeat
+that was in flight while a partition was assigned and revoked would count as a release of the partition.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def advance(
 
 
 def begun_anew(current: Current) -> Current:
-    """The member joins again, or another process replaces it. No partition is revoking any more, because the old
-    process reads none. The member keeps its assignment, but must receive it again."""
+    """The member joins again, or another process replaces it. The member's revoking partitions are free now, because
+    the old process reads none. The member keeps its assignment, but must receive the assignment again."""
     return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
 
 

@@ -9,8 +9,8 @@
     CURRENT_ASSIGNMENT    one per member: what it may read now, and what it must still release
     STORY                 the last rebalances of the group, in a ring of slots, so that compaction keeps no more
 
-Kafka has the same records, except STORY (ConsumerGroupMetadata, ...MemberMetadata, ...TargetAssignmentMember,
-...CurrentMemberAssignment). Kafka's readers skip record kinds from 1000 on.
+Kafka has the same records with longer names (ConsumerGroupMetadata and so on), except STORY. Kafka's readers skip
+record kinds from 1000 on.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(data: bytes) -> Key:
-    """Decode the key of a group's record. Raises CorruptLogError if the key is damaged, or of another kind."""
+    """Decode the key of a group's record. Raises CorruptLogError if the key is damaged, or is not a key of a group's
+    record."""
     kind = kind_of(data)
     if kind not in _VALUES:
         raise CorruptLogError(f"a record of kind {kind} is not a group record")
@@ -151,8 +152,8 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode_value(kind: RecordKind, data: bytes) -> Value:
-    """Decode the value of a record of this kind. Raises UnsupportedVersionError for a record of a newer Headrace, and
-    CorruptLogError."""
+    """Decode the value of a group's record of the given kind. Raises UnsupportedVersionError for a record of a newer
+    Headrace, and CorruptLogError."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or version < 1:
         raise CorruptLogError(f"a {kind.name} record is damaged: {len(data)} bytes are too few for a version")

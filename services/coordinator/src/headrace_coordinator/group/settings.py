@@ -21,7 +21,7 @@ class GroupSettings:
 
     ``connection_grace_ms`` (group.consumer.connection.grace.ms, an addition to Kafka): longest time without a
     connection. ``assignment_interval_ms`` (KIP-1263): shortest time between two assignments of a group. A change that
-    leaves partitions without a reader does not wait, while members times partitions are below
+    leaves partitions without a reader does not wait for the interval, while members times partitions are below
     ``assignment_at_once_max``.
     """
 

@@ -29,8 +29,8 @@ STORIES_MAX = 20  #: Maximum number of rebalances in the history of a group.
 
 
 class Member:
-    """``value`` None: the log had only other records of this id, so it is no member (``loaded`` removes these
-    records)."""
+    """``value`` None: the log had only other records of this member id, so there is no such member (``loaded`` removes
+    these records)."""
 
     __slots__ = ("current", "member_id", "session", "target", "value")
 
@@ -55,10 +55,10 @@ class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
     each static member. ``underway``: the members that have not reached their targets.
 
-    Some fields of a group are not in the log. ``reasons`` are for the next target, and ``assigned_ms`` is the time of
-    the last target. ``released`` says since when each partition has had no reader, and ``unread_ms`` for how long that
-    was. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the reasons of the
-    departures; ``story`` is the open story.
+    Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
+    the time of the last target. ``released`` says from when on each partition has had no reader, and ``unread_ms`` for
+    how long it had none. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the
+    reasons of the departures; ``story`` is the open story.
     """
 
     def __init__(self, group_id: str) -> None:

@@ -1,8 +1,9 @@
 """The story of each rebalance is its recorded history: when, why, which partitions moved, and how long each was unread
 (``groups explain``).
 
-A story is written when the target is computed, and again when the rebalance is complete. Every member has then reached
-its target, and each new reader has confirmed. The story of a rebalance that was overtaken by the next one has no end.
+A story is written when the rebalance's target is computed, and again when the rebalance is complete. A rebalance is
+complete when every member has reached its target, and each new reader has confirmed. The story of a rebalance that was
+overtaken by the next one has no end.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def taken(turn: Turn, group: Group, member: Member, owned: Parts) -> None:
 
 
 def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
-    """Write the end of the open story if the rebalance is complete, or its beginning if it just ``began``."""
+    """Write the end of the open story if the rebalance is complete, or the story's beginning if the rebalance just
+    ``began``."""
     if group.story is not None and _is_over(group):
         _close(turn, group, ended_ms=turn.now_ms)
     elif group.story is not None and began:

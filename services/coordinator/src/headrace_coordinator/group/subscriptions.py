@@ -1,9 +1,9 @@
 """Resolve members' subscriptions (names and patterns) to existing topics.
 
-Patterns have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's ``Pattern.matches``.
-RE2 takes time in proportion to the text for any pattern, and a bounded amount of memory. Python's ``re`` can take
-forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal topics never match a
-pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by name.
+Patterns of subscriptions have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's
+``Pattern.matches``. RE2 takes time in proportion to the text for any pattern, and a bounded amount of memory. Python's
+``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal topics never
+match a pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by name.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _DIGEST_MASK = (1 << 63) - 1
 
 @lru_cache(maxsize=1_000)
 def compile_pattern(regex: str) -> re2._Regexp:
-    """Compile a pattern. Raises InvalidRegularExpressionError if RE2 does not accept the pattern, or if it is too
-    large."""
+    """Compile a pattern. Raises InvalidRegularExpressionError if RE2 does not accept the pattern, or if the pattern is
+    too large."""
     options = re2.Options()
     options.max_mem = PATTERN_BYTES_MAX
     options.log_errors = False
@@ -68,7 +68,7 @@ class Topics:
         self._digests.clear()
 
     def resolve(self, names: tuple[str, ...], regex: str) -> frozenset[bytes]:
-        """Ids of the existing topics in a subscription."""
+        """Ids of the existing topics that a subscription includes."""
         by_name = self.by_name or {}
         key = (names, regex)
         found = self._resolved.get(key)
@@ -102,8 +102,8 @@ class Topics:
         return found
 
     def digest(self, topic_ids: Iterable[bytes]) -> int:
-        """A 63-bit digest that changes when any of these topics changes (as in KIP-1101); it does not depend on their
-        order."""
+        """A 63-bit digest that changes when any of the topics ``ids`` changes (as in KIP-1101); it does not depend on
+        the topics' order."""
         return sum(self._digest(topic_id) for topic_id in topic_ids) & _DIGEST_MASK
 
     def _digest(self, topic_id: bytes) -> int:
@@ -117,7 +117,7 @@ class Topics:
 
 
 def describes(names: tuple[str, ...], regex: str, topic: str) -> bool:
-    """Whether a subscription includes a topic with this name, existing or not."""
+    """Whether a subscription includes a topic with the name ``topic``, existing or not."""
     if topic in names:
         return True
     return bool(regex) and topic not in SHARD_TOPICS and compile_pattern(regex).fullmatch(topic) is not None

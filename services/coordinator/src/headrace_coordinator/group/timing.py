@@ -8,8 +8,8 @@ shard assumes that every member has just sent a heartbeat, so a change of coordi
 If a connection breaks repeatedly, each break within a session timeout of the previous one doubles the grace period, up
 to the session timeout.
 
-The rebalance timeout counts from the heartbeat in which the member repeats the revision with the revocation. A member
-that has not received the revocation reads all its partitions until its session times out.
+The rebalance timeout is measured from the heartbeat in which the member repeats the revision with the revocation. A
+member that has not received the revocation reads all its partitions until its session times out.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Session:
         self.broken_ms = self.last_break_ms = now_ms
 
     def has_to_let_go(self, now_ms: int) -> None:
-        """The member must release partitions from now on."""
+        """From now on, the member must release partitions."""
         self.revoking_ms, self.knows_ms, self.late_ms = now_ms, None, None
 
     def has_let_go(self) -> None:
         self.revoking_ms = self.knows_ms = self.late_ms = None
 
     def note_revoking(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """The member sent a heartbeat while it must release partitions. ``knows``: the heartbeat shows that the member
-        knows the revocation."""
+        """The member sent a heartbeat while the member must release partitions. ``knows``: the heartbeat shows that the
+        member knows the revocation."""
         assert self.revoking_ms is not None
         if knows and self.knows_ms is None:
             self.knows_ms, self.late_ms = self.last_contact_ms, None
@@ -70,32 +70,34 @@ class Session:
     def is_slow(self, now_ms: int) -> bool:
         """Whether the member failed to release partitions within the rebalance timeout.
 
-        Guard: the timeout begins when the member reports that it knows of the revocation. The timeout begins at the
-        latest after a session timeout, in which every answer contained the revocation. The timeout ends only for a
-        member that sends a heartbeat after the timeout, because such a member can receive a push at once. A silent
-        member (disconnected, or reading without a coordinator) reads all its partitions until its session times out,
-        which may take longer than this timeout.
+        Guard: the rebalance timeout begins when the member reports that it knows of the revocation. The rebalance
+        timeout begins at the latest after a session timeout, in which every answer contained the revocation. The
+        rebalance timeout ends only for a member that sends a heartbeat after the timeout, because a member in contact
+        can receive a push at once. A silent member (disconnected, or reading without a coordinator) reads all its
+        partitions until its session times out, which may be after the rebalance timeout.
 
-        The first late heartbeat counts, not the last one. ``now_ms`` is the time of a proof of ownership. A member that
-        sends heartbeats more often than proofs are made would always have sent one since.
+        The first heartbeat after the rebalance timeout counts, not the last one. ``now_ms`` is the time of a proof of
+        ownership. A member that sends heartbeats more often than ownership is proven would always have sent a heartbeat
+        after the last proof.
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
     def is_lost(self, now_ms: int) -> bool:
         """Whether the member's connection has been broken for the grace period. A member whose connection is broken for
-        longer reads no partition (messages.HeartbeatReply)."""
+        longer than the grace period reads no partition (messages.HeartbeatReply)."""
         return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms
 
 
 class Ownership:
-    """Time up to which this coordinator is proven to have owned the shard. Guard: no member is removed for a later
-    time.
+    """Time up to which this coordinator is proven to have owned the shard. Guard: no member is removed for a time that
+    is later than the last proof of ownership.
 
-    Two coordinators cannot both write. But a deposed coordinator that does not know of its end can write until the next
-    one has claimed the shard. The next claim may take long if there is no other coordinator. A member may find in the
-    metadata that its coordinator was deposed before its grace period was over. A member that notices this continues to
-    read (headrace.group.member), so a deposed coordinator must not reassign its partitions. The proof is about a time
-    in the past, so an append that arrives later does no harm.
+    Two coordinators of one shard cannot both write. However, a deposed coordinator that does not know of its end can
+    write until the next coordinator has claimed the shard. The next claim of the shard may take long if there is no
+    other coordinator. A member may find in the metadata that its coordinator was deposed before its grace period was
+    over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a deposed
+    coordinator must not reassign its partitions. A proof of ownership is about a time in the past, so an append that
+    arrives later does no harm.
     """
 
     def __init__(self) -> None:
@@ -112,19 +114,21 @@ class Ownership:
 
 class SteadyClock:
     """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump and during a
-    pause of the process. No heartbeat could arrive during the jump or the pause, so no member is late."""
+    pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the process, so no member
+    is late."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0  # wall clock minus steady clock
         self._last_ms: int | None = None
 
     def was_set(self, by_ms: int) -> None:
-        """Report a step of the wall clock that was found with a second clock. Guard: a step that is too short to be
-        noticed here would shorten a grace period. The member reads until the full period is over."""
+        """Report a step of the wall clock that was found with a second clock. Guard: a step of the clock that is too
+        short to be noticed would shorten a grace period. The member reads until its full grace period is over."""
         self._ahead_ms += by_ms
 
     def read(self, wall_ms: int, due_ms: int | None) -> int:
-        """Return the steady time. ``due_ms`` is the latest steady time at which this should have been called."""
+        """Return the steady time for the wall-clock time ``wall_ms``. ``due_ms`` is the latest steady time at which
+        this call should have happened."""
         last = self._last_ms
         now_ms = wall_ms - self._ahead_ms
         if last is not None and (now_ms < last or (due_ms is not None and now_ms > max(due_ms, last) + LATE_MS)):
@@ -142,8 +146,8 @@ Matter = tuple[str, str]  #: A group, and its member
 
 class Agenda:
     """Checks that are due, each with its latest time. A matter (a member or a group to check) has one entry, with its
-    earliest time; a check that comes too early adds the matter again. So a heartbeat, which only delays a check,
-    changes no entry."""
+    earliest time; a check that comes too early adds the matter again. A heartbeat, which only delays a check, therefore
+    changes no entry of the agenda."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []

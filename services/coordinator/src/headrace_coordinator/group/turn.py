@@ -1,4 +1,4 @@
-"""A decision while it is being made: each record is applied at once, by the function that also replays it."""
+"""A decision while it is being made: the function that replays a record also applies it, at once."""
 
 from __future__ import annotations
 

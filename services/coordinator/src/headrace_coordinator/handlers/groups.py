@@ -19,7 +19,7 @@ from .membership import Members
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
     def __init__(self, shards: Callable[[], Shards], members: Members) -> None:
-        """``shards`` returns this coordinator's shards; it raises an error while there are none, during the start."""
+        """``shards`` returns this coordinator's shards; during the start ``shards`` raises an error."""
         self._shards = shards
         self._members = members
 
@@ -103,8 +103,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 async def _each(
     items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
 ) -> list[Any]:
-    """One answer for each item of a request; the shards are asked at the same time. The error of an item is in its own
-    ``message``, which names the item by ``key``: the item itself, or its field of that name."""
+    """One answer for each item of a request; the shards receive the request at the same time. The answer for a failed
+    item is a ``message`` with the error, which names the item by ``key``: the item itself, or its field of that
+    name."""
 
     async def answer(item: Any) -> Any:
         try:

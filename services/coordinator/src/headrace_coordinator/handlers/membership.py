@@ -58,8 +58,8 @@ class Members:
         await stream.run(member)
 
     def tell(self, pushes: Sequence[Push]) -> None:
-        """Push to the members that are connected here; other members get the news in the answer to their next
-        heartbeat."""
+        """Push messages to the members that are connected to this coordinator; other members get the news in the answer
+        to their next heartbeat."""
         for push in pushes:
             member = self._by_member.get((push.group_id, push.member_id))
             if member is not None:
@@ -80,7 +80,7 @@ class Members:
         return self._find_shard(group_id)
 
     def identified(self, member: MembershipStream) -> None:
-        """A stream has named its member; any other stream of that member ends."""
+        """A stream has named its member; any other stream of the same member ends."""
         assert member.who is not None
         before = self._by_member.get(member.who)
         self._by_member[member.who] = member
@@ -153,7 +153,7 @@ class MembershipStream(StreamHandler[Any]):
             self._send(messages.membership_response(message, 0))
 
     def replaced(self) -> None:
-        """The member has opened another stream, so this one ends."""
+        """The member has opened another stream, so the old stream ends."""
         self._has_left = True
         self._stream.finish()
 

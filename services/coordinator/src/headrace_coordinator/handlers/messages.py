@@ -70,7 +70,7 @@ def leave(message: Any, connection: int) -> Leave:
 
 
 def membership_response(reply: object, correlation_id: int) -> Any:
-    """The answer to a member, or a push (correlation id 0)."""
+    """The answer to a member's request, or a push (correlation id 0)."""
     if isinstance(reply, HeartbeatReply):
         response = groups_pb2.MembershipResponse(
             correlation_id=correlation_id,

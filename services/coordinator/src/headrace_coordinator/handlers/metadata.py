@@ -1,5 +1,5 @@
-"""headrace.v1.Metadata on a coordinator: its applied metadata. This service never creates missing topics: only the
-brokers' Metadata service does."""
+"""headrace.v1.Metadata on a coordinator: its applied metadata. The coordinator's Metadata service never creates missing
+topics: only the brokers' Metadata service does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace_protos.v1 import metadata_pb2_grpc
 
 class MetadataService(metadata_pb2_grpc.MetadataServicer):
     def __init__(self, metadata: MetadataState, *, timeout_ms: int, listener: str) -> None:
-        """``timeout_ms``: how long a request waits for min_metadata_offset. ``listener`` is the listener that serves
-        the request; the answers contain its addresses."""
+        """``timeout_ms``: how many milliseconds a request waits for min_metadata_offset. ``listener`` is the listener
+        that serves the request; the answers contain the listener's addresses."""
         self._metadata = metadata
         self._timeout_ms = timeout_ms
         self._view = MetadataView(listener=listener)

@@ -12,7 +12,7 @@ _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class OffsetBook:
-    """Group -> partition -> committed offset, and which of these offsets an open transaction may still change."""
+    """Committed offsets by group and partition, and which of these offsets an open transaction may still change."""
 
     __slots__ = ("_by_group", "_pending")
 
@@ -21,7 +21,7 @@ class OffsetBook:
         self._pending: dict[tuple[str, TopicPartition], set[int]] = {}
 
     def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All committed offsets of a group. Do not keep the mapping, because it changes."""
+        """All committed offsets of a group. Do not keep the mapping of committed offsets, because it changes."""
         return self._by_group.get(group_id, _NOTHING)
 
     def group_ids(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class OffsetBook:
                 yield group_id, partition, committed
 
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """Apply a record. A value of None is a tombstone, perhaps of an entry that does not exist."""
+        """Apply a record. A value of None is a tombstone, perhaps of a commit that does not exist."""
         if committed is not None:
             self._by_group.setdefault(group_id, {})[partition] = committed
             return
@@ -46,11 +46,11 @@ class OffsetBook:
     # offsets ends, a stable fetch of the offsets must wait (KIP-447).
 
     def hold(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
-        """An open transaction of this producer has an offset for the partition."""
+        """An open transaction of the producer has an offset for the partition."""
         self._pending.setdefault((group_id, partition), set()).add(producer_id)
 
     def release(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
-        """The transaction has ended, committed or aborted."""
+        """The producer's transaction has ended, committed or aborted."""
         producers = self._pending.get((group_id, partition))
         if producers is not None:
             producers.discard(producer_id)

@@ -80,8 +80,8 @@ def encode_key(group_id: str, partition: TopicPartition) -> bytes:
 
 
 def encode_value(committed: CommittedOffset) -> bytes:
-    """The value of a commit: version 4 with a topic id, version 3 without. The metadata always fits, because longer
-    metadata was refused."""
+    """The value of a commit: version 4 with a topic id, version 3 without. The commit's metadata always fits, because
+    longer metadata was refused."""
     metadata = committed.metadata.encode()
     assert len(metadata) <= STRING_BYTES_MAX, f"metadata of {len(metadata)} bytes"
     timestamp = _INT64.pack(committed.commit_timestamp_ms)
@@ -93,7 +93,8 @@ def encode_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_key(key: bytes) -> CommitKey:
-    """Inverse of encode_key, for versions 0 and 1. Raises CorruptLogError for other bytes."""
+    """Decode the record key of an offset commit, of version 0 or 1; the inverse of ``encode_key``. Raises
+    CorruptLogError for bytes that are not the key of an offset commit."""
     kind = kind_of(key)
     assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is no offset commit"
     found = _plain_key(key)
@@ -108,8 +109,8 @@ def decode_key(key: bytes) -> CommitKey:
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    """Inverse of encode_value, for versions 0 to 4. Raises CorruptLogError, and UnsupportedVersionError for a value of
-    a newer Kafka."""
+    """Decode the value of an offset commit, of version 0 to 4; the inverse of ``encode_value``. Raises CorruptLogError,
+    and UnsupportedVersionError for a value of a newer Kafka."""
     found = _plain_value(value)
     if found is not None:
         return found

@@ -1,7 +1,8 @@
 """Evaluate a consumer's health as Burrow does: from its last commits, without thresholds. Pure.
 
 Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of
-a partition, each with its lag at that time. The first rule in this list that applies decides:
+a partition, each with its lag at that time. The first of the following rules that applies decides the status of a
+partition:
 
     0  the lag is zero now                                                                   OK
     1  the time since the last commit exceeds what the window covers, and there have been
@@ -12,12 +13,12 @@ a partition, each with its lag at that time. The first rule in this list that ap
     5  the lag did not shrink at any commit (the offset moved on)                            WARN
     6  else                                                                                  OK
 
-There are three differences from Burrow. Burrow's rule 1 needs recent *samples* of the log's end above the offset;
+Headrace differs from Burrow in three ways. Burrow's rule 1 needs recent *samples* of the log's end above the offset;
 Headrace knows how long the first unread record has been waiting. Burrow does not judge a window that is not full,
-unless it is configured to. A new owner of a shard judges half-empty windows, because the log was compacted. Rule 1 then
-needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick succession (after each
-batch) share an entry of the window. Without this rule ten quick commits would cover almost no time, and each pause
-would be a STOP (Burrow's ``min-distance``).
+unless it is configured to. A new owner of a shard judges half-empty windows, because the compacted log has only the
+last commits. With a half-empty window, rule 1 needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two
+commits. Commits in quick succession (after each batch) share an entry of the window. Without shared entries, ten quick
+commits would cover almost no time, and each pause would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SILENCE_MS = 60_000  #: Milliseconds that a window of commits covers at least wh
 
 
 class Commit(NamedTuple):
-    """An entry of the window. ``lag`` is None if the high watermark was unknown (for commits read from the log)."""
+    """An entry of a window of commits. ``lag`` is None if the high watermark was unknown (for commits read from the
+    log)."""
 
     offset: int
     timestamp_ms: int
@@ -66,8 +68,8 @@ class CommitWindow:
         return len(self._fields) / (3 * WINDOW_COMMITS)
 
     def note(self, commit: Commit) -> None:
-        """Add a commit. Of several commits within COMMITS_APART_MS the newest is kept, but a step back is always
-        kept."""
+        """Add a commit. Of several commits within COMMITS_APART_MS the newest is kept, but a commit of a lower offset
+        is always kept."""
         fields = self._fields
         if len(fields) > 3:
             before_offset, before_ms, _, last_offset = fields[-6:-2]

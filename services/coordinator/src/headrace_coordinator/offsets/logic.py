@@ -1,10 +1,10 @@
 """Decisions about committed offsets: commit, fetch, delete, expire. Pure.
 
-Each decision first makes the records, and refuses a request before any change. The decision then applies the values in
-the records, as ``replay`` does.
+Each decision about offsets first makes the records, and refuses a request before any change. The decision then applies
+the values in the records, as ``replay`` does.
 
-A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). A refusal by the
-partition's leader would make the shard drop its state machine, again at each retry.
+A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). A larger decision would be
+refused by the partition's leader, and the shard would drop its state machine again at each retry.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ABSENT = CommittedOffset(NO_OFFSET)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSettings:
     """``offset.metadata.max.bytes``, and the largest size of a commit in a batch, which is below max.message.bytes of
-    the topic."""
+    ``__consumer_offsets``."""
 
     metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
     commit_bytes_max: int = 1_000_000
@@ -239,7 +239,8 @@ class OffsetsLogic:
         )
 
     def delete(self, request: DeleteOffsets) -> Decision:
-        """Kafka's OffsetDelete. Raises GroupIdNotFoundError; topics that members subscribe to keep their offsets."""
+        """Kafka's OffsetDelete. Raises GroupIdNotFoundError; topics that members subscribe to keep their committed
+        offsets."""
         _check_group_id(request.group_id)
         self._check_known(request.group_id)
         offsets = self.book.of(request.group_id)
@@ -258,22 +259,23 @@ class OffsetsLogic:
         return Decision(records, OffsetsDeleted(tuple(results)), is_atomic=False)
 
     def remove(self, offsets: Iterable[tuple[str, TopicPartition]]) -> tuple[ShardRecord, ...]:
-        """Tombstones for these offsets; they are already applied."""
+        """Tombstones for ``offsets``; the tombstones are already applied."""
         gone = tuple(offsets)
         for group_id, partition in gone:
             self._apply(group_id, partition, None)
         return tuple(ShardRecord(encode_key(group_id, partition), None) for group_id, partition in gone)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
-        """Tombstones for all offsets of the group; they are already applied."""
+        """Tombstones for all offsets of the group; the tombstones are already applied."""
         return self.remove([(group_id, partition) for partition in self.book.of(group_id)])
 
     def topics_changed(self, request: TopicsChanged) -> None:
-        """Mark the offsets of topics that were removed since the last call, so that the next ticks delete them.
+        """Mark the committed offsets of topics that were removed after the last call, so that the next ticks delete
+        these offsets.
 
-        Only a removal that this coordinator has seen counts, because an offset may belong to a topic that it does not
-        know yet. Topics that were removed while the shard had no owner are recognized by topic id, and their offsets
-        expire.
+        Only a removal that this coordinator has seen marks an offset, because the offset may belong to a topic that the
+        coordinator does not know yet. Topics that were removed while the shard had no owner are recognized by topic id,
+        and their offsets expire.
         """
         before, self._topics = self._topics or {}, request.topics
         gone = {
@@ -293,7 +295,7 @@ class OffsetsLogic:
         self._sweep.start(now_ms)
 
     def check_clock(self, now_ms: int) -> None:
-        """Check the clock, which may have been set back since the last tick."""
+        """Check whether the wall clock was set back after the last tick."""
         self._sweep.check_clock(now_ms)
 
     def next_due_ms(self) -> int | None:
@@ -308,7 +310,7 @@ class OffsetsLogic:
         return self.remove(expired.offsets), expired.groups
 
     def _next_doomed(self) -> list[tuple[str, TopicPartition]]:
-        """The next marked offsets, without those that now belong to a new topic of the same name."""
+        """The next marked offsets, without offsets that now belong to a new topic of the same name."""
         doomed: dict[tuple[str, TopicPartition], None] = {}
         while self._doomed and len(doomed) < REMOVALS_PER_TICK:
             group_id, partition, topic_id = self._doomed.popleft()
@@ -332,7 +334,7 @@ class OffsetsLogic:
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
-    """The member's epoch; -1 for a non-member, which sends "" and 0 (no member has epoch 0)."""
+    """The member's epoch; -1 for a client without a membership, which sends "" and 0 (no member has epoch 0)."""
     return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
 
 

@@ -39,7 +39,7 @@ class CommitOffsets(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """Result of a request for one partition."""
+    """Result of an offset request for one partition."""
 
     topic: str
     partition: int
@@ -61,8 +61,8 @@ class OffsetToFetch(NamedTuple):
 
 
 class FetchOffsets(NamedTuple):
-    """Kafka's OffsetFetch. ``partitions`` None: fetch all committed offsets. ``require_stable`` (KIP-447): a partition
-    whose offset an open transaction may still change gets UNSTABLE_OFFSET_COMMIT."""
+    """Kafka's OffsetFetch. ``partitions`` None: fetch all committed offsets of the group. ``require_stable`` (KIP-447):
+    a partition whose offset an open transaction may still change gets UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     partitions: tuple[OffsetToFetch, ...] | None = None
@@ -131,8 +131,9 @@ class DescribeLag(NamedTuple):
 
 
 class LagStatus(enum.Enum):
-    """The state of a partition or a group, by Burrow's rules. The status of a group is OK, WARN or ERR. A partition has
-    OK, WARN, STOP, STALL or REWIND. If any partition has STOP, STALL or REWIND, its group has ERR."""
+    """The state of a partition or a group, by Burrow's rules. The status of a group is OK, WARN or ERR. The status of a
+    partition is OK, WARN, STOP, STALL or REWIND. If any partition has the status STOP, STALL or REWIND, its group has
+    ERR."""
 
     OK = "OK"
     WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
@@ -147,12 +148,13 @@ class LagStatus(enum.Enum):
 
 
 class PartitionLag(NamedTuple):
-    """The lag of a group in one partition. Fields are None while they are unknown, before the first high watermark.
+    """The lag of a group in one partition. Fields of the lag are None while they are unknown, before the first high
+    watermark.
 
     ``lag``: offsets between the committed offset and the high watermark. ``lag_ms``: how long the first unread record
-    has been waiting. With ``lag_ms_is_at_least`` the record has waited longer than this coordinator has watched.
-    ``records_lost``: offsets that were deleted before they were read. ``complete``: the filled fraction of the window
-    of commits, 0 to 1.
+    has been waiting. ``lag_ms_is_at_least``: the record has waited longer than this coordinator has watched, so
+    ``lag_ms`` is a lower bound. ``records_lost``: number of offsets that were deleted before the group read them.
+    ``complete``: the filled fraction of the window of commits, 0 to 1.
     """
 
     topic: str

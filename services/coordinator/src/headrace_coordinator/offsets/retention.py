@@ -4,10 +4,11 @@ An offset expires ``offsets.retention.minutes`` after its commit, or after its g
 An offset with an old client's own expiry time expires at that time. An offset never expires while its group has
 members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
-The wall clock may jump. Ages are wall-clock differences between two processes: the coordinator that wrote the commit,
-and this coordinator. So a jump of the clock forward makes all offsets look old. So a check that comes much too late, by
-this coordinator's own clock, removes no offset, and only counts as the last check. A clock that is wrong for less than
-``offsets.retention.check.interval.ms``, or a paused coordinator, therefore removes no offset.
+The wall clock may jump. Ages of commits are wall-clock differences between two processes: the coordinator that wrote
+the commit, and this coordinator. A jump of the wall clock forward therefore makes all offsets look old. Because the
+clock may jump, a check that comes much too late by this coordinator's own clock removes no offset. A late check only
+counts as the last check. A clock that is wrong for less than ``offsets.retention.check.interval.ms``, or a paused
+coordinator, therefore removes no offset.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ REMOVALS_PER_TICK = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """The settings of offset retention: when offsets expire, and how often that is checked."""
+    """The settings of offset retention: after what time offsets expire, and how often the coordinator checks for
+    expired offsets."""
 
     retention_ms: int = from_key(SERVER, "offsets.retention.minutes", lambda minutes: minutes * 60_000)
     check_interval_ms: int = from_key(SERVER, "offsets.retention.check.interval.ms")
@@ -46,8 +48,8 @@ class Expired:
 
 
 class RetentionSweep:
-    """Checks all groups at intervals, some groups in each tick. The sweep only decides; the caller applies the
-    decision."""
+    """Checks all groups at intervals, some groups in each tick. The sweep only decides which offsets to remove; the
+    caller applies the decision."""
 
     __slots__ = ("_checked_ms", "_settings", "_todo")
 
@@ -57,13 +59,13 @@ class RetentionSweep:
         self._todo: deque[str] = deque()
 
     def start(self, now_ms: int) -> None:
-        """The shard is loaded; the first check runs one interval from now."""
+        """The shard is loaded; the first check for expired offsets runs one interval from now."""
         self._checked_ms = now_ms
         self._todo.clear()
 
     def check_clock(self, now_ms: int) -> None:
         """Set the current time, ``now_ms``. If ``now_ms`` is before the last check, the clock was set back, and the
-        next check would be late. The next check is then scheduled one interval from now."""
+        next check would be late. After the clock was set back, the next check is scheduled one interval from now."""
         if self._checked_ms is not None and now_ms < self._checked_ms:
             self.start(now_ms)
 

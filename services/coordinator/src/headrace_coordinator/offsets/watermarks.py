@@ -1,7 +1,7 @@
 """The history of a partition's high watermark, in bounded memory. Pure.
 
-The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, which
-turns a lag in records into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in the same way::
+The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, so a lag
+in records can be turned into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in the same way::
 
     offset                       . (t3, 900)
       |                     .
@@ -9,8 +9,8 @@ turns a lag in records into a lag in seconds. Burrow's and Lightbend's lag expor
       |   . . . (t1, 400)                       a log at rest is kept as the two ends of its rest
       +------------------------------- time
 
-When the memory is full, every second sample of its older half is dropped. So the size of a history is fixed (2 KiB), it
-reaches back to the first sample, and older times are coarser.
+When the memory for samples is full, every second sample of its older half is dropped. Because samples are dropped, a
+history has a fixed size (2 KiB) and reaches back to the first sample, but older times are coarser.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class WatermarkHistory:
         """Add a leader's current high watermark.
 
         A high watermark below the previous one means an unclean election, or a new leader without acknowledgements so
-        far. The samples above the new high watermark are dropped. After the clock was set back, the whole history is
-        dropped, so that no reported duration is longer than the real one.
+        far. If a high watermark is below the previous one, the samples above the new high watermark are dropped. After
+        the clock was set back, the whole history is dropped, so that no reported duration is longer than the real one.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start
@@ -72,7 +72,7 @@ class WatermarkHistory:
             del times[1:half:2], offsets[1:half:2]
 
     def waiting(self, offset: int, now_ms: int) -> Waiting:
-        """How long the record at ``offset`` has been in the log; zero if it is not there yet."""
+        """How long the record at ``offset`` has been in the log; zero if the log does not have the record yet."""
         after = bisect_right(self._offsets, offset)  # the first sample in which the record was there
         if after == len(self._offsets):
             return Waiting(0, False)

@@ -3,9 +3,10 @@
     key      int16 1000                                       one key, so compaction keeps the last claim only
     value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]
 
-The claim is the first append under the new epoch. After the claim, the partition's leader refuses appends with a lower
-epoch. So former owners can add no records before the claim, and a replay up to the claim is complete. The fields of a
-claim are for people who read the log; the epoch that counts is in the batch's header (base_sequence).
+The claim is the coordinator's first append under the shard's new epoch. After the claim, the partition's leader refuses
+appends with a lower epoch. Former owners can therefore add no records behind the claim, and a replay up to the claim is
+complete. The fields of a claim are for people who read the log; the epoch that fences is in the batch's header
+(base_sequence).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def is_claim(key: bytes) -> bool:
 
 
 def decode_claim(value: bytes) -> Claim:
-    """Raises CorruptLogError for an invalid claim. Later versions only add fields at the end, which this decoder
-    skips."""
+    """Raises CorruptLogError for an invalid claim. Later versions of the claim only add fields at the end, which this
+    decoder skips."""
     try:
         return msgspec.msgpack.decode(value[2:], type=Claim)
     except msgspec.MsgspecError as error:

@@ -3,9 +3,9 @@
 All methods of the runner run in one event loop. Requests that arrive in one event loop pass are decided at once and
 share an append: ``ready`` is called at the end of the pass.
 
-Under back-pressure clients' requests are refused, but never the coordinator's internal updates (``Shard.ask`` without a
-ticket). A client repeats a refused request; a lost update would leave partitions unread until the shard is loaded
-again.
+Under back-pressure the shard refuses clients' requests, but never the coordinator's internal updates (``Shard.ask``
+without a ticket). A client repeats a refused request; a lost update would leave partitions unread until the shard is
+loaded again.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class ShardRunner:
         each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
         this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. If
         ``is_ours`` is None, the state machine never asks for a proof. ``is_believed`` returns whether the controllers
-        may still consider this coordinator alive. Once the controllers may have removed it, another coordinator may own
-        the shard, so every answer is fenced (Shard.ask). Members keep reading until the shard has a new owner."""
+        may still consider this coordinator alive. Once the controllers may have removed this coordinator, another
+        coordinator may own the shard, so every answer is fenced (Shard.ask). Members keep reading until the shard has a
+        new owner."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -93,8 +94,8 @@ class ShardRunner:
         self._schedule()
 
     async def ask(self, request: object) -> Any:
-        """Send a request to the shard; returns the reply when every record that it depends on is committed. Raises the
-        error that refuses the request."""
+        """Send a request to the shard; returns the reply when every record that the reply depends on is committed.
+        Raises the error that refuses the request."""
         reply: asyncio.Future[Any] = self._loop.create_future()
 
         def done(outcome: object) -> None:
@@ -115,7 +116,8 @@ class ShardRunner:
         self._schedule()
 
     async def close(self) -> None:
-        """Stop, because another coordinator owns the shard, or this coordinator stops. All waiting requests fail."""
+        """Stop the runner, because another coordinator owns the shard, or this coordinator stops. All requests that
+        wait for the shard fail."""
         self.shard.resign()
         self._turn()
         self._closed = True
@@ -126,7 +128,8 @@ class ShardRunner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _now_ms(self) -> int:
-        """The wall clock for the state machine. If the clock was set, the state machine first receives a ClockSet."""
+        """The wall-clock time for the state machine. If the wall clock was set, the state machine first receives a
+        ClockSet."""
         wall_ms, ahead_ms = _looked_at_once(self._clock)
         step_ms, self._wall_ahead_ms = round(ahead_ms - self._wall_ahead_ms), ahead_ms
         if abs(step_ms) > CLOCK_STEP_MS:
@@ -226,8 +229,8 @@ class ShardRunner:
         self._schedule()
 
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
-        """Do the work that is due, as of a time at which this coordinator owned the shard. So members are removed only
-        while no other coordinator can serve them."""
+        """Do the work that is due, as of a time at which this coordinator owned the shard. Members are therefore
+        removed only for times at which no other coordinator could serve them."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:
@@ -245,9 +248,9 @@ class ShardRunner:
 
 
 def _looked_at_once(clock: Clock) -> tuple[int, float]:
-    """The wall-clock time, and how far it is ahead of the monotonic clock. Guard: if the thread pauses between the two
-    readings (on a busy machine), the function would see a false clock step. So the function reads several times and
-    uses the quickest reading."""
+    """The wall-clock time, and how far it is ahead of the monotonic clock. Guard: if the thread pauses between the
+    readings of the two clocks (on a busy machine), the function would see a false clock step. To avoid a false clock
+    step, the function reads the clocks several times and uses the quickest reading."""
     quickest = float("inf")
     wall_ms, ahead_ms = 0, 0.0
     for _ in range(_LOOKS_MAX):

@@ -10,15 +10,16 @@
 
 At most one append is in flight. Requests that arrive during an append are decided and applied to the state machine at
 once; their records are collected for the next append. Replies, refusals, reads and pushes wait until every earlier
-decision is committed, because they may depend on these decisions.
+decision is committed, because they may depend on earlier decisions.
 
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
 
 A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine may be
-ahead of the log. The shard then drops the state machine, and a new one replays the log under the same epoch. A late
-append of the earlier state machine does no harm. Each append names the log end that it was decided on
-(``expected_end``). The leader refuses the append when the log has grown, as it has after the next claim.
+ahead of the log. After a failed append the shard drops the state machine, and a new state machine replays the log under
+the same epoch. A late append of the earlier state machine does no harm. Each append names the log end that it was
+decided on (``expected_end``). The leader refuses a late append if the log has grown after the append was decided, as it
+has after the next claim.
 
 ``attempt`` is the number of the state machine. Reports about an earlier attempt are ignored.
 """
@@ -65,8 +66,8 @@ class ShardState(enum.Enum):
 
 
 class Append(NamedTuple):
-    """An action: append these batches under the shard's epoch, in one request with acks=all, if the log ends at
-    ``expected_end``. Report the result with ``appended`` or ``append_failed``."""
+    """An action: append ``batches`` under the shard's epoch, in one request with acks=all, if the log ends at
+    ``expected_end``. Report the result of the append with ``appended`` or ``append_failed``."""
 
     attempt: int
     batches: tuple[tuple[ShardRecord, ...], ...]
@@ -74,7 +75,7 @@ class Append(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """An action: read the committed records from the log's start up to ``end``, exclusive. Report the records with
+    """An action: read the committed records from the log's start up to ``end``, exclusive. Report the read records with
     ``replayed``, some at a time, and then ``replay_ended`` or ``replay_failed``."""
 
     attempt: int
@@ -82,7 +83,7 @@ class Replay(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """An action: call ``resume`` after this pause."""
+    """An action: call ``resume`` after a pause."""
 
     attempt: int
     delay_ms: int
@@ -115,8 +116,8 @@ Action = Append | Replay | Pause | Answer | Tell | Became
 class _Flight:
     """Decisions whose records are appended together, and the answers that are sent after the commit, in order.
 
-    A leader that crashes may leave only some of an append's batches, the first ones, but never a part of a batch. So
-    the records of an atomic decision are always in one batch.
+    A leader that crashes may leave only some of an append's batches, the first ones, but never a part of a batch. The
+    records of an atomic decision are therefore always in one batch.
     """
 
     __slots__ = ("_last_bytes", "batches", "bytes", "count", "outcomes")
@@ -177,15 +178,15 @@ class Shard:
         self._claim_again()
 
     def ask(self, ticket: object, request: object, now_ms: int, *, is_fenced: bool = False) -> None:
-        """Decide a request. The answer comes as ``Answer(ticket, ...)``.
+        """Decide a request. The answer to a request comes as ``Answer(ticket, ...)``.
 
         ``ticket`` None marks an internal update of the coordinator: changed topics, an ended connection, watermarks, or
-        a proof of ownership. An internal update gets no answer, and back-pressure never refuses it, because no client
-        would send it again. Internal updates add no bytes to the append, so they need no limit.
+        a proof of ownership. An internal update gets no answer, and back-pressure never refuses the update, because no
+        client would send it again. Internal updates add no bytes to the append, so they need no limit.
 
-        ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses a fenced
-        append if another coordinator has claimed the shard, so an answer proves that no other coordinator had. A fenced
-        request without records appends the claim again.
+        ``is_fenced``: answer the request only after an append that is sent from now on. The partition's leader refuses
+        a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator had.
+        A fenced request without records appends the claim again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
@@ -213,27 +214,28 @@ class Shard:
         self._decided(ticket, decision)
 
     def tick(self, now_ms: int) -> None:
-        """Do the work that is due; call this at ``next_due_ms``."""
+        """Do the shard's work that is due; call this method at ``next_due_ms``."""
         if self.state is ShardState.SERVING and self.state_machine is not None:
             self._of_itself(lambda state_machine: state_machine.tick(now_ms))
 
     def clock_was_set(self, by_ms: int, now_ms: int) -> None:
-        """The wall clock now shows ``now_ms``, which is ``by_ms`` more than the time that has passed."""
+        """The wall clock now shows ``now_ms``, which is ``by_ms`` more than the time that has really passed."""
         if self.state is ShardState.SERVING:
             self._of_itself(lambda state_machine: state_machine.handle(ClockSet(by_ms), now_ms))
 
     def next_due_ms(self) -> int | None:
-        """Wall-clock time of the next ``tick``."""
+        """Wall-clock time at which the runner must call ``tick`` next."""
         if self.state_machine is None or self.state is not ShardState.SERVING:
             return None
         return self.state_machine.next_due_ms()
 
     def resign(self) -> None:
-        """Another coordinator now owns the shard, or this coordinator stops."""
+        """Resign, because another coordinator now owns the shard, or this coordinator stops."""
         self._end_with(ShardState.RESIGNED, None)
 
     def ready(self) -> list[Action]:
-        """The actions to take now, in this order. Sends the collected records if no append is in flight."""
+        """The actions that the runner must take now, in their order. ``ready`` sends the collected records if no append
+        is in flight."""
         if self.state is ShardState.SERVING and self._flying is None and self._gathering.count:
             self._flying, self._gathering = self._gathering, _Flight()
             self._todo.append(Append(self.attempt, tuple(map(tuple, self._flying.batches)), self._end))
@@ -267,7 +269,7 @@ class Shard:
         self._todo += flight.outcomes
 
     def append_failed(self, attempt: int, error: HeadraceError) -> None:
-        """An append has failed, or may have failed: both cases are handled alike."""
+        """An append has failed, or may have failed: the shard handles both cases alike."""
         if attempt != self.attempt:
             return
         if isinstance(error, FencedShardEpochError):
@@ -362,7 +364,8 @@ class Shard:
         self._forget(self._refusal())
 
     def _forget(self, error: HeadraceError) -> None:
-        """Drop the state machine and all decisions that are not known to be committed; their pushes are not sent."""
+        """Drop the state machine and all decisions that are not known to be committed; pushes of these decisions are
+        not sent."""
         flights = [self._flying, self._gathering]
         self._flying, self._gathering, self.state_machine, self._end = None, _Flight(), None, ANY_END
         self._todo = [action for action in self._todo if isinstance(action, Answer | Tell | Became)]

@@ -1,8 +1,8 @@
 """The shards of this coordinator and their epochs, according to the metadata.
 
-This coordinator owns a shard if the metadata names it *with its coordinator epoch*. The shards of a former process with
-the same id got new epochs, or other owners. A shard with another epoch counts as another shard: the runner of the old
-epoch resigns, because its appends would be refused.
+This coordinator owns a shard if the metadata names the coordinator *with its coordinator epoch*. The shards of a former
+process with the same coordinator id got new epochs, or other owners. A shard with another epoch counts as another
+shard: the runner of the old epoch resigns, because its appends would be refused.
 
     shard added, epoch changed -> a runner that claims it     removed -> its runner resigns
     topics changed -> sent to every serving shard             (and to each that begins to serve)
@@ -48,7 +48,8 @@ class Shards:
 
     def of_group(self, group_id: str) -> ShardRunner:
         """The runner of the shard to which a group belongs. Raises InvalidGroupIdError, CoordinatorNotAvailableError if
-        there are no shards yet, and NotCoordinatorError if the metadata names another coordinator as owner."""
+        the topic of the shards does not exist yet, and NotCoordinatorError if the metadata names another coordinator as
+        owner."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
         if not self._count:

@@ -31,8 +31,8 @@ class TopicsView:
         return self.current
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
-        """The change that groups must know; None if there is none. New leaders and lagging replicas do not concern
-        groups."""
+        """The change of topics that groups must know; None if groups need not know of any change. Groups need not know
+        of new leaders and lagging replicas."""
         racks = _racks(image) if delta.brokers else self._racks
         if racks != self._racks:  # replica ids are not kept, and racks hardly ever change
             before = self._topics

@@ -13,7 +13,8 @@ writes.
 
     partitions   null in EMPTY; else topics: topic, its partitions: int32 each
 
-Transactions are written with version 1. A tagged field is left out if it has its default value.
+A tagged field is left out of a record if the field has its default value. A tagged field is left out if it has its
+default value.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def decode_value(value: bytes) -> Transaction:
     """Inverse of encode_value, for versions 0 and 1. Raises CorruptLogError, and UnsupportedVersionError for a value of
     a newer Kafka.
 
-    Kafka does not write the last epoch of a transaction. Under version 2 Kafka takes the epoch before the present one
-    as the last epoch, and so does this function."""
+    Kafka does not write the last epoch of a transaction. Under transaction version 2 Kafka takes the epoch before the
+    present one as the last epoch, and so does this function."""
     reader = FieldReader(value, 0, "the value of a transaction")
     form = reader.int16()
     if form not in (0, 1):

@@ -9,8 +9,9 @@
     DescribeTransaction, ListTransactions      questions
     MarkersWritten                             the marker sender's report; no answer
 
-Two messages are pushed. ``WriteMarkers`` is for the marker sender, ``TransactionEnded`` for requests that wait for the
-end of the former transaction. Both messages are sent when the decision is committed.
+A shard of transactions pushes two kinds of messages. ``WriteMarkers`` is for the marker sender, ``TransactionEnded``
+for requests that wait for the end of a transaction. Both pushes are sent when the record of their decision is
+committed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from .state import BUMPING_VERSION, ProducerIdentity, TransactionState
 
 class InitProducerId(NamedTuple):
     """``expected``: the identity of a producer that continues after an error (KIP-360); None for a new producer.
-    ``keep_prepared``: an open prepared transaction stays open (KIP-939); without it, the transaction is aborted.
-    ``has_no_timeout``: Java's ``enable2Pc``."""
+    ``keep_prepared``: an open prepared transaction stays open (KIP-939); without ``keep_prepared``, the transaction is
+    aborted. ``has_no_timeout``: Java's ``enable2Pc``."""
 
     transactional_id: str
     timeout_ms: int
@@ -54,7 +55,7 @@ class AddPartitions(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """The producer asks to commit or abort its transaction."""
+    """A request of a producer to commit or abort its transaction."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -68,9 +69,9 @@ class PrepareTransaction(NamedTuple):
 
 
 class CompleteTransaction(NamedTuple):
-    """Complete a prepared transaction; any client that has the token may ask. ``identity`` is the token that
-    PrepareTransaction returned. A producer that continues with the transactional id sends EndTransaction instead, which
-    returns its next identity, even if another client used the token first."""
+    """A request to complete a prepared transaction; any client that has the transaction's token may send it.
+    ``identity`` is the token that PrepareTransaction returned. The producer with the transactional id sends
+    EndTransaction instead, which returns its next identity, even if another client used the token first."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -110,7 +111,7 @@ class ListedTransaction(NamedTuple):
 
 
 class WriteMarkers(NamedTuple):
-    """Write this marker into each partition, and retry until it is written; then report ``MarkersWritten``."""
+    """Write the marker into each of ``partitions``, and retry until it is written; then report ``MarkersWritten``."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -120,6 +121,6 @@ class WriteMarkers(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """All markers are written, so the next transaction of this id may begin."""
+    """All markers of a transaction are written, so the next transaction of the transactional id may begin."""
 
     transactional_id: str

@@ -17,9 +17,9 @@
 state.
 
 **Identities.** A producer's identity is (producer id, epoch). Under version 2 (KIP-890) each end of a transaction
-increments the producer's epoch, and the markers carry the new epoch. So a late message of the ended transaction is
-fenced. The largest epoch is reserved for markers. A producer whose next epoch would be the largest gets a new producer
-id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's TransactionMetadata.
+increments the producer's epoch, and the markers carry the new epoch. A late message of an ended transaction is
+therefore fenced. The largest epoch is reserved for transaction markers. A producer whose next epoch would be the
+largest gets a new producer id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's TransactionMetadata.
 """
 
 from __future__ import annotations
@@ -79,13 +79,14 @@ class Transaction(NamedTuple):
     """The state of a transactional id. Times are in milliseconds of the coordinator's wall clock; -1 means no time.
 
     ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are being
-    written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. In all other states, these
-    fields are the identity of the next transaction. ``next_*``: the producer's identity after the end, if it differs
-    from the identity above. Either the epochs have run out, so there is a new producer id, or ``keep_prepared`` gave
-    the owner of a prepared transaction a new identity. ``previous_producer_id``: the producer id of the transaction
-    that ended last. ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request
-    is recognized. ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request.
-    ``version``: the client's transaction version (KIP-890).
+    written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. In all states without
+    markers to write or an open transaction, ``producer_id`` and ``producer_epoch`` are the identity of the next
+    transaction. ``next_*``: the producer's identity after the end of the transaction, if it differs from
+    ``producer_id`` and ``producer_epoch``. The identity differs if the epochs have run out (there is then a new
+    producer id), or if ``keep_prepared`` gave the owner a new identity. ``previous_producer_id``: the producer id of
+    the transaction that ended last. ``last_producer_epoch``: the epoch of the transaction that ended last, by which a
+    repeated request is recognized. ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat
+    its request. ``version``: the client's transaction version (KIP-890).
     """
 
     producer_id: int
@@ -121,7 +122,7 @@ class Transaction(NamedTuple):
         return self.state is TransactionState.ONGOING and (self.is_prepared or self.timeout_ms == NO_TIMEOUT_MS)
 
     def was_owned_by(self, identity: ProducerIdentity) -> bool:
-        """Whether the owner acted under this identity before, so that its request may be a repeated one."""
+        """Whether the owner acted under the identity before, so that its request may be a repeated request."""
         if self.last_producer_epoch == NO_EPOCH:
             return False
         owner = self.owner

@@ -1,12 +1,13 @@
 """The state machine of a transaction shard (KIP-98, KIP-360, KIP-447, KIP-890, KIP-939). Pure.
 
-Each decision writes one record of one transactional id, and the state follows from the records. So a replay of the log
-gives the same state. PREPARE_COMMIT or PREPARE_ABORT decides a transaction; EndTransaction is answered when that record
-is committed. In addition to the records, memory holds the partitions whose marker is still missing. A new owner of the
-shard requests all of these markers again; a leader accepts a repeated marker without an append.
+Each decision writes one record of one transactional id, and the state follows from the records. Replaying the log of a
+transaction shard therefore gives the same state. A record PREPARE_COMMIT or PREPARE_ABORT decides a transaction;
+EndTransaction is answered when this record is committed. In addition to the records, memory holds the partitions whose
+marker is still missing. A new owner of the shard requests all missing markers again; a leader accepts a repeated marker
+without an append.
 
 While markers are missing, a request for the next transaction gets ConcurrentTransactionsError. The caller waits for
-``TransactionEnded`` and repeats its request.
+``TransactionEnded`` and then repeats the request for the next transaction.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class TransactionsStateMachine:
             self.transactions[transactional_id] = decode_value(value)
 
     def loaded(self, now_ms: int) -> Decision:
-        """The replay is complete: request all missing markers again. Timeouts count from the start of each transaction,
-        as far as the clocks of the former owner and this one agree."""
+        """The replay is complete: request all missing markers again. After a replay, timeouts are measured from the
+        start of each transaction, as far as the clocks of the former and the new owner agree."""
         self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
         records: list[ShardRecord] = []
         pushes: list[object] = []
@@ -145,7 +146,7 @@ class TransactionsStateMachine:
 
     def _init(self, request: InitProducerId, now_ms: int) -> Decision:
         """Raises InvalidTransactionTimeoutError and ProducerFencedError. ConcurrentTransactionsError means that the
-        former transaction has not ended yet; this call has aborted it if it was open."""
+        former transaction has not ended yet; if it was open, InitProducerId has aborted it."""
         timeout_ms = NO_TIMEOUT_MS if request.has_no_timeout else request.timeout_ms
         if not request.has_no_timeout and not 0 < timeout_ms <= self._settings.timeout_ms_max:
             raise InvalidTransactionTimeoutError(
@@ -173,9 +174,9 @@ class TransactionsStateMachine:
         return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
-        """Check that the producer with this identity may continue (KIP-360). The producer's identity must be the
-        current one. The identity before may also continue, if the current one was assigned to the producer and the
-        answer was lost."""
+        """Check that the producer with the identity ``expected`` may continue (KIP-360). The producer's identity must
+        be the current one. The previous identity may also continue, if the current identity was assigned to the
+        producer and the answer was lost."""
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
@@ -300,7 +301,7 @@ class TransactionsStateMachine:
         return self._end(transactional_id, before._replace(version=version), now_ms, commit=False)
 
     def _prepare(self, request: PrepareTransaction, now_ms: int) -> Decision:
-        """Raises the same errors as AddPartitions."""
+        """Raises the errors of AddPartitions."""
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
             raise _fenced(transactional_id, request.identity, before)
@@ -334,7 +335,8 @@ class TransactionsStateMachine:
         return self._end(transactional_id, before, now_ms, commit=False, is_fence=True)._replace(reply=None)
 
     def _markers_written(self, request: MarkersWritten, now_ms: int) -> Decision:
-        """A report about a marker that is not missing is ignored: it may be late, or belong to a former owner."""
+        """A report about a marker that is not missing is ignored: the report may be late, or belong to a former
+        owner."""
         transaction = self.transactions.get(request.transactional_id)
         if transaction is None or transaction.state not in PREPARING or transaction.identity != request.identity:
             return Decision()
@@ -370,8 +372,8 @@ class TransactionsStateMachine:
         forget_producer: bool = False,
     ) -> Decision:
         """Decide the transaction. ``is_fence``: another client than the producer asked for the end, so the epoch is
-        incremented under every version. ``forget_producer``: the producer must not even learn the outcome, because
-        another producer takes its place."""
+        incremented under every transaction version. ``forget_producer``: the producer must not even learn the
+        transaction's outcome, because another producer takes its place."""
         marker, owner = before.identity, before.owner
         if is_fence or before.version >= BUMPING_VERSION:
             if owner.producer_id != before.producer_id:
@@ -400,8 +402,8 @@ class TransactionsStateMachine:
         return decision._replace(pushes=(_markers(transactional_id, after, after.partitions),))
 
     def _complete(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
-        """Complete the transaction, because all its markers are written. The record contains the producer's next id and
-        epoch."""
+        """Complete the transaction, because all its markers are written. The record of a completed transaction contains
+        the producer's next id and epoch."""
         after = before._replace(
             producer_id=before.owner.producer_id,
             producer_epoch=before.owner.epoch,
@@ -416,7 +418,7 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms)._replace(pushes=(TransactionEnded(transactional_id),))
 
     def tick(self, now_ms: int) -> Decision:
-        """Abort transactions that have timed out, and remove ids that were not used for
+        """Abort transactions that have timed out, and remove transactional ids that were not used for
         transactional.id.expiration.ms."""
         records: list[ShardRecord] = []
         pushes: list[object] = []
@@ -475,7 +477,7 @@ class TransactionsStateMachine:
         return tombstones
 
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
-        """Record when the open transaction times out."""
+        """Record in ``_timeouts`` when the open transaction times out."""
         if not transaction.is_undecided_for_ever:
             started_ms = min(transaction.started_ms, now_ms)
             due_ms = started_ms + transaction.timeout_ms - self._ahead_ms
@@ -508,8 +510,8 @@ class TransactionsStateMachine:
 
 
 def _is_repeated(before: Transaction, request: EndTransaction | CompleteTransaction, version: int) -> bool:
-    """Whether the request repeats the request that decided the last transaction. Version 1 keeps the epoch when a
-    transaction ends."""
+    """Whether the request repeats the request that decided the last transaction. Transaction version 1 keeps the
+    producer's epoch when a transaction ends."""
     if before.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False
     if isinstance(request, CompleteTransaction):
@@ -532,7 +534,8 @@ def _markers(transactional_id: str, transaction: Transaction, partitions: frozen
 
 
 def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Transaction) -> HeadraceError:
-    """Returns ProducerFencedError, or InvalidProducerIdMappingError if the id never had this producer id."""
+    """Returns ProducerFencedError, or InvalidProducerIdMappingError if the transactional id never had this producer
+    id."""
     known = (transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
     kind = ProducerFencedError if identity.producer_id in known else InvalidProducerIdMappingError
     return kind(

@@ -1,8 +1,9 @@
 """The partition of one shard, at its current leader: append under the shard's epoch, and read all committed records.
 
 A failed append is repeated, perhaps at another leader, within offsets.commit.timeout.ms. The check of ``expected_end``
-makes a repeated append harmless. If an earlier attempt took effect unnoticed, the log's end has changed; the append
-then fails with UnexpectedLogEndError, and the shard replays. So a new leader causes a pause, but no replay.
+makes a repeated append harmless. If an earlier attempt took effect unnoticed, the log's end has changed. The append
+then fails with UnexpectedLogEndError, and the shard replays. A new leader of the shard's partition therefore causes a
+pause, but no replay.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class ShardLog:
         ``expected_end`` -1: anywhere.
 
         Raises FencedShardEpochError, which is final. Raises UnexpectedLogEndError if another append came in between,
-        perhaps an earlier attempt of this one. After any other HeadraceError the outcome is unknown.
+        perhaps an earlier attempt of the same append. After a HeadraceError that is neither FencedShardEpochError nor
+        UnexpectedLogEndError, the outcome of the append is unknown.
         """
         message = produce_pb2.ProducePartition(
             topic=self.partition.topic,
@@ -170,7 +172,7 @@ class ShardLog:
             return False  # no other leader to try yet
 
     async def _metadata_changes(self, timeout_s: float) -> None:
-        """Wait until the metadata changes in a way that may help, or until the timeout."""
+        """Wait until the metadata changes in a way that may help the append, or until the timeout."""
         news = asyncio.Event()
         unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
         try:
@@ -182,7 +184,8 @@ class ShardLog:
             unwatch()
 
     async def read(self, end: int, take: Take) -> None:
-        """Pass on all committed records, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
+        """Pass all committed records, from the log's start up to ``end`` (exclusive), to the shard. HeadraceError: not
+        all."""
         leader = self._brokers.leader_of(self.partition)
         session = _Reading(self.partition, self._topic_id, end, take, self._load_bytes)
         stream = self._brokers.fetch_stream(leader.client)
@@ -236,7 +239,7 @@ class _Reading:
                 asked = await self._result(result)
 
     async def _result(self, result: Any) -> bool:
-        """Process one result; returns True if the partition must be named again."""
+        """Process one result of the fetch stream; returns True if the partition must be named again."""
         if result.error.code:
             error = from_number(result.error.code, result.error.message)
             if isinstance(error, OffsetOutOfRangeError) and result.log_start_offset > self.position:

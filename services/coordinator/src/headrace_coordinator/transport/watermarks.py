@@ -44,8 +44,8 @@ class Watermarks:
             await self.look()
 
     async def look(self) -> None:
-        """Query the leaders once, and pass the high watermarks of its partitions to every shard. A failed query is
-        repeated at the next interval."""
+        """Query the leaders once, and pass to every shard the high watermarks of the partitions that the shard watches.
+        A failed query for high watermarks is repeated at the next interval."""
         wanted = list(self._watched())
         ends = await self._ends({partition for partitions, _ in wanted for partition in partitions})
         for partitions, put in wanted:
