@@ -5,8 +5,8 @@ Leases and sessions use CLOCK_BOOTTIME, which also runs while the machine is sus
 that was suspended for an hour would not notice that other nodes have taken over its leases. Only Linux has
 CLOCK_BOOTTIME; on other systems the monotonic clock is used, which does not count suspensions.
 
-Timers (asyncio, threads) run on CLOCK_MONOTONIC, so a suspension delays a timer by the suspension's length. So code
-compares a lease with CLOCK_BOOTTIME whenever it uses the lease, and does not rely on a timer alone.
+Timers (asyncio, threads) run on CLOCK_MONOTONIC, so a suspension delays a timer by the suspension's length. Code
+therefore compares a lease with CLOCK_BOOTTIME whenever it uses the lease, and does not rely on a timer alone.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ class Clock(Protocol):
         """Wall-clock time in milliseconds since the epoch; may jump."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds since a fixed point in time; the value never decreases, and suspensions of the machine count."""
+        """Milliseconds since a fixed point in time; the value never decreases, and includes the time of suspensions of
+        the machine."""
 
 
 def boottime_ns() -> int:
-    """Nanoseconds since a fixed point in time; the value never decreases. On Linux, suspensions of the machine
-    count."""
+    """Nanoseconds since a fixed point in time; the value never decreases. On Linux, the value includes the time during
+    which the machine was suspended."""
     return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
 
 def boottime_s() -> float:
-    """``boottime_ns`` in seconds, for leases. Do not compare the result with time.monotonic() or an event loop's
+    """``boottime_ns`` in seconds, for leases. Do not compare ``boottime_s`` with time.monotonic() or an event loop's
     time."""
     return boottime_ns() / 1e9
 

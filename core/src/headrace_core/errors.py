@@ -1,7 +1,7 @@
 """The error tree: every failure that Headrace reports, in a process or over the wire.
 
-Each class has a stable Kafka-style ``code`` (for scripts), Kafka's error number (``number``, equal to the value in
-``headrace.v1.ErrorCode``; a test compares both), and ``retriable``: whether the same request may succeed later.
+Each class has a stable Kafka-style ``code`` for scripts, and Kafka's error ``number``, equal to the value in
+``headrace.v1.ErrorCode`` (a test compares both). ``retriable`` says whether the same request may succeed later.
 
 Source: the error table of the Kafka protocol guide. Numbers of errors that Kafka does not have start at 1000.
 """
@@ -33,7 +33,7 @@ class RetriableError(HeadraceError):
 
 
 class UnknownServerError(HeadraceError):
-    """The server failed unexpectedly; its log has the stack trace."""
+    """The server failed unexpectedly; the server's log has the stack trace."""
 
 
 class OffsetOutOfRangeError(HeadraceError):
@@ -197,7 +197,7 @@ class TopicAlreadyExistsError(HeadraceError):
 
 
 class InvalidPartitionsError(HeadraceError):
-    """The number of partitions is below 1 or below the present number."""
+    """The number of partitions is below 1, or below the topic's present number."""
 
     code, number = "INVALID_PARTITIONS", 37
 
@@ -223,8 +223,8 @@ class InvalidConfigError(HeadraceError, ValueError):
 class NotControllerError(RetriableError):
     """This node is not the active controller.
 
-    ``leader``: (id, epoch, "host:port" of the internal listener) of the active controller, as far as this node knows. A
-    gRPC call's status carries this value.
+    ``leader``: (id, epoch, "host:port" of the internal listener) of the active controller, as far as this node knows.
+    The status of a gRPC call carries ``leader``.
     """
 
     code, number = "NOT_CONTROLLER", 41
@@ -259,7 +259,8 @@ class DuplicateSequenceNumberError(HeadraceError):
 
 
 class InvalidProducerEpochError(HeadraceError):
-    """The producer's epoch is older than the partition's: a newer producer fenced it, or its request was delayed."""
+    """The producer's epoch is older than the partition's: a newer producer fenced this one, or its request was
+    delayed."""
 
     code, number = "INVALID_PRODUCER_EPOCH", 47
 
@@ -289,7 +290,8 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class OperationNotAttemptedError(RetriableError):
-    """The item was skipped: the request has more items than one metadata write may change; send the rest again."""
+    """The item was skipped, because the request has more items than one metadata write may change; send the skipped
+    items again."""
 
     code, number = "OPERATION_NOT_ATTEMPTED", 55
 
@@ -379,7 +381,7 @@ class FencedInstanceIdError(HeadraceError):
 
 
 class EligibleLeadersNotAvailableError(RetriableError):
-    """No eligible replica of the partition is alive, so none can become leader."""
+    """The partition cannot get a leader, because no eligible replica is alive."""
 
     code, number = "ELIGIBLE_LEADERS_NOT_AVAILABLE", 83
 
@@ -397,7 +399,7 @@ class NoReassignmentInProgressError(HeadraceError):
 
 
 class GroupSubscribedToTopicError(HeadraceError):
-    """Cannot delete offsets of a topic while members of the group subscribe to it; stop them first."""
+    """Cannot delete offsets of a topic while members of the group subscribe to it; stop the members first."""
 
     code, number = "GROUP_SUBSCRIBED_TO_TOPIC", 86
 
@@ -421,7 +423,7 @@ class ThrottlingQuotaExceededError(RetriableError):
 
 
 class ProducerFencedError(HeadraceError):
-    """A newer producer uses the transactional id: close this one (KIP-588)."""
+    """A newer producer uses the transactional id: close the older producer (KIP-588)."""
 
     code, number = "PRODUCER_FENCED", 90
 
@@ -505,7 +507,7 @@ class StaleMemberEpochError(HeadraceError):
 
 
 class TransactionAbortableError(HeadraceError):
-    """The transaction cannot be committed; abort it, and do its work again (KIP-1050)."""
+    """The transaction cannot be committed; abort it, and send its records again (KIP-1050)."""
 
     code, number = "TRANSACTION_ABORTABLE", 120
 
@@ -547,7 +549,7 @@ class DiskFullError(RetriableError):
 
 
 class CorruptLogError(HeadraceError):
-    """A log file is damaged below its recovery point; a crash cannot explain that."""
+    """A log file is damaged below its recovery point, which a crash cannot explain."""
 
     code, number = "CORRUPT_LOG", 1003
 
@@ -589,7 +591,8 @@ class FencedShardEpochError(HeadraceError):
 
 
 class UnexpectedLogEndError(HeadraceError):
-    """A shard's log does not end where the append expects it to; nothing was written. Replay the log first."""
+    """A shard's log does not end where the append expects it to; nothing was written. Replay the shard's log before the
+    next append."""
 
     code, number = "UNEXPECTED_LOG_END", 1010
 

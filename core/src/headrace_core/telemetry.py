@@ -39,7 +39,8 @@ class Emitter:
         self._subscribers: tuple[Subscriber, ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each later event; returns a function that ends the subscription."""
+        """Call ``subscriber`` with each event that is emitted from now on; returns a function that ends the
+        subscription."""
         self._subscribers = (*self._subscribers, subscriber)
 
         def unsubscribe() -> None:
@@ -83,7 +84,8 @@ class Counter:
 
 
 class Metrics:
-    """Counters and gauges by name; a counter is created on first use. Names are Kafka's names with dashes."""
+    """Counters and gauges by name; a counter is created on first use. Names of counters and gauges are Kafka's names
+    with dashes."""
 
     __slots__ = ("_counters", "_gauges")
 
@@ -202,7 +204,8 @@ class BrokerSettingsChanged(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImageLoaded(Event):
     """This node loaded the metadata up to ``next_offset`` from a snapshot. ``source``: the file of the node's local
-    snapshot, or the address of the controller that sent the snapshot. Later records are read from the metadata log."""
+    snapshot, or the address of the controller that sent the snapshot. Later records of the metadata are read from the
+    metadata log."""
 
     source: str
     next_offset: int
@@ -360,8 +363,9 @@ class LogDirectoryFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptorsShort(Event):
-    """The process has nearly used up its ``limit`` of file descriptors; or, if not ``short``, has enough again. During
-    the shortage, a broker gives up the leadership of every partition that another in-sync replica can lead."""
+    """The process has nearly used up its ``limit`` of file descriptors; if not ``short``, it has enough free
+    descriptors again. During a shortage of descriptors, a broker gives up the leadership of every partition that
+    another in-sync replica can lead."""
 
     severity: ClassVar[int] = logging.WARNING
     short: bool
@@ -370,7 +374,7 @@ class DescriptorsShort(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFull(Event):
-    """A log directory refuses appends for lack of space; or, if not ``full``, accepts appends again."""
+    """A log directory refuses appends for lack of space; if not ``full``, it accepts appends again."""
 
     severity: ClassVar[int] = logging.WARNING
     path: str
@@ -458,7 +462,8 @@ class LogCleaned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogUncleanable(Event):
-    """A log cannot be compacted, and is skipped until its topic's or the cleaner's settings change, or a restart."""
+    """A log cannot be compacted. Compaction skips the log until the topic's or the cleaner's settings change, or until
+    a restart."""
 
     severity: ClassVar[int] = logging.ERROR
     partition: TopicPartition

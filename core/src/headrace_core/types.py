@@ -36,8 +36,8 @@ class TimestampType(enum.IntEnum):
 class FlushPolicy(enum.StrEnum):
     """When written bytes are forced to the disk (``log.flush``).
 
-    COMMIT: before the acknowledgement (group commit), the default. INTERVAL: every ``log.flush.interval.ms``. OS: by
-    the operating system (Kafka's default).
+    COMMIT: the bytes are forced before the acknowledgement (group commit), the default. INTERVAL: every
+    ``log.flush.interval.ms``. OS: the operating system forces the bytes when it likes (Kafka's default).
     """
 
     COMMIT = "commit"
@@ -46,7 +46,8 @@ class FlushPolicy(enum.StrEnum):
 
 
 def check_topic_name(name: str) -> str:
-    """Return a legal topic name; raises InvalidTopicError otherwise. The name becomes part of a directory's name."""
+    """Return a legal topic name; raises InvalidTopicError otherwise. The name of a topic becomes part of a directory's
+    name."""
     if name in (".", "..") or not _TOPIC_NAME.match(name):
         shown = name if len(name) <= 60 else name[:57] + "..."
         raise InvalidTopicError(

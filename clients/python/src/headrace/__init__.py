@@ -2,9 +2,9 @@
 
     from headrace import Producer, Consumer, Admin, TopicPartition, NewTopic
 
-``import headrace`` alone loads neither grpc nor pyarrow: a public name is imported when it is first used. So programs
-start fast, and a process may fork before it opens a connection. ``LocalCluster`` is in headrace-tools
-(``pip install 'headrace[cluster]'``); all other names are in this distribution.
+``import headrace`` alone loads neither grpc nor pyarrow: a public name is imported when it is first used. Because the
+import loads no grpc, programs start fast, and a process may fork before it opens a connection. ``LocalCluster`` is in
+headrace-tools (``pip install 'headrace[cluster]'``); all other names are in this distribution.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def __dir__() -> list[str]:
 
 
 def _public() -> list[str]:
-    """``__all__``. The list omits LocalCluster when headrace-tools is missing, so that ``from headrace import *``
-    works."""
+    """``__all__``. ``__all__`` omits LocalCluster when headrace-tools is not installed, so that ``from headrace import
+    *`` works."""
     from importlib.util import find_spec
 
     names = {*_HOMES, "ConsumerRecord"}

@@ -1,8 +1,9 @@
 """The base class of all clients: repr, no copying, and results that may be awaited.
 
 Every method of an asyncio client may be awaited, so users need not know which methods wait. Methods that never wait
-(assign, seek, pause, metrics, ...) take effect when they are called. Such methods return ``Done``, an ``AwaitableSet``
-or an ``AwaitableDict``, so both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
+(assign, seek, pause, metrics, ...) take effect when they are called. Methods that never wait return ``Done``, an
+``AwaitableSet`` or an ``AwaitableDict``. Therefore both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)``
+work, without a task.
 """
 
 from __future__ import annotations

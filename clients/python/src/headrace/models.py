@@ -63,8 +63,8 @@ class GroupMetadata(NamedTuple):
 class NewTopic:
     """A topic to create; a count of None means the cluster's default (num.partitions, default.replication.factor).
 
-    ``assignments`` replaces the two counts: it maps each partition to the broker ids of its replicas, preferred leader
-    first.
+    ``assignments`` replaces partition count and replication factor: it maps each partition to the broker ids of its
+    replicas, preferred leader first.
     """
 
     name: str
@@ -102,8 +102,8 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic. ``max_message_bytes``: the largest batch that brokers accept for it (0: unknown, the broker did not
-    report it)."""
+    """One topic. ``max_message_bytes``: the largest batch that brokers accept for the topic (0: unknown, the broker did
+    not report it)."""
 
     name: str
     topic_id: bytes
@@ -155,8 +155,8 @@ class CoordinatorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as the node that answered knows it. ``metadata_lag_ms``: upper limit of the age of that node's
-    metadata, by its own clock; None: unknown."""
+    """The cluster as the node that answered knows it. ``metadata_lag_ms``: upper limit of the age of the answering
+    node's metadata, by that node's clock; None: unknown."""
 
     cluster_id: str
     controller_id: int

@@ -2,12 +2,13 @@
 
 A record that names its partition is sent to that partition. A record with a key is sent to partition murmur2(key) mod
 partition count, as Kafka's Java client does. A record without a key is sent to the *sticky* partition: one partition
-takes records until a batch is full, then another partition is chosen (KIP-480, KIP-794). So batches are large at any
-rate.
+takes records until a batch is full, then another partition is chosen (KIP-480, KIP-794). Because the sticky partition
+takes whole batches, batches are large at any rate of records.
 
-``partitioner.class`` replaces the rules for records that name no partition. Its value is a callable, or an object (or
-class) with a method ``partition``. The callable receives ``(topic, key, value, partition_count)`` with the serialized
-bytes. The callable returns a number below the partition count, or None for the default rules.
+``partitioner.class`` replaces the rules for records that name no partition. The value of ``partitioner.class`` is a
+callable, or an object (or class) with a method ``partition``. The callable receives ``(topic, key, value,
+partition_count)`` with the serialized bytes. The callable returns a number below the partition count, or None for the
+default rules.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class PriorityPartitioner:
     over the other partitions.
 
     A consumer of partition 0 sees urgent records at once, however many records wait in the other partitions. Records
-    without a key are sent to one of the other partitions. If the topic has one partition, all records are sent to it.
+    without a key are sent to one of the partitions other than 0. If the topic has one partition, all records are sent
+    to it.
     """
 
     def __init__(self, prefix: bytes = b"PRIORITY_HIGH") -> None:

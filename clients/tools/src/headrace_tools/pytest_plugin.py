@@ -8,8 +8,8 @@
     def test_a_broker_dies(headrace_cluster):
         with headrace_cluster.killed("broker", 1): ...
 
-``headrace``: one cluster for the whole test run (one per pytest-xdist worker), within the test process, which makes it
-fast. ``headrace_cluster``: a cluster of real processes for one test, which may kill, pause and restart nodes. By
+``headrace``: one cluster for the whole test run (one per pytest-xdist worker). It runs within the test process, so that
+it is fast. ``headrace_cluster``: a cluster of real processes for one test, which may kill, pause and restart nodes. By
 default the clusters of both fixtures have one broker, one controller and one coordinator. ``headrace_topic``: a topic
 in the cluster ``headrace`` that no other test uses.
 
@@ -19,8 +19,8 @@ In pytest's configuration:
     headrace_nodes = 3 brokers, 3 controllers   of `headrace`, and of `headrace_cluster` unless its mark says otherwise
     headrace_config = key=value                 one line per key for all nodes of both; a mark's keys override them
 
-The clusters have production defaults, retention included. A topic with old timestamps needs ``retention.ms=-1``;
-otherwise the retention check deletes its records (half a minute after the start, then every five minutes).
+The clusters have production defaults, retention included. A topic with old timestamps needs ``retention.ms=-1``.
+Retention would delete its records half a minute after the start, or at a later check (every five minutes).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def headrace(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A running LocalCluster for this test only; the mark takes the arguments of LocalCluster."""
+    """A running LocalCluster for one test only; the mark takes the arguments of LocalCluster."""
     from .local import LocalCluster
 
     arguments = _own_shape(request.config, request.node.get_closest_marker(_MARK))

@@ -1,7 +1,7 @@
 """Configuration keys of a broker: serving clients, maintenance of logs, replication, log files.
 
-A Kafka key that Headrace has replaced is accepted, with Kafka's range and default; a broker that gets such a key logs a
-note. A broker's default for a topic key is declared with the topic key (``topic_keys``).
+A Kafka key that Headrace has replaced is accepted, with Kafka's range and default; a broker whose configuration sets
+such a key logs a note. A broker's default for a topic key is declared with the topic key (``topic_keys``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Configuration keys of the clients, with Kafka's names. A key is honoured, accepted with a note, or refused with the
 reason.
 
-A default that differs from Kafka's is marked at its declaration. ``headrace.settings`` uses the values of these keys.
+A default that differs from Kafka's is marked at its declaration. ``headrace.settings`` uses the values of the client
+keys.
 """
 
 from __future__ import annotations

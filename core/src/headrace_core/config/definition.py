@@ -41,7 +41,8 @@ class Kind(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """How a key can be changed. For a broker key this is Kafka's "update mode"; a topic key is changed per topic."""
+    """How a key can be changed. For a broker key, the scope is Kafka's "update mode"; a topic key is changed per
+    topic."""
 
     READ_ONLY = "read-only"  # set in the properties file (or when a client is created); a change needs a restart
     PER_BROKER = "per-broker"  # may change while the broker runs, for one broker only
@@ -161,7 +162,8 @@ class ConfigKey:
         return value
 
     def _parse_refused(self, raw: Any) -> Any:
-        """Accept only the default of a refused key; the error does not repeat the value, which may be a secret."""
+        """Accept only the default of a refused key; the error does not repeat the refused value, which may be a
+        secret."""
         try:
             value = self._parse(raw)
         except InvalidConfigError:
@@ -368,7 +370,8 @@ class ConfigDef:
         """Return typed values by dotted name: the given values and, unless ``defaults`` is False, the defaults of all
         other keys.
 
-        ``set_in``: {name as given: the place where the name was set}, for the error. One error names all faults.
+        ``set_in``: {name as given: the place where the name was set}, for the text of an error. One error names all
+        faults.
         """
         values: dict[str, Any] = {}
         wrong = []
@@ -390,12 +393,12 @@ class ConfigDef:
         return values
 
     def conflicts(self, values: Mapping[str, Any]) -> list[Conflict]:
-        """Return the contradictions among typed values."""
+        """Return the contradictions among typed values of keys."""
         return [conflict for check in self.checks for conflict in check(values)]
 
     def check_together(self, values: Mapping[str, Any], *, touched: Iterable[str] | None = None) -> None:
         """Raise InvalidConfigError if values contradict each other; with ``touched``, only contradictions that involve
-        these keys count."""
+        one of the ``touched`` keys."""
         concerned = None if touched is None else set(touched)
         found = [
             conflict.message

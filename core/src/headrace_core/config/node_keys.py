@@ -115,8 +115,8 @@ NODE = (
 
 
 def _encrypted_listener(value: Any) -> str | None:
-    """Check ``listener.security.protocol.map``. Kafka's default map has each protocol as a listener name (SSL:SSL);
-    Headrace has no such listeners."""
+    """Check ``listener.security.protocol.map``. Kafka's default listener map has each protocol as a listener name
+    (SSL:SSL); Headrace has no listeners for these protocols."""
     wrong = []
     for item in value:
         name, _, protocol = (part.strip().upper() for part in item.rpartition(":"))

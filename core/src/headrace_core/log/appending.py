@@ -1,4 +1,4 @@
-"""Prepare a producer's batches for the log. Pure functions: from bytes, headers and a time to buffers.
+"""Prepare a producer's batches for the log. The functions are pure: from bytes, headers and a time to buffers.
 
 The common case copies no records. Each batch is written as two buffers: sixteen new bytes and a view of the rest. The
 new bytes are base offset, length and leader epoch, which the CRC does not cover. A new batch is built only for
@@ -45,8 +45,8 @@ class Append:
 
     ``replicated``: the batches come from the partition's leader in ``leader_epoch`` and keep their offsets and epochs;
     ``headers`` is then the result of ``replicated.check_replicated``. ``follows``: the log end offset for which the
-    leader sent these batches; None: unknown. Offsets may have gaps, so only ``follows`` shows that no batch in between
-    was lost.
+    leader sent the batches; None: unknown. Because offsets may have gaps, only ``follows`` shows that no batch in
+    between was lost.
 
     ``fence``: conditions for a coordinator's append to its shard; the batches carry the fence's epoch already.
 
@@ -183,8 +183,8 @@ def _level(config: LogConfig) -> int | None:
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Recompress sound batches with the topic's codec, in any thread. ``prepare`` would also recompress them, but in
-    the writer's turn, while all other appends wait."""
+    """Recompress sound batches with the topic's codec, in any thread. ``prepare`` would also recompress the batches,
+    but in the writer's turn, while all other appends wait."""
     wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers

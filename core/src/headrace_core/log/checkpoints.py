@@ -18,8 +18,9 @@ crash cannot separate them, and 5,000 partitions need no second file, fsync or r
 * ``.kafka_cleanshutdown``: the last field of the file's JSON; Kafka ignores unknown fields.
 
 A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged:
-its name is logged and loading it returns None. The caller then assumes the safe value (offset 0, an unclean stop) or
-rebuilds the file. All files are replaced atomically, so damage comes from a bad disk, not from a crash.
+its name is logged and loading it returns None. The caller of the load then assumes the safe value (offset 0, an unclean
+stop) or rebuilds the file. All checkpoint files are replaced atomically, so damage comes from a bad disk, not from a
+crash.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _unseal(seal: str) -> str:
 
 
 def write_checkpoint(fs: FileSystem, path: str, lines: Sequence[str], *, has_checksum: bool = True) -> None:
-    """Replace a checkpoint file; the new file is durable when this returns."""
+    """Replace a checkpoint file; the new file is durable when the function returns."""
     write_file_atomically(fs, path, encode_checkpoint(lines, has_checksum=has_checksum))
 
 
@@ -277,7 +278,7 @@ def _sealed(data: bytes, seal: tuple[bytes, bytes]) -> bytes:
 
 def _wrong_checksum(data: bytes, seal: tuple[bytes, bytes]) -> str | None:
     """Describe what is wrong with the checksum at the end of ``data``; None when the checksum matches or is missing. A
-    checksum with one or two wrong characters counts as damaged."""
+    checksum with one or two wrong characters is reported as damage, not as a missing checksum."""
     before, after = seal
     at = len(data) - len(before) - 8 - len(after)
     if at < 0:
@@ -308,8 +309,7 @@ def _properties(data: bytes, separator: str) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
     """A clean stop of the broker with this broker epoch (KIP-966; -1: unknown): the broker flushed and closed every
-    log. Quarantined logs are the exception: the broker never opened those logs, so a clean stop does not make them
-    sound."""
+    log. Quarantined logs are the exception: the broker never opened them, so a clean stop does not make them sound."""
 
     broker_epoch: int = -1
     quarantined: frozenset[str] = frozenset()

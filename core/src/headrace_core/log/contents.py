@@ -1,6 +1,6 @@
-"""Classify a directory by its contents: a log directory or a partition's directory. The name is no evidence: ``headrace
-up`` calls a log directory ``broker-1``, and partition 1 of a topic ``broker`` has the same name. The functions of this
-module read only file names and one checkpoint."""
+"""Classify a directory by its contents: a log directory or a partition's directory. A directory's name is no evidence:
+``headrace up`` calls a log directory ``broker-1``, and partition 1 of a topic ``broker`` has the same name. The
+functions of this module read only file names and one checkpoint."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Kind(enum.Enum):
 
 
 def kind_of(fs: FileSystem, path: str) -> Kind:
-    """Classify ``path``. An empty directory counts as a partition's if its name is a partition's and its parent is a
-    log directory."""
+    """Classify ``path``. An empty directory is classified as a partition's if its name is a partition's name and its
+    parent is a log directory."""
     names = fs.listdir(path)
     kind = _by_names(names)
     if kind is not Kind.OTHER:
@@ -55,8 +55,8 @@ def kind_of(fs: FileSystem, path: str) -> Kind:
 
 
 def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
-    """{directory's name: partition}, sorted. Where the checkpoints show that ``root`` is a log directory, the name
-    alone decides, as for a broker: an empty directory is a partition that lost all its files."""
+    """{directory's name: partition}, sorted. If the checkpoints show that ``root`` is a log directory, the name alone
+    decides, as for a broker: an empty directory is a partition that lost all its files."""
     names = sorted(_names(fs, root))
     is_sure = _by_names(names) is Kind.LOG_DIRECTORY
     found = {}

@@ -1,8 +1,9 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
 Each log needs a directory, ``partition.metadata`` and an empty segment, with names and bytes forced to the disk: five
-forced writes per log. Logs created together need five such writes in all, because the file system commits files that
-are forced at the same time in one commit of its journal. The order is the same as for a single log:
+forced writes per log. Logs that are created together need five forced writes in all, because the file system commits
+files that are forced at the same time in one commit of its journal. The order of the steps is the same as for a single
+log:
 
     1   the directories; partition.metadata under another name, its bytes forced
     2   partition.metadata gets its name; the segments' files
@@ -10,7 +11,7 @@ are forced at the same time in one commit of its journal. The order is the same 
     4   the logs exist
 
 A crash before step 4 leaves directories that are not published. A directory with the topic's id is a log like any
-other; a directory without the id gets it when the log is created again.
+other; a directory without the id gets one when the log is created again.
 """
 
 from __future__ import annotations

@@ -2,21 +2,22 @@
 
 A broker with 5,000 partitions has 5,000 active segments and many more sealed segments, nearly all idle. The cache is a
 ``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at
-its first use, and may lose it to another file. The clock algorithm chooses the file to close. Every use marks a file.
-The hand visits files in the order of their opening, removes marks, and closes the first unmarked file. The clock
-algorithm approximates "least recently used", and each use of a file only sets one attribute.
+its first use, and may lose the descriptor when another file needs one. The clock algorithm chooses the file to close.
+Every use marks a file. The hand visits files in the order of their opening, removes marks, and closes the first
+unmarked file. The clock algorithm approximates "least recently used", and each use of a file only sets one attribute.
 
-Closing a file that is still in use is correct only under three rules:
+Closing the descriptor of a file that is still in use is correct only under three rules:
 
-* **Unsynced bytes keep their descriptor.** The kernel reports a write-back error to descriptors that were open when the
-  error happened; an fdatasync on a new descriptor may succeed. So a file that was written since its last sync stays
-  open until it is synced. A writer marks the file, then takes its descriptor; the hand takes the descriptor, then reads
-  the mark. So either the hand sees the mark or the writer sees that the descriptor is taken, without a lock on the
-  writer's side.
-* **A name must still mean the same file.** All changes of file names pass through the cache (unlink, and rename of a
-  file or of its directory). Before a file loses its name, or another file takes that name, the file is *retired*: it is
-  opened if it is closed, stays open until its last reader closes it, and is never opened by name again. A renamed file
-  keeps its new name. Files without users are not tracked, so deleting 5,000 idle logs opens none of them.
+* **A file with unsynced bytes keeps its descriptor.** The kernel reports a write-back error to descriptors that were
+  open when the error happened; an fdatasync on a new descriptor may succeed. A file that was written since its last
+  sync therefore stays open until it is synced. A writer marks the file, then takes its descriptor; the hand takes the
+  descriptor, then reads the mark. Either the hand sees the mark or the writer sees that the descriptor is taken, so the
+  writer needs no lock.
+* **A file name must still mean the same file when the file is opened again.** All changes of file names pass through
+  the cache (unlink, and rename of a file or of its directory). Before a file loses its name, or another file takes that
+  name, the file is *retired*. A retired file is opened if it is closed, stays open until its last reader closes it, and
+  is never opened by name again. A renamed file keeps its new name. Files without users are not tracked, so deleting
+  5,000 idle logs opens none of them.
 * **A read in progress keeps its descriptor open.** To close a descriptor, a file drops its reference; the descriptor
   closes with the last reference, after the pread in progress.
 
@@ -173,7 +174,7 @@ class DescriptorCache:
 
     def open_lazily(self, path: str, *, create: bool = False) -> CachedFile:
         """Return a file for reading and writing that gets its descriptor at its first use; a missing file raises
-        OSError at that use. ``create``: create a missing file now."""
+        OSError at the first use. ``create``: create a missing file now."""
         file = CachedFile(self, path)
         with self._lock:
             directory, name = _split(path)
@@ -274,7 +275,7 @@ class DescriptorCache:
 
     def _retire(self, file: CachedFile) -> None:
         """Detach a file from its name, which will be removed or reused. Readers of the file keep its descriptor. If no
-        descriptor is available, the readers get ESTALE, because the deletion must not wait."""
+        descriptor is available, the readers of the file get ESTALE, because the deletion must not wait."""
         if file._file is None and not file._why_gone:
             with contextlib.suppress(OSError, ServerBusyError):
                 self._give_descriptor(file)

@@ -14,7 +14,7 @@ All methods are synchronous, like the methods of the logs. Only the directory's 
 changes.
 
 Deleting records makes the new log start durable before it removes segments. Opening a log removes all segments wholly
-below the durable log start, so a crash may leave any of these segments.
+below the durable log start, so after a crash any of the deleted segments may still exist.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class LogDirectory:
 
     def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | HeadraceError]:
         """Create many logs like ``create``, with shared forced writes; returns the log or the error for each partition.
-        After an OSError some of the logs may exist; the call can be repeated."""
+        After an OSError some of the logs may exist; the call of ``create_many`` can be repeated."""
         missing: dict[TopicPartition, NewLog] = {}
         for item in wanted:
             if item[0] not in self.quarantined and item[0] not in self.logs:
@@ -411,7 +411,7 @@ class LogDirectory:
         self.deleted.add(path, size, due_ms=self._clock.monotonic_ms() + delay_ms)
 
     def remove_deleted(self, *, everything: bool = False) -> Removed:
-        """Remove files of deleted segments and logs whose delay is over. ``everything``: remove all of them now,
+        """Remove files of deleted segments and logs whose delay is over. ``everything``: remove all deleted files now,
         because the disk is full. The removal of files may take long and may run in any thread, because no log uses
         deleted files."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
@@ -516,7 +516,7 @@ class LogDirectory:
         high_watermark: int,
         clean_offset: int | None,
     ) -> None:
-        """Record, durably, the checkpoints of a log that is about to be renamed into this directory."""
+        """Record, durably, the checkpoints of a log that is about to be renamed into the directory."""
         assert not self.holds(partition), f"{self.root} has a log of {partition} already"
         self._expected[partition] = self._recovery_points[partition] = recovery_point
         self._log_starts[partition] = log_start
@@ -532,7 +532,7 @@ class LogDirectory:
             self.compaction.forget([partition])
 
     def adopt(self, partition: TopicPartition, config: LogConfig, *, end_offset: int) -> PartitionLog:
-        """Open a log that was renamed into this directory; the log is complete and durable up to its end.
+        """Open a log that was renamed into the directory; the log is complete and durable up to its end.
         CorruptLogError, OSError."""
         path = self._path(str(partition))
         self._expected.pop(partition, None)
@@ -557,14 +557,14 @@ class LogDirectory:
         return log
 
     def release(self, log: PartitionLog) -> None:
-        """Hand the log over to another directory. The log stays open for its readers until ``remove_released``; later
-        requests for the log in this directory are ignored."""
+        """Hand the log over to another directory. A released log stays open for its readers until ``remove_released``;
+        later requests for the log in this directory are ignored."""
         self._check_held(log)
         del self.logs[log.topic_partition]
 
     def release_in_doubt(self, log: PartitionLog) -> None:
         """Release a log like ``release``, but keep its checkpoints: the next start may find that the log still belongs
-        to this directory."""
+        to the directory."""
         self.release(log)
         self._expected[log.topic_partition] = log.recovery_point
 

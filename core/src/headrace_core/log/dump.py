@@ -13,8 +13,8 @@ changes no file. The checks are those of Kafka's DumpLogSegments and of this pro
 * a directory: each segment begins where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
   are readable, and the epochs agree with the batches.
 
-Only the cause is reported: after damage in a segment, its indexes and the next segment are not compared. Bytes that the
-next start would truncate (``judge`` in recovery.py) are reported as a ``Note``.
+Only the cause of a fault is reported: after damage in a segment, its indexes and the next segment are not compared.
+Bytes that the next start would truncate (``judge`` in recovery.py) are reported as a ``Note``.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ TXN_INDEX_CURE = (
 
 def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Note | Problem | None:
     """Report the bytes that the next start would truncate from the end of a log; None if it would truncate no bytes.
-    The trace of a crash is a Note. A complete batch with a wrong CRC is a Problem: it may have been damaged after it
-    was acknowledged.
+    Bytes that a crash has left are reported as a Note. A complete batch with a wrong CRC is reported as a Problem,
+    because it may have been damaged after it was acknowledged.
 
     ``found`` is a scan from the file's beginning. Bytes after a gap in the offsets are not called torn, because without
     compaction the gap is damage.
@@ -448,7 +448,7 @@ def _dump_txn_index(fs: FileSystem, path: str) -> Iterator[Line]:
 
 
 def txn_index_fault(data: bytes, path: str, base_offset: int) -> Problem | None:
-    """The fault of a transaction index without a comparison with the log; None if it is sound."""
+    """The fault of a transaction index without a comparison with the log; None if the index is sound."""
     if not data:
         what = "the file is empty"
         return Note(path, 0, -1, what, "nothing to do: the broker takes the aborted transactions from the log")

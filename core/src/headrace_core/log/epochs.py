@@ -30,8 +30,8 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """End of an epoch: the largest known epoch that is not above the requested epoch, and the offset after its last
-    record."""
+    """End of a leader epoch: the largest known epoch that is not above the requested epoch, and the offset after its
+    last record."""
 
     epoch: int
     end_offset: int
@@ -81,9 +81,9 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when this returns. No effect for a
-        known epoch, unless ``start_offset`` is lower: then earlier batches of the epoch could not be written to a full
-        disk."""
+        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. The call has
+        no effect for a known epoch, unless ``start_offset`` is lower because earlier batches of the epoch could not be
+        written to a full disk."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
@@ -100,7 +100,7 @@ class LeaderEpochs:
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
         """Set all entries like ``replace``, but ignore a full disk; used while a log is opened. The next change writes
-        the file; if the log is opened again before that, it finds the same entries again."""
+        the file. If the log is opened again before the next change, the opening finds the same entries again."""
         entries = tuple(entries)
         try:
             self.replace(entries)
@@ -120,8 +120,8 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove epochs that start at or after ``end_offset``, the log's new end. If the file cannot be written for
-        lack of room or descriptors, it is written before the next batch. A crash before that write does no harm,
-        because opening the log also cuts the epochs at the log's end."""
+        lack of room or descriptors, it is written before the next batch is appended. A crash before the file is written
+        does no harm, because opening the log also cuts the epochs at the log's end."""
         entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
         try:
             self.replace(entries)
@@ -132,8 +132,8 @@ class LeaderEpochs:
             self.entries, self._is_behind = entries, True
 
     def catch_up(self) -> None:
-        """Write the checkpoint file if it is out of date. Called before each append: the file must not keep epochs that
-        were cut off the log."""
+        """Write the checkpoint file if it is out of date. The log writes the file before each append, because the file
+        must not keep epochs that were cut off the log."""
         if self._is_behind:
             self.replace(self.entries)
 
@@ -188,6 +188,6 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
 
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
-    """Return ``entries`` with the entry ``new``. Entries that start at or after ``new`` are removed, because they never
-    had a record."""
+    """Return ``entries`` with the entry ``new``. Entries that start at or after the ``new`` entry are removed, because
+    they never had a record."""
     return (*(entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch), new)

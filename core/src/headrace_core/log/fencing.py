@@ -3,7 +3,7 @@
 
 A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner of a shard has a larger
 epoch than all owners before. A paused coordinator may continue to write, and the partition's leader may not know the
-new owner. So the log itself decides:
+new owner. The log itself therefore decides which coordinator may append:
 
     every batch of a shard carries its writer's epoch        producer id -1, base sequence = epoch
     an append of a smaller one is refused                    FencedShardEpochError, final
@@ -12,13 +12,13 @@ new owner. So the log itself decides:
 
 Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence, and the
 header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's new owner.
-A claim that was truncated before it was committed fences no coordinator: its coordinator was not confirmed as owner,
+A claim that was truncated before it was committed fences no coordinator. Its coordinator was not confirmed as owner,
 and claims the shard again.
 
-``expected_end`` is the second condition: UnexpectedLogEndError refuses an append when another append came in between.
-That other append may be another coordinator's claim, or the same coordinator's append whose response was lost. The
-condition also protects a log that was emptied and so lost its shard epochs. (In KAFKA-4362 the old coordinator could
-still write.)
+``expected_end`` is the second condition: the append fails with UnexpectedLogEndError when another append came in
+between. The append that came in between may be another coordinator's claim, or the same coordinator's append whose
+response was lost. ``expected_end`` also protects a log that was emptied and so lost its shard epochs. (In KAFKA-4362
+the old coordinator could still write.)
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def epoch_of(header: BatchHeader) -> int:
 
 
 def check_stamps(headers: Iterable[BatchHeader], fence: Fence, partition: TopicPartition) -> None:
-    """Raise InvalidRequestError unless every batch carries the fence's epoch: later searches of the log rely on it."""
+    """Raise InvalidRequestError unless every batch carries the fence's epoch, on which later searches of the log
+    rely."""
     if fence.epoch < 0:
         raise InvalidRequestError(f"{partition}: shard_epoch={fence.epoch}: must not be negative")
     for header in headers:
@@ -88,8 +89,8 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
 
 
 def largest_epoch(segments: Sequence[LogSegment]) -> int:
-    """Find the largest shard epoch in a log, which is the last one. Reads batch headers from the end backwards, some
-    KiB in a shard's log. CorruptLogError, OSError."""
+    """Find the largest shard epoch in a log, which is the last shard epoch in it. The search reads batch headers from
+    the end backwards, some KiB in a shard's log. CorruptLogError, OSError."""
     for segment in reversed(segments):
         was_loaded = segment.index.is_loaded
         end = segment.size

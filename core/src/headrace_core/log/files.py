@@ -53,25 +53,26 @@ class File(Protocol):
         """Read ``size`` bytes from ``position``; fewer only at the end of the file."""
 
     def is_cached(self, size: int, position: int) -> bool:
-        """Whether a read of ``size`` bytes at ``position`` will (very likely) not wait for the disk. The result is a
-        hint: a wrong result only costs time."""
+        """Whether a read of ``size`` bytes at ``position`` will (very likely) not wait for the disk. The result of
+        ``is_cached`` is a hint: a wrong result only costs time."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers in order at ``position``; returns the number of bytes. After an OSError a part may have
-        been written, which the caller removes."""
+        """Write all buffers in order at ``position``; returns the number of bytes. After an OSError a part of the
+        buffers may have been written, which the caller removes."""
 
     def truncate(self, size: int) -> None:
         """Cut (or zero-fill) the file to ``size``, and free the blocks preallocated beyond ``size``."""
 
     def sync(self) -> None:
-        """Call fdatasync: all bytes written before are durable when this returns. A failed sync is final and must not
-        be retried."""
+        """Call fdatasync: all bytes written before the call are durable when the method returns. A failed sync is final
+        and must not be retried."""
 
     def start_writeback(self, position: int, size: int) -> None:
         """Start writing ``size`` bytes at ``position`` to the disk, for a ``sync`` that follows soon. A hint."""
 
     def preallocate(self, position: int, size: int) -> None:
-        """Reserve blocks without changing the file's size. No effect on a file system that cannot reserve blocks."""
+        """Reserve blocks without changing the file's size. The call has no effect on a file system that cannot reserve
+        blocks."""
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
@@ -131,8 +132,8 @@ class FileSystem(Protocol):
         """Sync several directories, at the same time where that is faster."""
 
     def sync_files(self, files: Sequence[File]) -> None:
-        """Sync several files, at the same time where that is faster; returns when all files are durable. OSError after
-        a failure of any file is final for all files."""
+        """Sync several files, at the same time where that is faster; returns when all files are durable. An OSError
+        after a failure of any file is final for all files of the call."""
 
     def lock(self, path: str) -> Lock:
         """Lock a file exclusively, and create the file if it is missing; BlockingIOError when another process holds the
@@ -146,7 +147,7 @@ class FileSystem(Protocol):
 
 
 class RealFile:
-    """An open file whose descriptor closes with the last reference to this object, so readers can keep a deleted
+    """An open file whose descriptor closes with the last reference to the object, so that readers can keep a deleted
     file."""
 
     __slots__ = ("_fd", "path")
@@ -377,7 +378,7 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     """Replace a small file so that a crash leaves either the old bytes or the new bytes: write a new file, fsync,
-    rename, fsync the directory. The new bytes are durable when this returns."""
+    rename, fsync the directory. The new bytes of the file are durable when the function returns."""
     write_files_atomically(fs, [(path, data)])
 
 
@@ -415,7 +416,7 @@ def remove_tree(fs: FileSystem, path: str) -> None:
 
 
 def make_directories(fs: FileSystem, path: str) -> None:
-    """Create a directory and its parents; each new name is durable when this returns."""
+    """Create a directory and its parents; each new name is durable when the function returns."""
     if path in ("", "/", ".") or fs.is_directory(path):
         return
     parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")

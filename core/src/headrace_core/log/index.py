@@ -3,18 +3,19 @@
     .index      relative offset u32, position u32     (8 bytes)
     .timeindex  timestamp i64, relative offset u32    (12 bytes)
 
-All fields are big-endian; offsets are relative to the segment's base offset. The index entries are the same as Kafka's:
+All fields are big-endian; offsets are relative to the segment's base offset. The tuple ``entries`` is replaced as a
+whole, so threads that read it always see consistent entries.
 
 * an offset entry is (last offset of a batch, position where that batch starts), one for about every
   ``index.interval.bytes`` of log. ``entry_below(offset)`` gives a place at or before the batch that holds the offset;
 * a time entry is (largest timestamp so far, last offset of the batch that has it), written along with an offset entry
-  and once more when the segment is sealed, only while the timestamp grows. So the last time entry of a sealed segment
-  has the segment's largest timestamp.
+  and once more when the segment is sealed, only while the timestamp grows. Because sealing writes a time entry, the
+  last time entry of a sealed segment has the segment's largest timestamp.
 
 In memory, entries are in compact arrays that only grow while the segment is written, so other threads may search an
 index at any time. Entries are written to the file in groups: an index can be rebuilt from the log, so no record is lost
-with index entries. The file is never padded with zeros (the cause of KAFKA-10207). The arrays of a sealed segment are
-loaded on first use.
+with index entries. The index file is never padded with zeros, which caused KAFKA-10207 in Kafka. The arrays of a sealed
+segment are loaded on first use.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TimestampOffset(NamedTuple):
 
 class IndexEntry(NamedTuple):
     """An entry of an offset index: a batch's position and its last offset. (0, -1) stands for the start of the segment,
-    when no entry is low enough."""
+    when no entry is at or below the wanted offset."""
 
     position: int
     last_offset: int
@@ -79,7 +80,7 @@ class IndexFile:
             return b""
 
     def read(self) -> bytes:
-        """``load``, but FileNotFoundError if there is no file."""
+        """Like ``load``, but raises FileNotFoundError if there is no file."""
         data = read_file(self._fs, self.path)
         self._size = len(data)
         return data
@@ -229,8 +230,8 @@ class _SparseIndex:
         self.file.replace(b"")
 
     def loaded(self) -> tuple[array[int], array[int]]:
-        """Return the columns; reads the file if they are not loaded. Raises CorruptLogError for a file that is no
-        index."""
+        """Return the columns; reads the file if the columns are not loaded. Raises CorruptLogError for a file that is
+        no index."""
         entries = self._entries
         if entries is None:
             entries = self._entries = self._parse(self.file.load(), self.file.path)
@@ -271,7 +272,8 @@ class OffsetIndex(_SparseIndex):
         )
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry: the batch at ``position`` has the last offset ``offset``. No effect when the index is full."""
+        """Add an entry: the batch at ``position`` has the last offset ``offset``. The call has no effect when the index
+        is full."""
         offsets, positions = self.loaded()
         relative = offset - self.base_offset
         if len(offsets) >= self.entries_max:
@@ -289,8 +291,8 @@ class OffsetIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entry_below(self, offset: int) -> IndexEntry:
-        """Return the last entry at or below ``offset``, not compared with the log; (0, -1) if no entry is low
-        enough."""
+        """Return the last entry at or below ``offset``, not compared with the log; (0, -1) if there is no such
+        entry."""
         offsets, positions = self.loaded()
         found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
@@ -326,8 +328,8 @@ class TimeIndex(_SparseIndex):
         )
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, sealing: bool = False) -> None:
-        """Add an entry if its timestamp is larger than that of the last entry. The last free entry is kept for
-        ``sealing``."""
+        """Add an entry if its timestamp is larger than the timestamp of the last entry. The last free entry of the
+        index is kept for ``sealing``."""
         timestamps, offsets = self.loaded()
         if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
             return
@@ -346,8 +348,8 @@ class TimeIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
-        """Return the entry before the last entry at or below ``timestamp_ms``, then that last entry; (-1, base offset)
-        stands for a missing entry."""
+        """Return the last entry at or below ``timestamp_ms``, after the entry before it; (-1, base offset) stands for a
+        missing entry."""
         timestamps, offsets = self.loaded()
         found = bisect_right(timestamps, timestamp_ms) - 1
         none = TimestampOffset(-1, self.base_offset)

@@ -7,10 +7,10 @@
     orders-0/moved-to            orders-0/                           4  the rename, durable: the COMMIT
     orders-0.<...>-delete/       orders-0/                           5  appends continue in the target
 
-Two disks cannot change in one step. So a start after a crash must find out which of two directories holds the log, even
-if only one of the directories is present. The marker names the target directory and the future's name, and is durable
-before the rename. A log *without* a marker is the partition's log; a future in the target directory is then an
-unfinished copy. For a log *with* a marker, the target directory decides:
+Two disks cannot change in one atomic step. A start after a crash must therefore find out which of two directories holds
+the log, even if only one of the directories is present. The marker names the target directory and the future's name,
+and is durable before the rename. A log *without* a marker is the partition's log; a future log in the target directory
+is then an unfinished copy. For a log *with* a marker, the target directory decides:
 
     the target has               then the marked one is
     -------------------------    --------------------------------------------------------------------
@@ -67,11 +67,13 @@ _NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that c
 
 
 class MoveError(Exception):
-    """Base of the errors of a move. No response carries these errors; the description of log directories shows them."""
+    """Base of the errors of a move. The description of log directories shows the errors of a move; no response carries
+    them."""
 
 
 class TargetFailedError(MoveError):
-    """The target directory has failed; ``__cause__`` is the OSError. The log stays in the source directory."""
+    """The target directory has failed; ``__cause__`` is the OSError. The log stays in the source directory after the
+    failure of the target."""
 
 
 class MoveInDoubtError(MoveError):
@@ -80,8 +82,8 @@ class MoveInDoubtError(MoveError):
 
 
 class MarkerStaysError(MoveError):
-    """The move failed, but its marker may remain in the source. The future stays until a start, because it proves that
-    the move did not happen."""
+    """The move failed, but its marker may remain in the source. The future log stays until the next start, because it
+    proves that the move did not happen."""
 
 
 class MoveCancelledError(MoveError):
@@ -200,9 +202,10 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def catch_up(self) -> int:
-        """Copy the bytes that the copy lacks; returns how many bytes were appended meanwhile. All copied bytes are
-        durable in both directories when this returns, so ``finish`` forces few bytes while all appends to the source
-        wait. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and OSError of the source."""
+        """Copy the bytes that the copy lacks; returns how many bytes were appended to the log meanwhile. All copied
+        bytes are durable in both directories when ``catch_up`` returns, so ``finish`` forces few bytes while all
+        appends to the source wait. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and
+        OSError of the source."""
         self._copy_all()
         self._force_active()
         return max(self.log.size_bytes - self.copied_bytes, 0)
@@ -324,7 +327,7 @@ class LogCopy:
 
     def finish(self) -> None:
         """Seal the source's active segment, and make the copy complete and durable. The source must get no appends
-        after this. Raises the errors of ``catch_up``."""
+        after ``finish``. Raises the errors of ``catch_up``."""
         self._check_not_cut()
         self.log.roll()
         self._copy_all()
@@ -364,8 +367,8 @@ class LogCopy:
             raise self._in_doubt(error) from error
 
     def _take_marker_back(self, source: str) -> None:
-        """Remove the marker before the future is removed, because the next start cannot trust a marked log without its
-        future. Raises MarkerStaysError, and OSError (never for lack of space) of the source directory."""
+        """Remove the marker before the future log is removed, because the next start cannot trust a marked log without
+        its future. Raises MarkerStaysError, and OSError (never for lack of space) of the source directory."""
         try:
             if self._fs.exists(f"{source}/{MARKER}"):
                 remove_marker(self._fs, source)
@@ -441,7 +444,7 @@ def find_leftovers(directory: LogDirectory) -> Leftovers:
 
 
 class Marked(enum.Enum):
-    """Verdict on a log with a marker; see the table in the module's docstring."""
+    """The verdict on a log with a marker; see the table in the module's docstring."""
 
     LOG = "kept: the move was not committed"
     STALE = "removed: the log is in the other directory"

@@ -1,14 +1,14 @@
 """Open a log: find its segments, decide which segments are sound, and where the log starts and ends.
 
-All checks come before the first change; CorruptLogError leaves the files as they were.
+All checks run before the first change of a file; CorruptLogError leaves the files as they were.
 
 **Sound bytes in the page cache do not prove that the disk has them.** After a failed fdatasync Linux marks the pages
 clean although the disk does not have them. The next process reads sound batches from the cache, and its fdatasync
-writes nothing and succeeds. So an unclean start rewrites every accepted batch beyond the recovery point in place and
-forces it to the disk; only then the batch counts as flushed. The scan rewrites exactly the bytes that it checked,
-because the cache may drop a page at any time, after which a read returns the disk's older bytes. (Dropping the pages
-first would lose what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in the middle changes nothing, for
-the bytes are the same. A clean start rewrites nothing.
+writes nothing and succeeds. An unclean start therefore rewrites every accepted batch beyond the recovery point in place
+and forces it to the disk. Only then is the batch flushed. The scan rewrites exactly the bytes that it checked, because
+the cache may drop a page at any time, after which a read returns the disk's older bytes. (Dropping the pages first
+would lose what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in the middle of the rewrite changes
+nothing, because the bytes are the same. A clean start rewrites nothing.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class _Opening:
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
         """Drop an empty last segment if the segment before it has records at or above the empty segment's base offset.
-        An empty segment like this remains when a roll failed (no space, no descriptor), the log continued in the old
+        An empty last segment remains when a roll failed (no space, no descriptor), the log continued in the old
         segment, and a crash brought the new file's name back. The empty segment would hide records that were
-        acknowledged since."""
+        acknowledged after the failed roll."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
             self.notes.append(f"{empty.path}: empty, and the segment before it continues beyond its offset: removed")
@@ -124,7 +124,8 @@ class _Opening:
 
     def reaches(self, segment: LogSegment, offset: int) -> bool:
         """Whether the segment has batches at or above ``offset``, by the headers after its last index entry. The
-        offsets must have no gap, because the segment was the active one. Other checks judge unreadable bytes."""
+        offsets must have no gap, because the segment was the active segment. Unreadable bytes are ignored here, because
+        other checks judge them."""
         try:
             position = segment.index.last_position() if segment.indexes_fit() else 0
             position = position if position < segment.size else 0
@@ -167,9 +168,9 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Whether all of the segment is on the disk and sound. The segments of idle partitions are on the disk, so
-        after an unclean stop a broker with thousands of idle partitions forces no files for them. (Of an empty segment,
-        even the name may be missing on the disk.)"""
+        """Whether the whole segment is on the disk and sound. The segments of idle partitions are on the disk, so after
+        an unclean stop a broker with thousands of idle partitions forces no files for them. (Of an empty segment, even
+        the name may be missing on the disk.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point
@@ -380,7 +381,7 @@ def _restore_epochs(
     log_end_offset: int,
 ) -> None:
     """Restore the epoch checkpoint: cut the entries at the log's end, and add the epochs of the scanned batches. A lost
-    checkpoint is rebuilt from all batches."""
+    checkpoint is rebuilt from all batches of the log."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)

@@ -139,11 +139,11 @@ class PartitionLog(LogReader):
     ) -> PartitionLog:
         """Open the log in ``directory`` (which exists); create its first segment if it has none.
 
-        ``clean``: the last owner closed the log, and ``recovery_point`` is the log's end. Otherwise the segments beyond
-        the recovery point are scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: the
-        checkpoint of log starts is lost, and the epoch checkpoint gives the start. ``high_watermark``: the last known
-        one; None: the whole log counts as committed. ``meter`` counts scanned bytes. Raises CorruptLogError (without a
-        change of the files), OSError.
+        ``clean``: the last owner closed the log, and ``recovery_point`` is the log's end. If ``clean`` is False, the
+        segments beyond the recovery point are scanned, a torn tail is cut and indexes are rebuilt.
+        ``log_start_offset=None``: the checkpoint of log starts is lost, and the epoch checkpoint gives the start.
+        ``high_watermark``: the last known high watermark; None: the whole log is taken as committed. ``meter`` counts
+        scanned bytes. Raises CorruptLogError (without a change of the files), OSError.
         """
         opened = open_segments(
             fs,
@@ -198,8 +198,8 @@ class PartitionLog(LogReader):
 
     @property
     def durable_end(self) -> int:
-        """Records below this offset are as durable as ``log.flush`` demands: they may be acknowledged, and count for
-        the high watermark."""
+        """The offset below which records are as durable as ``log.flush`` demands. These records may be acknowledged,
+        and the high watermark may pass them."""
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
@@ -243,7 +243,7 @@ class PartitionLog(LogReader):
         * with a fence: FencedShardEpochError, UnexpectedLogEndError
         * replicated: UnexpectedOffsetError, UnexpectedEpochError
 
-        Raises OSError when the disk fails in another way: the state of the file is then unknown, and the log must not
+        Raises OSError when the disk fails in any other way: the state of the file is then unknown, and the log must not
         be used. ``start_writeback``: let the disk begin to write at once, because other files are written before this
         log is flushed.
         """
@@ -277,8 +277,8 @@ class PartitionLog(LogReader):
         return outcomes + self._write(group)
 
     def _add(self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
-        """Add a producer's batches to the group of the next write. Returns an outcome instead for a duplicate
-        append."""
+        """Add a producer's batches to the group of the next write. For a duplicate append the method adds nothing and
+        returns an outcome."""
         if append.fence is not None:
             self._check_fence(append.fence, group)
         prepared = self._prepare(append, group, now_ms)
@@ -483,7 +483,7 @@ class PartitionLog(LogReader):
         return checked
 
     def _take_back(self, group: Write, at_first: int = 0) -> None:
-        """Remove the group's batches from the producer table, because they are not written."""
+        """Remove the group's batches from the producer table, because the group is not written."""
         remembered = group.remembered[at_first:]
         del group.remembered[at_first:]
         self.producers.take_back(reversed(remembered), self._end_with(group))
@@ -555,8 +555,8 @@ class PartitionLog(LogReader):
 
     def roll(self) -> LogSegment:
         """Seal the active segment and begin a new segment at the log's end. The old segment is durable before the new
-        segment exists, and the new segment's name before its first write. No effect when the active segment is
-        empty."""
+        segment exists, and the new segment's name before its first write. The call has no effect when the active
+        segment is empty."""
         old = self.active
         if old.size == 0:
             return old
@@ -616,7 +616,8 @@ class PartitionLog(LogReader):
         return path
 
     def flush(self) -> int:
-        """Force all records appended so far to the disk; returns the flushed end. A failure (OSError) is final."""
+        """Force all records appended so far to the disk; returns the flushed end. A failure of the flush (OSError) is
+        final."""
         flush_together(self._fs, (self,))
         return self.flushed_end
 
@@ -627,15 +628,15 @@ class PartitionLog(LogReader):
 
     def truncate_to(self, offset: int) -> None:
         """Remove records at and above ``offset``, durably; a batch that contains ``offset`` is removed as a whole. If
-        the log ends at or below ``offset``, only epochs that begin at or after ``offset`` are removed, because they
-        have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
-        does.
+        the log ends at or below ``offset``, only epochs that begin at or after ``offset`` are removed, because such
+        epochs have no records. The caller must lower a higher persisted recovery point first, as
+        ``LogDirectory.truncate`` does.
 
-        After the cut, the log ends at the end of its last batch, as a start after a crash would find. So a cut inside a
-        gap that compaction left ends the log at the beginning of the gap. (Only an unclean election cuts compacted
-        records.) The records that the cut removes had replaced the compacted records, so the leader must send the
-        removed records again. A log whose start is above that end and at or below ``offset`` becomes empty at its
-        start, so no deleted record comes back.
+        After the cut, the log ends at the end of its last batch, as a start after a crash would find. A cut inside a
+        gap that compaction left therefore ends the log at the beginning of the gap. (Only an unclean election cuts
+        compacted records.) The records that the cut removes had replaced the compacted records, so the leader must send
+        the removed records again. If the log's start is at or below ``offset`` but above the end of the last batch that
+        stays, the log becomes empty at its start. No deleted record comes back.
 
         Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
         """
@@ -693,7 +694,8 @@ class PartitionLog(LogReader):
         return segment.where_to_cut(offset, self._offset_behind(segment)).end_offset
 
     def _offset_behind(self, segment: LogSegment) -> int:
-        """Return the base offset of the next segment; the log end offset if ``segment`` is the last one."""
+        """Return the base offset of the segment after ``segment``; the log end offset if ``segment`` is the last
+        one."""
         later = (each.base_offset for each in self._segments if each.base_offset > segment.base_offset)
         return next(later, self.log_end_offset)
 
@@ -764,12 +766,13 @@ class PartitionLog(LogReader):
         return self.log_start_offset
 
     def drop_segments_below_start(self, *, one_by_one: bool = False) -> list[DeletedFile]:
-        """Take segments below the log start, and the epochs that ended there, out of the log. Renames the segments'
-        files to .deleted, durably; the caller removes these files. Readers of the segments finish normally.
+        """Take segments below the log start, and the epochs that ended there, out of the log. Renames the files of the
+        dropped segments to .deleted, durably; the caller removes the renamed files. Readers of the dropped segments
+        finish normally.
 
-        Call this method once the log start is durable: then a crash may leave any of the removed segments.
-        ``one_by_one``: a full disk prevented that the start became durable, and a segment begins at the start. Each
-        rename is then durable before the next, so a crash leaves a log without a gap.
+        Call ``drop_segments_below_start`` once the log start is durable: a crash may then leave any of the removed
+        segments. ``one_by_one``: a full disk prevented that the start became durable, and a segment begins at the
+        start. With ``one_by_one``, each rename is durable before the next one, so a crash leaves a log without a gap.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
@@ -813,15 +816,16 @@ class PartitionLog(LogReader):
     # ---------------------------------------------------------------- transactions
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """End of the records for read_committed consumers: start of the first transaction that is open, or whose marker
-        is not committed; without one, the high watermark. Any thread."""
+        """End of the records for read_committed consumers: the start of the first transaction that is open, or whose
+        marker is not committed. Without such a transaction, the high watermark. Any thread."""
         stable_offset = self.producers.last_stable_offset(high_watermark)
         if stable_offset == high_watermark:
             return high_watermark
         return max(stable_offset, min(self.log_start_offset, high_watermark))
 
     def committed_to(self, high_watermark: int) -> None:
-        """Record that everything below is committed, so that the log forgets transactions that ended there."""
+        """Record that all records below the high watermark are committed, so that the log forgets transactions that
+        ended below it."""
         self.producers.committed_end = high_watermark
 
     @overload
@@ -834,8 +838,8 @@ class PartitionLog(LogReader):
         """The aborted transactions with records in [start, end), by first offset. ``end`` is at most the last stable
         offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
 
-        Call it after the read of these records: it raises OffsetOutOfRangeError if they were deleted meanwhile. Also
-        raises CorruptLogError, OSError, OffsetNotAvailableError (the log was cut).
+        Call the method after the read of the records: it raises OffsetOutOfRangeError if the records were deleted
+        meanwhile. Other errors are CorruptLogError, OSError, and OffsetNotAvailableError (the log was cut).
         """
         cuts = self.cuts
         while True:
@@ -869,8 +873,9 @@ class PartitionLog(LogReader):
             return found
 
     def _aborted_in(self, segment: LogSegment) -> Buffer:
-        """The entries of a segment's transaction index. A damaged or missing file is rebuilt in memory from the log.
-        Raises CorruptLogError (the log is damaged), FileNotFoundError (the log no longer has the segment)."""
+        """The entries of a segment's transaction index. A damaged or missing transaction index is rebuilt in memory
+        from the log. Raises CorruptLogError (the log is damaged), FileNotFoundError (the log no longer has the
+        segment)."""
         index = segment.txn_index
         while True:
             changes = index.changes
@@ -896,7 +901,7 @@ class PartitionLog(LogReader):
 
     def expired(self, high_watermark: int) -> Expired | None:
         """Find the segments that retention would delete now, for ``LogDirectory.expire``; None: no segments. Changes no
-        state. May run in any thread and may read from the disk. Raises OSError, CorruptLogError."""
+        state. The search may run in any thread and may read from the disk. Raises OSError, CorruptLogError."""
         cuts, config, segments, log_end_offset = self.cuts, self.config, self._segments, self.log_end_offset
         if not segments:
             return None
@@ -923,8 +928,8 @@ class PartitionLog(LogReader):
         return verdict and replace(verdict, cuts=cuts)
 
     def waits_for_compaction(self) -> bool:
-        """Whether to roll the idle active segment because one of its records has waited too long for compaction. May
-        run in any thread and may read from the disk."""
+        """Whether to roll the idle active segment because one of its records has waited too long for compaction. The
+        check may run in any thread and may read from the disk."""
         segments = self._segments
         if not segments or not self.config.cleanup_compact:
             return False
@@ -981,7 +986,7 @@ def _first_offset(aborted: AbortedTransaction) -> int:
 
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
-    """Flush several logs of one file system at the same time. A failure (OSError) is final for all of them."""
+    """Flush several logs of one file system at the same time. A failure (OSError) is final for all the logs."""
     unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_end]
     with _final_failures():
         fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled

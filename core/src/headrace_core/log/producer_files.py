@@ -1,9 +1,9 @@
 """Producer snapshots of one log: when to write snapshots, which are sound, and how to load the producer table from
 them.
 
-``<offset>.snapshot`` holds the producer table for the records before that offset. As in Kafka, each roll writes a
-snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. So opening a log
-replays at most the headers of the active segment, and no headers after a clean stop.
+``<offset>.snapshot`` holds the producer table for the records below that offset. As in Kafka, each roll writes a
+snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. Opening a log
+therefore replays at most the headers of the active segment, and no headers after a clean stop.
 
     found at the start                          the table
     ----------------------------------------    ---------------------------------------------------------------
@@ -15,11 +15,12 @@ replays at most the headers of the active segment, and no headers after a clean 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots: each snapshot has a checksum, and a torn snapshot only means that the snapshot before it is used. Snapshots
 above the log's end must be removed durably before the log can grow over their offsets again. Before batches are
-deleted, the snapshot that replaces these batches is forced.
+deleted, the snapshot that replaces the batches is forced to the disk.
 
 A control batch with a correct CRC and unreadable records is no damage: the batch is as its writer made it, and the
-other replicas have the same batch. A leader refuses such a batch. In a log such a batch ends no transaction, and a note
-reports it. (Refusing the log would lose the partition on all replicas, after its torn tail was cut.)
+other replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch
+with unreadable records ends no transaction, and a note reports it. (Refusing the log would lose the partition on all
+replicas, after its torn tail was cut.)
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class ProducerSnapshots:
 
     @property
     def offsets(self) -> list[int]:
-        """Offsets of the snapshots, ascending; some of the files may have been removed with their segments."""
+        """Offsets of the snapshots, ascending; the files of some snapshots may have been removed with their
+        segments."""
         return sorted(self._offsets)
 
     def path(self, offset: int) -> str:
@@ -106,9 +108,9 @@ class ProducerSnapshots:
             self._fs.sync_directory(self._directory)
 
     def force(self, offset: int) -> None:
-        """Make two snapshots durable: the one for ``offset``, which replaces the batches before ``offset``, and the
-        newest one. The snapshots are not forced when the disk is full or no descriptor is free, because a deletion that
-        makes room must not wait."""
+        """Make two snapshots durable: the snapshot for ``offset``, which replaces the batches before ``offset``, and
+        the newest snapshot. The snapshots are not forced when the disk is full or no descriptor is free, because a
+        deletion that makes room must not wait."""
         files: list[File] = []
         try:
             for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
@@ -149,9 +151,9 @@ def load_producers(
     high_watermark: int | None = None,
 ) -> tuple[ProducerTable, ProducerSnapshots, list[str]]:
     """Load the producer table of an opened log (see the module's docstring); returns the table, the snapshots, and
-    notes on faulty snapshots. ``clean``: the log was closed cleanly. ``high_watermark``: the last known one; the log is
-    searched for transactions that ended at or above it. Raises CorruptLogError when a batch that must be read is
-    damaged."""
+    notes on faulty snapshots. ``clean``: the log was closed cleanly. ``high_watermark``: the last known high watermark;
+    the log is searched for transactions that ended at or above it. Raises CorruptLogError when a batch that must be
+    read is damaged."""
     snapshots = snapshots_in(fs, directory)
     snapshots.drop_above(log_end_offset)
     table, known_from, notes = _believed(fs, snapshots, segments, log_end_offset, clean=clean)
@@ -185,9 +187,9 @@ def heal_txn_indexes(
     scanned: Mapping[LogSegment, bool],
     log_end_offset: int,
 ) -> list[str]:
-    """Rebuild the transaction indexes of an opened log that cannot be trusted; returns notes. These are the indexes of
-    ``scanned`` segments (each with whether it has a control batch), and a damaged index of the active segment. Raises
-    CorruptLogError, OSError."""
+    """Rebuild the transaction indexes of an opened log that cannot be trusted; returns notes. The indexes to rebuild
+    are those of ``scanned`` segments (each with whether it has a control batch), and a damaged index of the active
+    segment. Raises CorruptLogError, OSError."""
     notes: list[str] = []
     wanted = [segment for segment in segments if scanned.get(segment)]
     active = segments[-1]
@@ -227,7 +229,8 @@ def aborted_by_segment(
     log_end_offset: int,
 ) -> dict[LogSegment, list[AbortedTransaction]]:
     """Compute from the log the entries that the transaction indexes of the ``wanted`` segments must have. Reads headers
-    and markers of these segments, and of earlier ones back to the last sound snapshot. Raises CorruptLogError."""
+    and markers of the ``wanted`` segments, and of earlier segments back to the last sound snapshot. Raises
+    CorruptLogError."""
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     table = _table_at(fs, snapshots, segments, wanted[0].base_offset, [])
     found = {}
@@ -289,8 +292,8 @@ def _believed(
 
 
 def _begin_of_active(segments: Sequence[LogSegment]) -> int:
-    """Return the base offset of the last segment that is not empty. An empty active segment does not count, because a
-    crash may keep its name and lose the name of its snapshot."""
+    """Return the base offset of the last segment that is not empty. An empty active segment is skipped, because a crash
+    may keep its name and lose the name of its snapshot."""
     at = len(segments) - 1
     while at and segments[at].size == 0:
         at -= 1
@@ -302,7 +305,7 @@ def _replace(
 ) -> None:
     """Replace an unsound snapshot by a sound one. The unsound snapshot proves that producers existed, so it stays until
     the new snapshot is durable. Each unsound snapshot gets a replacement. With a single new snapshot at the log's end,
-    a cut below it would leave no snapshot, which would mean "no producers"."""
+    a cut below that end would leave no snapshot, which would mean "no producers"."""
     try:
         write_file_atomically(fs, snapshots.path(table.next_offset), table.snapshot())
     except OSError as error:
@@ -363,8 +366,8 @@ def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | m
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
     """Feed the table with a control batch; only the end of a transaction changes the table. After CorruptMessageError
-    or InvalidRecordError the table is unchanged. A marker without records is left by compaction to keep the producer's
-    epoch; the marker's coordinator epoch is unknown."""
+    or InvalidRecordError the table is unchanged. A marker without records is what compaction left to keep the
+    producer's epoch; the marker's coordinator epoch is unknown."""
     if header.record_count == 0:
         table.marker_appended(header, None)
     for record in decode_batch(batch):
@@ -379,7 +382,7 @@ def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memory
 def complete_window(entry: ProducerEntry, segments: Sequence[LogSegment]) -> None:
     """Look up in the log the batches that a producer wrote before its last batch in the snapshot, to recognise a
     repeated batch. The look-up happens at most once for each producer after a start, when a batch is out of order.
-    Reads headers, at most some MiB back. CorruptLogError."""
+    The look-up reads batch headers, at most some MiB back. CorruptLogError."""
     entry.is_cut_short = False
     known = entry.batches
     if not known:

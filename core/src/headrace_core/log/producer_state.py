@@ -5,11 +5,11 @@ id, then ``appended`` or ``marker_appended``. Opening a log feeds the table with
 the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on this replica, on a monotonic clock. Kafka compares
-the record's timestamp with the wall clock. So Kafka can forget a producer of old events while the producer still
-writes, and then appends a retried batch twice. The snapshot file, whose bytes are Kafka's, does not hold the local
-time; after a load, the time counts from the load.
+the record's timestamp with the wall clock. Kafka can therefore forget a producer of old events while the producer still
+writes, and then append a retried batch twice. The snapshot file, whose bytes are Kafka's, does not hold the local time.
+After a load, a producer's time starts at the load.
 
-``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
+``<offset>.snapshot`` holds the state of all producers below that offset, in Kafka's bytes (version 1), big-endian:
 
     int16   version, 1
     uint32  CRC-32C of all that follows
@@ -19,8 +19,8 @@ time; after a load, the time counts from the load.
         int64 timestamp, ms     int32 coordinator epoch     int64 first offset of its open transaction (-1: none)
 
 A snapshot holds each producer's last batch only. When a producer's next batch is out of order, the producer's earlier
-batches are looked up once in the log, by headers (``complete_window``). So a producer may resend its last five batches
-after a restart of the broker.
+batches are looked up once in the log, by headers (``complete_window``). After a restart of the broker, a producer may
+therefore still resend its last five batches.
 
 A batch enters the table before it is written, so that the next batch in the same group commit can follow it. A failed
 write is undone in the table.
@@ -108,8 +108,8 @@ _NEXT = Checked(Check.NEXT)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """State of one producer. ``batches``: the producer's last batches with this epoch, oldest first. The tuple is
-    replaced as a whole, so other threads may read it."""
+    """State of one producer. ``batches``: the producer's last batches with its current epoch, oldest first. The tuple
+    ``batches`` is replaced as a whole, so other threads may read it."""
 
     producer_id: int
     epoch: int
@@ -134,7 +134,7 @@ class ProducerEntry:
         return self.batches[-1] if self.batches else None
 
     def move_to_epoch(self, epoch: int) -> None:
-        """Start a new epoch with new sequences."""
+        """Start a new producer epoch with new sequences."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()
@@ -327,7 +327,7 @@ class ProducerTable:
             entry.appended_ms = local_ms
 
     def remember(self, producer_id: int) -> Remembered:
-        """Return a producer's state for ``take_back``. Call this before ``appended`` for a batch whose write may
+        """Return a producer's state for ``take_back``. Call this method before ``appended`` for a batch whose write may
         fail."""
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -375,10 +375,10 @@ class ProducerTable:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Start of the first transaction that is open, or whose marker is at or above the high watermark. Without such
-        a transaction, the high watermark. Any thread.
+        a transaction, the result is the high watermark. Any thread.
 
-        Returns 0 for a high watermark below the markers of forgotten transactions: the answer is unknown, and readers
-        wait until the high watermark is above these markers.
+        Returns 0 for a high watermark below the markers of forgotten transactions: the last stable offset is unknown,
+        and readers wait until the high watermark is above the markers.
         """
         if high_watermark < self._forgotten_end:
             return 0
@@ -390,8 +390,8 @@ class ProducerTable:
         return high_watermark
 
     def inherit_undecided(self, before: ProducerTable, offset: int) -> None:
-        """Copy from ``before``, an earlier table of the log, the transactions that ended below ``offset``. This table
-        lacks them, because a snapshot says only which transactions are open."""
+        """Copy from ``before``, an earlier table of the log, the transactions that ended below ``offset``. The table of
+        a cut log lacks ended transactions, because a snapshot names only the open transactions."""
         ended = (each for each in before._undecided if each.last_offset < offset)
         self._undecided = tuple(sorted({*ended, *self._undecided}))
         self.committed_end = min(before.committed_end, offset)

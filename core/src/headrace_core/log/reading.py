@@ -1,16 +1,16 @@
 """Read a log by offset or by time. All reads may run in any thread while the log's owner appends.
 
-A read is one pread of exactly the bytes to return. First the offset index and a short walk over headers find the end of
+A read is one pread of exactly the bytes to return. The offset index and a short walk over headers first find the end of
 the last whole batch, so no byte is read and then thrown away. Sequential readers and consumers at the log's end need no
 lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares fields that the CRC
 does not cover with the neighbouring batches. The offsets of a slice must reach, without a gap, the next offset known
 from elsewhere: the next batch's header, the next segment's name or the high watermark. If the offsets of the slice have
-a gap, the batch before the slice is checked too. Leader epochs must match the epoch checkpoint. So where compaction
-removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset
-inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are
-read a second time; if the check fails again, CorruptLogError names file, position and offset.
+a gap, the batch before the slice is checked too. Leader epochs must match the epoch checkpoint. Where compaction
+removed no records, a batch with wrong offsets is therefore always detected. (Next to a compaction gap, a batch with an
+offset inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check
+are read a second time; if the check fails again, CorruptLogError names file, position and offset.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class FoundTimestamp(NamedTuple):
 
 
 class _Places:
-    """Positions of the last read or appended batches, by base offset. To discard them, the log replaces this object, so
-    a concurrent reader writes into the discarded object."""
+    """Positions of the last read or appended batches, by base offset. To discard the positions, the log replaces the
+    object, so that a concurrent reader writes into the discarded object."""
 
     __slots__ = ("_before", "_now")
 
@@ -121,7 +121,7 @@ class LogReader:
         return self._segments
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        """Return the epoch checkpoint's entries; None if they are unknown, so that epochs are not checked."""
+        """Return the epoch checkpoint's entries; None if the entries are unknown, so that epochs are not checked."""
         return None
 
     def may_have_gaps(self) -> bool:
@@ -129,8 +129,8 @@ class LogReader:
         return True
 
     def was_compacted(self) -> bool:
-        """Whether any sealed segment has a gap. May read all headers; called before missing records are reported.
-        Raises CorruptLogError."""
+        """Whether any sealed segment has a gap. The method may read all headers; it is called before missing records
+        are reported. Raises CorruptLogError."""
         self._was_compacted = self._was_compacted or show_compaction(self._segments[:-1])
         return self._was_compacted
 
@@ -153,7 +153,7 @@ class LogReader:
 
     def _twice(self, read: Callable[[], T]) -> T:
         """Run ``read()``, and run it again if it finds damage: a truncation or compaction may have changed the files,
-        or a disk read may have failed once. An index that contradicts its log is rebuilt in between."""
+        or a disk read may have failed once. An index that contradicts its log is rebuilt between the two reads."""
         cuts, is_second = self.cuts, False
         for _ in range(_READS_MAX - 1):
             try:
@@ -310,7 +310,7 @@ class LogReader:
         next_offset: int,
     ) -> bool:
         """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch reaches to
-        ``offset``, and all batches end below ``next_offset``. Returns False when there is a gap before
+        ``offset``, and all batches end below ``next_offset``. Returns False when the offsets have a gap before
         ``next_offset``."""
         # Get the epoch entries after the read: the log writes an epoch entry before the batches of the epoch.
         entries = self.known_epochs()
@@ -334,9 +334,9 @@ class LogReader:
         return False
 
     def _check_end(self, segment: LogSegment, following: int) -> None:
-        """Raise MissingRecordsError if the segment ends below the base offset of the next segment: part of the file is
-        missing. Only Kafka's compaction may leave such a gap; Headrace's compaction keeps the last batch of a
-        segment."""
+        """Raise MissingRecordsError if the segment ends below the base offset of the next segment, because a part of
+        the file is then missing. Only Kafka's compaction may leave a gap at the end of a segment; Headrace's compaction
+        keeps the last batch of a segment."""
         if self.may_have_gaps():
             return
         next_offset = segment.end_offset
@@ -349,8 +349,8 @@ class LogReader:
     # ---------------------------------------------------------------- by time
 
     def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> FoundTimestamp | None:
-        """Find the first record below ``up_to`` with a timestamp at or after ``timestamp_ms``; None when no record has
-        one."""
+        """Find the first record below ``up_to`` with a timestamp at or after ``timestamp_ms``; None when there is no
+        such record."""
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:

@@ -2,7 +2,8 @@
 
 The recovery point is the offset up to which all records were flushed; it is persisted from time to time. Recovery
 trusts no bytes after the recovery point: it reads every segment that reaches beyond the recovery point and checks every
-CRC. A scan ends at the end of the file, or at the first bytes that are no sound batch. The verdict is then:
+CRC. A scan ends at the end of the file, or at the first bytes that are no sound batch. The verdict on the bytes after
+the last sound batch is then:
 
     the bad bytes are            and                                     verdict
     -------------------------    -------------------------------------   ---------------------------------------------
@@ -224,8 +225,8 @@ def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offs
 
 def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     """Whether one of the blocks of the bad batch between ``start`` and ``end`` is all zeros. Of the first block, only
-    the batch's part counts; of the last block likewise, if the file ends at ``end``. ``next_offset``: the lowest
-    possible offset of the batch."""
+    the bytes of the bad batch are compared; of the last block likewise, if the file ends at ``end``. ``next_offset``:
+    the lowest possible offset of the batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
     # Zeros prove a hole only where the batch's offset would have other bytes: a batch begins with its offset, whose

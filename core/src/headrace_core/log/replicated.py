@@ -1,8 +1,8 @@
 """A follower's checks of batches from its leader, before the follower appends the batches. Pure.
 
 Batches keep their offsets and leader epochs. The follower checks each batch's CRC again. The CRC does not cover base
-offset, length and leader epoch, so these three fields are compared with the end of the follower's log. The leader
-checked the records inside, as in Kafka.
+offset, length and leader epoch, so the follower compares the three fields with the end of its log. The leader checked
+the records inside, as in Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .segment import BatchMeta
 
 
 class ReplicatedAppendError(HeadraceError):
-    """The leader's batches cannot follow this log. No batch was appended: the follower must join the leader again."""
+    """The batches from the leader cannot follow the follower's log. No batch was appended: the follower must join the
+    leader again."""
 
 
 class UnexpectedOffsetError(ReplicatedAppendError):
@@ -35,7 +36,7 @@ def check_replicated(
     data: Buffer, *, log_end_offset: int, leader_epoch: int, latest_epoch: int = NO_EPOCH, is_empty: bool = False
 ) -> list[BatchHeader]:
     """Check batches from a leader of ``leader_epoch`` against a log that ends at ``log_end_offset`` with a batch of
-    ``latest_epoch``; returns their headers, for ``Append``. Reads all bytes once; any thread may call this.
+    ``latest_epoch``; returns their headers, for ``Append``. Reads all bytes once; any thread may call the function.
 
     Offsets must rise; compaction may leave gaps. ``is_empty``: the log has no batch. The first batch of an empty log
     may begin below the log's end and reach beyond it, because the leader's log may start inside a batch.

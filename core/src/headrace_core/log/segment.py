@@ -1,15 +1,15 @@
 """One segment: a ``.log`` file of record batches, back to back, and its indexes.
 
 The writer appends. Readers in any thread look up and read batches, always below an end offset that the partition's
-owner published. The writer publishes bytes first, then ``size``, then index entries. So an entry is never visible
-before its batch, and no lock is needed.
+owner published. The writer publishes bytes first, then ``size``, then index entries. Because of that order, an index
+entry is never visible before its batch, and no lock is needed.
 
 An index entry is used only after a comparison with its batch. If entry and batch differ, the index or the log is
-damaged. To find out, the whole segment is read and every CRC checked. Either the log is damaged (CorruptLogError), or
-the indexes are rebuilt from the log, in memory.
+damaged. To find out which one, the whole segment is read and every CRC checked. The result is that the log is damaged
+(CorruptLogError), or that the indexes are rebuilt from the log, in memory.
 
-An index entry is (last offset of a batch, position where the batch starts). A lookup of the offset after a batch finds
-that batch first, and skips it.
+An index entry is (last offset of a batch, position where the batch starts). A lookup may first find the batch that ends
+just below the wanted offset, and skips that batch.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class IndexMismatchError(CorruptLogError):
 
 class Cut(NamedTuple):
     """Where to cut a segment: before the batch at ``place`` (None: keep all batches), so that the segment ends at
-    ``end_offset``. ``end_offset`` is below the requested offset if that offset is inside a batch or in a compaction
-    gap."""
+    ``end_offset``. ``end_offset`` is below the requested offset if the requested offset is inside a batch or in a
+    compaction gap."""
 
     place: Place | None
     end_offset: int
@@ -135,9 +135,9 @@ class LogSegment:
         file: str | None = None,
     ) -> LogSegment:
         """Create an empty segment; the file names are durable once the caller has synced the directory. After an
-        OSError no file of the segment is left. ``file``: path of an existing empty file that is renamed to the
-        segment's log file, for a log that must get this segment. With ``file``, a lack of room or of descriptors for
-        the index files is ignored, and the next start creates the index files."""
+        OSError of ``create``, no file of the segment is left. ``file``: path of an existing empty file that is renamed
+        to the segment's log file, for a log that must get this segment. With ``file``, a lack of room or of descriptors
+        for the index files is ignored, and the next start creates the index files."""
         if file is not None:
             fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
@@ -314,8 +314,8 @@ class LogSegment:
         self._bytes_since_index = self.size - self.index.last_position()
 
     def close(self) -> None:
-        """Complete and sync the indexes; descriptors close with the last reader. No effect on a segment without
-        changes."""
+        """Complete and sync the indexes; descriptors close with the last reader. The call has no effect on a segment
+        without changes."""
         self._sync(self.begin_close())
 
     def begin_close(self) -> list[File]:
@@ -352,15 +352,15 @@ class LogSegment:
             self.end_close(durable=durable)
 
     def delete_files(self) -> None:
-        """Unlink the segment's files without writing to them, because the disk may be full. Readers keep the files
-        open."""
+        """Unlink the segment's files without writing to them, because the disk may be full. Readers of the unlinked
+        files keep them open."""
         self.close_indexes()
         for path in (*(file.path for file in self._index_files()), self.path):
             if self._fs.exists(path):
                 self._fs.unlink(path)
 
     def close_indexes(self) -> None:
-        """Drop pending index entries: the files are being removed."""
+        """Drop pending index entries, because the index files are being removed."""
         for file in self._index_files():
             file.close()
 
@@ -375,7 +375,7 @@ class LogSegment:
     # ---------------------------------------------------------------- reading (any thread)
 
     def indexes_fit(self) -> bool:
-        """Whether the index files can belong to this segment's log: compares the last offset index entry with its
+        """Whether the index files can belong to the segment's log: compares the last offset index entry with its
         batch."""
         return self._what_does_not_fit() is None
 
@@ -524,8 +524,8 @@ class LogSegment:
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
         """Return where to cut this segment so that no record at or above ``offset`` stays. ``next_offset``: the base
         offset of the next segment, or the log end offset. A cut cannot be undone, so the last kept and the first
-        removed batch are checked first: their CRCs, and their base offsets (which no CRC covers) against the
-        neighbouring batches. Raises CorruptLogError if a check fails."""
+        removed batch are checked first. The checks compare their CRCs, and their base offsets (which no CRC covers)
+        with the neighbouring batches. Raises CorruptLogError if a check fails."""
         self._check_times()  # the cut needs the indexes, and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)
@@ -583,8 +583,8 @@ class LogSegment:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
 
     def _time_place(self, before: TimestampOffset, entry: TimestampOffset) -> int:
-        """Return the position of the batch that a time index entry names: the first batch with that timestamp, after
-        batches with earlier timestamps only. Checks all batches from the entry ``before`` on."""
+        """Return the position of the batch that a time index entry names. It is the first batch with the entry's
+        timestamp, after batches with earlier timestamps only. All batches from the entry ``before`` on are checked."""
         if entry.timestamp_ms < 0:
             return 0
         path = self.time_index.file.path
@@ -620,8 +620,8 @@ class LogSegment:
 
     def cut(self, place: Place, limit: int, end: int, end_offset: int) -> tuple[int, int]:
         """Find the position where the last whole batch before position ``limit`` ends, and the base offset of the next
-        batch. The available batches end at position ``end``, beyond the limit, and the batch after ``end`` begins with
-        ``end_offset``. The batch at ``place`` is kept whole even if this batch alone exceeds the limit."""
+        batch. The available batches end at position ``end``, beyond ``limit``, and the batch after ``end`` begins with
+        ``end_offset``. The batch at ``place`` is kept whole even if it alone exceeds the limit of bytes."""
         position, header = place
         after = position + header.size
         if after > end:
@@ -766,9 +766,9 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 
 
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
-    """Whether compaction left a gap between or inside batches of the segments. Walks over headers up to the first gap.
-    Raises CorruptLogError. (A topic may have been compacted before its policy changed, or before its files were copied
-    to this broker.)"""
+    """Whether compaction left a gap between or inside batches of the segments. The search walks over headers up to the
+    first gap. Raises CorruptLogError. (A topic may have been compacted before its policy changed, or before its files
+    were copied to this broker.)"""
     for segment in segments:
         next_offset = segment.base_offset
         for _, header in segment.places(0, segment.size):

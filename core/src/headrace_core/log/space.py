@@ -5,7 +5,7 @@
       kept for deletes, checkpoints, indexes and compaction
 
 An append that would reduce the free bytes below the reserve is refused before any write (``log.dir.reserve.bytes``, at
-most 5 % of the disk). So the broker keeps room for the actions that free space.
+most 5 % of the disk). The reserve keeps room for the actions that free space.
 
 A measurement is a statvfs (a few microseconds) and is rare. With much room, the disk is measured after a certain number
 of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that this directory writes
@@ -13,8 +13,9 @@ are subtracted. There is no timer: a full directory is measured again at the nex
 housekeeping.
 
 A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
-and lasts at least some seconds. During a shortage, replicas in this directory should not lead, and followers in this
-directory are out of sync. So leadership does not change back and forth while the disk is at the threshold.
+and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and followers in it
+are out of sync. The two thresholds and the shortest duration prevent that leadership changes back and forth while the
+disk is at the limit.
 """
 
 from __future__ import annotations
@@ -90,12 +91,13 @@ class SpaceGauge:
 
     @property
     def is_full(self) -> bool:
-        """Whether free space was below the reserve at the last measurement, or an append was refused since."""
+        """Whether free space was below the reserve at the last measurement, or an append was refused after the
+        measurement."""
         return self._headroom < 0 or self._was_refused
 
     @property
     def is_near(self) -> bool:
-        """Whether there is too little room to reserve blocks ahead."""
+        """Whether the disk has too little room to reserve blocks ahead."""
         return self._headroom < NEAR_BYTES
 
     def measure(self) -> None:
@@ -118,8 +120,8 @@ class SpaceGauge:
             self._shortage_ended_ms = now_ms
 
     def refusal(self, size: int) -> DiskFullError | None:
-        """Return the error if ``size`` more bytes must be refused. Returns None if the bytes are accepted; the bytes
-        then count as written. Raises OSError as ``measure`` does."""
+        """Return the error if ``size`` more bytes must be refused. Returns None if the bytes are accepted; accepted
+        bytes are subtracted from the free space. Raises OSError as ``measure`` does."""
         if self._headroom - size < self._remeasure_below and (
             self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
         ):

@@ -1,7 +1,7 @@
 """The transaction index of a segment: the aborted transactions whose ABORT markers lie in it; Kafka's .txnindex file.
 
-A read_committed reader skips aborted transactions by these entries (KIP-98). Each has 34 bytes, big-endian, as in
-Kafka, in the order of the markers:
+A read_committed reader skips aborted transactions by the entries of the index (KIP-98). Each entry has 34 bytes,
+big-endian, as in Kafka. The entries are in the order of the markers:
 
     int16  version, 0
     int64  producer id
@@ -9,12 +9,13 @@ Kafka, in the order of the markers:
     int64  last offset            of its ABORT marker
     int64  last stable offset     behind the marker: start of the first transaction that was open then, else marker + 1
 
-The file exists only if there are entries. An empty one is the trace of a rebuild that failed, and counts as damaged.
-Memory holds the bytes of the file; those of a sealed segment are loaded on first use.
+The file of a transaction index exists only if the index has entries. An empty file is the trace of a rebuild that
+failed, and is reported as damaged. Memory holds the bytes of the file; the bytes of a sealed segment's file are loaded
+on first use.
 
-The log is the truth: a damaged file is rebuilt from the segment (``producer_files.aborted_in``). But a *missing* file
-says that there is no entry. So the file is durable, with its name, before a segment counts as sealed or cleanly closed,
-and an unclean start rebuilds those of all segments that it scans.
+The log is the truth: a damaged transaction index is rebuilt from the segment (``producer_files.aborted_in``). But a
+*missing* file says that the index has no entry. The file is therefore durable, with its name, before a segment is
+sealed or cleanly closed. An unclean start rebuilds the transaction indexes of all segments that it scans.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _STORING = threading.Lock()
 
 
 class AbortedTransaction(NamedTuple):
-    """``first_offset``: of its first record; ``last_offset``: its marker's."""
+    """``first_offset``: offset of the transaction's first record; ``last_offset``: offset of its ABORT marker."""
 
     producer_id: int
     first_offset: int
@@ -49,7 +50,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """One segment's index. The log's owner changes it; readers in any thread search it."""
+    """One segment's index. The log's owner changes the index; readers in any thread search it."""
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int) -> None:
         self.file = IndexFile(fs, path, ABORTED_ENTRY.size)
@@ -63,12 +64,12 @@ class TransactionIndex:
         self._is_pinned = False
 
     def attach(self) -> None:
-        """Use the file that is there."""
+        """Use the index file that was found on the disk."""
         self._data = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known to have no entry. Needs no file."""
+        """Whether the index is known to have no entry. Needs no file."""
         return self._data is not None and not self._data
 
     @property
@@ -76,8 +77,8 @@ class TransactionIndex:
         return self._data is not None
 
     def load(self) -> Buffer:
-        """All entries, read from the file unless they are in memory. Any thread. CorruptLogError; FileNotFoundError
-        when the file is gone (it was there when the log was opened)."""
+        """All entries of the index, read from the file unless they are in memory. Any thread. Raises CorruptLogError;
+        FileNotFoundError when the file is gone (it existed when the log was opened)."""
         while (data := self._data) is None:
             changes = self._changes
             found = self.file.read()
@@ -87,12 +88,12 @@ class TransactionIndex:
 
     @property
     def changes(self) -> int:
-        """Changes by the owner so far, for ``keep_in_memory``."""
+        """Number of changes by the owner so far, for ``keep_in_memory``."""
         return self._changes
 
     def keep_in_memory(self, data: Buffer, changes: int) -> None:
-        """Use these entries, read from the file or the log since ``changes``; the file stays as it is. No effect if the
-        owner changed the index since. Any thread."""
+        """Use the given entries, which were read from the file or the log after ``changes`` was read; the file stays as
+        it is. The call has no effect if the owner has changed the index since ``changes`` was read. Any thread."""
         self._store_read(data, changes, is_file_sound=False)
 
     def _store_read(self, data: Buffer, changes: int, *, is_file_sound: bool = True) -> None:
@@ -101,20 +102,20 @@ class TransactionIndex:
                 self._data, self._is_file_sound = bytes(data), is_file_sound
 
     def unload(self) -> None:
-        """Free the entries of a sealed segment, if the file has them all; the next use loads them."""
+        """Free the entries of a sealed segment, if the file has all of them; the next use loads them."""
         with _STORING:
             if self._data and self._is_file_sound and self.file.is_written and not self._is_pinned:
                 self._data = None
 
     def pin(self) -> None:
-        """Load the entries and keep them: the file is about to become another segment's."""
+        """Load the entries and keep them, because the file is about to become the file of another segment."""
         self._is_pinned = True
         self.load()
 
     # ---------------------------------------------------------------- changes (the log's owner)
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add an entry; the segment is the active one."""
+        """Add an entry to the index of the active segment."""
         data, entry = self.load(), pack_entries([aborted])
         self._changes += 1
         if not data:
@@ -126,8 +127,9 @@ class TransactionIndex:
         self.file.append(entry)
 
     def replace(self, entries: Iterable[AbortedTransaction]) -> None:
-        """Replace all entries, durably, with the file's name: after a crash it has the old ones, or none, or the new
-        ones. OSError on a full disk: the entries are in memory, and the file counts as damaged."""
+        """Replace all entries, durably, with the file's name. After a crash the file has the old entries, no entries,
+        or the new entries. After an OSError on a full disk, the entries are in memory, and the file is treated as
+        damaged."""
         self._replace(pack_entries(entries))
 
     def _replace(self, data: bytes) -> None:
@@ -144,8 +146,8 @@ class TransactionIndex:
         self._is_file_sound = self._is_name_durable = True
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the entries of markers at and above ``offset``, and repair a damaged file: the segment is about to be
-        the active one. The caller has loaded the entries."""
+        """Remove the entries of markers at and above ``offset``, and repair a damaged file, because the segment is
+        about to become the active one. The caller of ``truncate_to`` has loaded the entries."""
         data = self.load()
         count = _first_from(data, offset)
         if count * ABORTED_ENTRY.size == len(data) and self._is_file_sound:
@@ -163,7 +165,7 @@ class TransactionIndex:
             self._data = data
 
     def begin_sync(self) -> File | None:
-        """``IndexFile.begin_sync``; the file's name is durable when this returns."""
+        """Like ``IndexFile.begin_sync``; the file's name is durable when the method returns."""
         file = self.file.begin_sync()
         if not self._is_name_durable:
             self._fs.sync_directory(self.file.path.rpartition("/")[0])
@@ -176,7 +178,7 @@ def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def check_entries(data: Buffer, path: str, base_offset: int) -> None:
-    """Raise CorruptLogError, with file and entry, unless these are the bytes of a transaction index."""
+    """Raise CorruptLogError, with file and entry, unless ``data`` are the bytes of a transaction index."""
     if not data:
         raise CorruptLogError(f"{path}: the file is empty")
     if len(data) % ABORTED_ENTRY.size:
@@ -196,13 +198,13 @@ def check_entries(data: Buffer, path: str, base_offset: int) -> None:
 
 
 def read_entries(data: Buffer) -> list[AbortedTransaction]:
-    """The entries of a sound file."""
+    """The entries of a sound transaction index file."""
     return [AbortedTransaction(*values) for _, *values in ABORTED_ENTRY.iter_unpack(data)]
 
 
 def overlapping(data: Buffer, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-    """The entries of transactions with records in [start, end), and whether those of later segments cannot have any.
-    (Kafka's TransactionIndex.collectAbortedTxns.)"""
+    """The entries of transactions with records in [start, end), and whether the indexes of later segments cannot have
+    any such entry. (Kafka's TransactionIndex.collectAbortedTxns.)"""
     found = []
     for number in range(_first_from(data, start), len(data) // ABORTED_ENTRY.size):
         _, *values = ABORTED_ENTRY.unpack_from(data, number * ABORTED_ENTRY.size)

@@ -105,7 +105,8 @@ class _Ends:
 
 def verify(path: str, *, fs: FileSystem | None = None, counts: Counts | None = None) -> Iterator[FileLine | Problem]:
     """Check the files at ``path``, as the module's docstring says. ``counts`` is updated during the check, for a
-    progress display. Raises FileNotFoundError; raises ValueError for a path of another kind."""
+    progress display. Raises FileNotFoundError; raises ValueError if the path is neither a log directory, a partition's
+    directory nor a segment."""
     fs, counts = fs or RealFileSystem(), counts or Counts()
     path = path.rstrip("/")
     for line in _verify(fs, path, counts):
@@ -451,8 +452,8 @@ class _Segment:
                     )
 
     def verify_txn_index(self, begun: dict[int, int], *, is_sealed: bool) -> Iterator[FileLine | Problem]:
-        """Check the transaction index. ``begun``: for each producer, the first offset of its open transaction where
-        this segment begins; updated."""
+        """Check the transaction index. ``begun``: for each producer, the first offset of its open transaction where the
+        segment begins; updated."""
         aborted: dict[int, tuple[int, int | None]] = {}  # marker's offset: (producer id, first remaining offset)
         for producer_id, offset, kind in self._transactional:
             if kind is None:

@@ -1,20 +1,20 @@
 """Group commit for a log directory: an asyncio writer that makes all changes of the directory, in turns.
 
 A turn writes all queued appends (one writev for each partition) and forces the files whose topic's ``log.flush``
-demands a flush (one fdatasync for each file). Then the turn completes the waiting requests, with exactly the offsets
-that it wrote. Turns never overlap. So all appends that arrive during a flush share the next flush, and an
-acknowledgement never covers bytes that were written later.
+demands a flush (one fdatasync for each file). After the flush the turn completes the waiting requests, with exactly the
+offsets that it wrote. Turns never overlap. All appends that arrive during a flush therefore share the next flush, and
+an acknowledgement never covers bytes that were written later.
 
 Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
 one thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
 
-A failed write or flush is final, because the state of the disk is unknown. All queued and all later requests get
-StorageError, and ``on_failure`` is called. A full disk is not final: appends that would use up the directory's reserve
-get DiskFullError before a write (``space``), and the bytes of an append that fails with ENOSPC are removed again.
-Actions continue, because actions such as deletions make room.
+A failed write or flush is final, because the state of the disk is unknown. After a failure all queued and all later
+requests get StorageError, and ``on_failure`` is called. A full disk is not final: appends that would use up the
+directory's reserve get DiskFullError before a write (``space``), and the bytes of an append that fails with ENOSPC are
+removed again. While the disk is full, actions continue, because actions such as deletions make room.
 
 In a turn with several files, ``sync_file_range`` follows each write, so the disk works while the next file is written.
-Then C threads force the files at the same time, in one commit of the file system's journal.
+After the writes, C threads force the files at the same time, in one commit of the file system's journal.
 
 Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``): flushes are
 15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
@@ -99,17 +99,17 @@ class _Begun(NamedTuple):
 
 class DirectoryWriter:
     """Group commit for one directory (see the module's docstring). Create the writer in its event loop; ``await
-    close()`` before the directory is closed. The writer calls these callbacks in the loop:
+    close()`` before the directory is closed. The writer calls the following callbacks in the loop:
 
     * ``on_turn`` after each turn, before the turn's requests complete, with the logs that advanced: it advances high
       watermarks and wakes fetches, once for each log.
-    * ``on_written`` during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced: it sends
+    * ``on_written`` during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced. It sends
       the bytes to followers, so that the disks of all replicas work at the same time. A flush in the loop would delay
       the sending, so a turn in the loop flushes after ``on_written`` has called back. A turn on the thread does not
-      wait, so a log may be closed before its bytes are sent.
+      wait for ``on_written``, so a log may be closed before its bytes are sent.
     * ``on_failure`` once, when the directory has failed.
     * ``on_full`` with True when the directory begins to refuse appends for lack of space, and with False when an append
-      succeeds again; ``on_short`` likewise for a shortage of space (``space``).
+      succeeds again. ``on_short`` likewise for a shortage of space (``space``).
     """
 
     def __init__(
@@ -187,8 +187,8 @@ class DirectoryWriter:
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
         """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread. The change
         runs after all earlier requests and before all later requests for ``log`` or, without ``log``, for all logs. No
-        other change runs at the same time. The future raises the action's HeadraceError. An OSError fails the
-        directory, except for a full disk (DiskFullError)."""
+        other change of the directory runs at the same time. The future raises the action's HeadraceError. An OSError
+        fails the directory, except for a full disk (DiskFullError)."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))
@@ -212,7 +212,8 @@ class DirectoryWriter:
         return self.run(log.flush, log=log)
 
     async def close(self) -> None:
-        """Finish the queued requests, then stop and refuse later requests. The directory itself stays open."""
+        """Finish the queued requests, then stop and refuse later requests. ``close`` does not close the directory
+        itself."""
         self._is_closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
@@ -261,8 +262,8 @@ class DirectoryWriter:
             self._tell_written(begun.written, self._flush_sent)
 
     def _flush_sent(self) -> None:
-        """Flush in the loop once the bytes are sent to followers, so that this disk and the followers' disks work at
-        the same time."""
+        """Flush in the loop once the bytes are sent to followers, so that the leader's disk and the followers' disks
+        work at the same time."""
         sending, self._sending = self._sending, None
         if sending is not None:
             turn, begun = sending
@@ -293,7 +294,7 @@ class DirectoryWriter:
         return False
 
     def begin_thread(self) -> None:
-        """Start the directory's thread now; otherwise the first turn that needs the thread starts it."""
+        """Start the directory's thread now. Without this call, the first turn that needs the thread starts it."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._serve_turns, name=f"log-{self.directory.root.rpartition('/')[2]}", daemon=True
@@ -426,7 +427,7 @@ class DirectoryWriter:
             turn = begun = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
     def _write_all(self, turn: Turn) -> _Begun | TurnResult:
-        """Write the turn's appends and run its actions; returns the turn's result if a step failed."""
+        """Write the turn's appends and run its actions; returns the turn's result if a write or an action failed."""
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
         written: dict[PartitionLog, None] = {}
@@ -507,8 +508,8 @@ class DirectoryWriter:
 
 
 def _waited_ms(active: LogSegment, config: LogConfig, appends: Sequence[Append], now_ms: int) -> int:
-    """Return the age of a segment with these appends, by Kafka's rule as in ``PartitionLog``: the span of the records'
-    timestamps if the first record has a timestamp, else the time since the segment was created."""
+    """Return the age of a segment with the new appends, by Kafka's rule as in ``PartitionLog``. The age is the span of
+    the records' timestamps if the first record has a timestamp, else the time since the segment was created."""
     first_ms = active.first_timestamp_ms
     if first_ms is None:  # a segment found at the start: its first append looks it up
         return LONG_MAX

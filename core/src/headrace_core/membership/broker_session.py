@@ -70,7 +70,7 @@ class RegisteredBroker:
 
 
 class BrokerSession(NodeSession[RegisteredBroker]):
-    """One registration of a broker. A session is not thread-safe; use it in one event loop."""
+    """One registration of a broker. A BrokerSession is not thread-safe; use it in one event loop."""
 
     def __init__(
         self,
@@ -83,9 +83,10 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         lag_ms: Callable[[], float | None] = lambda: None,
         cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
     ) -> None:
-        """``on_fenced`` is called each time the controllers fence or unfence this broker. Every heartbeat carries
-        ``lag_ms``, the age of this broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead
-        (call ``hurry`` when ``cannot_lead`` changes). The remaining arguments are documented at NodeSession."""
+        """``on_fenced`` is called each time the controllers fence or unfence the broker. Every heartbeat carries
+        ``lag_ms``, the age of the broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead.
+        Call ``hurry`` when ``cannot_lead`` changes. The arguments that are not explained here are documented at
+        NodeSession."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )
@@ -106,7 +107,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
             self._nudge.set()
 
     def hurry(self) -> None:
-        """Send the next heartbeat at once: the controllers wait for this broker's state."""
+        """Send the next heartbeat at once, because the controllers wait for the broker's state."""
         self._nudge.set()
 
     def hold_fenced(self, hold: bool) -> None:
@@ -116,7 +117,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
 
     def directories_failed(self, directory_ids: Iterable[bytes]) -> None:
         """Report failed log directories (ids of 16 bytes) in every heartbeat from now on; the next heartbeat is sent at
-        once. The controllers move leadership away from the replicas in these directories."""
+        once. The controllers move leadership away from the replicas in failed log directories."""
         self._offline_directories = tuple(dict.fromkeys((*self._offline_directories, *directory_ids)))
         self._nudge.set()
 

@@ -61,7 +61,7 @@ class Controllers:
             self._tell()
 
     def refused(self, error: NotControllerError) -> bool:
-        """Record a NOT_CONTROLLER error. Returns True if the error named the leader, which can then be asked at
+        """Record a NOT_CONTROLLER error. Returns True if the error named the leader, so that the leader can be asked at
         once."""
         if error.leader is None:
             return False

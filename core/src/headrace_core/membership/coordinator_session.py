@@ -6,7 +6,7 @@
     ...
     await session.shut_down(timeout_s=10)            # other coordinators take its shards; then it may stop
 
-The session resembles a broker's session (node_session.py has the shared code), but a coordinator keeps no state beyond
+The session resembles a broker's session (node_session.py has the shared code). But a coordinator keeps no state beyond
 its process: it is never fenced, only removed. The metadata log says which shards a coordinator owns.
 """
 
@@ -48,7 +48,7 @@ class RegisteredCoordinator:
 
 
 class CoordinatorSession(NodeSession[RegisteredCoordinator]):
-    """One registration of a coordinator. A session is not thread-safe; use it in one event loop."""
+    """One registration of a coordinator. A CoordinatorSession is not thread-safe; use it in one event loop."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 The snapshot is one file in the root of the node's first log directory: ``00000000000000001234-0000000007.checkpoint``.
 The file's name and format are the same as for Kafka's and the controllers' snapshots, but the file has no voters. The
 snapshot only shortens the start: a damaged file is ignored with a line in the log, and the node reads the metadata from
-the controllers. After a start, a node acts only on an image that was current when the node started, or later.
+the controllers. After a start, a node acts only on an image that is at least as new as the metadata at its start.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LoadedImage(NamedTuple):
 
 
 class ImageStore:
-    """Loads and saves the snapshots in ``directory``, which must exist. Any thread may call the methods, one call at a
-    time."""
+    """Loads and saves the snapshots in ``directory``, which must exist. Any thread may call the methods of an
+    ImageStore, one call at a time."""
 
     def __init__(self, fs: FileSystem, directory: str, cluster_id: str, clock: Clock) -> None:
         self._fs = fs

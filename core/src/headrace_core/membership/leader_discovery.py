@@ -1,4 +1,4 @@
-"""Find the leading controller: the next address to ask, and the pause before it."""
+"""Find the leading controller: the next address to ask, and the pause before the attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LeaderDiscovery:
 
     * A connection that worked and then breaks is opened again at once. Often only the connection failed, and asking the
       other controllers takes longer than broker.session.disconnect.grace.ms.
-    * When a NOT_CONTROLLER response names the leader, that leader is asked at once, unless it has just failed.
+    * When a NOT_CONTROLLER response names the leader, the named leader is asked at once, unless it has just failed.
     * After an unreachable address, the next address is asked at once. When all addresses have failed, a pause follows,
       which grows to ``pause_ms_max`` and ends early when a leader becomes known.
     * A leader that became known during an attempt is asked next.
@@ -43,7 +43,7 @@ class LeaderDiscovery:
         self._known = self._leader()
 
     def is_silent(self) -> None:
-        """Record that the address no longer responds, although its connection did not break: do not ask this address
+        """Record that the address no longer responds, although its connection did not break: do not ask that address
         first."""
         self._answered = ""
 
@@ -54,8 +54,7 @@ class LeaderDiscovery:
         self._hops = 0
 
     def failed(self, error: HeadraceError) -> float:
-        """Choose the next address after a failed attempt; returns the seconds to ``pause`` before asking that
-        address."""
+        """Choose the next address after a failed attempt; returns the seconds to ``pause`` before the next attempt."""
         controllers = self._controllers
         if self._leader() != self._known and controllers.leader_address is not None:
             self.follow()
@@ -89,6 +88,6 @@ class LeaderDiscovery:
         return self._backoff.next_s()
 
     async def pause(self, seconds: float) -> None:
-        """Wait for ``seconds``, or until a leader becomes known; that leader is then asked next."""
+        """Wait for ``seconds``, or until a leader becomes known, which is then asked next."""
         if seconds > 0 and await self._controllers.wait_changed(seconds):
             self.follow()

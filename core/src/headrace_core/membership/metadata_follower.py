@@ -7,19 +7,19 @@
 
 The follower connects to any controller, reads committed batches from its position, applies the batches, and passes on
 each new image with its changes. Every 800 ms the follower also asks the same controller for a ReadIndex barrier, which
-bounds the image's age (metadata/freshness.py). A barrier that is some hundred milliseconds old is enough for this;
-``wait_current`` asks for a new barrier.
+bounds the image's age (metadata/freshness.py). A barrier that is some hundred milliseconds old is enough to bound the
+age; ``wait_current`` asks for a new barrier.
 
 The follower tries the next controller at once when a connection breaks, is silent, or ends at a controller that cannot
-reach the leader. After all controllers have failed, a pause follows. The metadata stream itself carries the
-controllers' addresses.
+reach the leader. After all controllers have failed, the follower pauses before the next attempt. The metadata stream
+itself carries the controllers' addresses.
 
 With an ``ImageStore``, the follower begins with the node's last local snapshot, and writes snapshots at intervals. The
 follower writes an image only after ``on_change`` has returned for that image.
 
 A follower may be ahead of its controller, because the controller may not know the leader's latest commits. Only a
-barrier that began after the follower connected and that ends below the follower's offset proves that the histories
-differ; the node's process then ends.
+barrier that began after the follower connected, and that ends below the follower's offset, proves that the histories
+differ. The node's process then ends.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ class MetadataFollower:
         return self.image
 
     async def load(self, store: ImageStore) -> None:
-        """Begin with an earlier snapshot, if the store has one. Call this method before ``run``. ``on_change`` is not
-        called, because a starting node acts on the whole image anyway."""
+        """Begin with an earlier snapshot, if the store has one. Call ``load`` before ``run``. ``on_change`` is not
+        called for the snapshot, because a starting node acts on the whole image anyway."""
         assert self.image is EMPTY_IMAGE, "a snapshot is loaded first"
         began_ms = self._clock.monotonic_ms()
         loaded = await asyncio.to_thread(store.load)
@@ -454,8 +454,8 @@ class MetadataFollower:
 
 
 def _check_level(image: MetadataImage, address: str) -> None:
-    """Raise UnsupportedVersionError for a feature level above the supported one: its records may have fields that this
-    version would ignore."""
+    """Raise UnsupportedVersionError for a feature level above the supported one: records of that level may have fields
+    that this version would ignore."""
     if image.metadata_version > METADATA_VERSION:
         raise UnsupportedVersionError(
             f"the metadata from {address} has feature level {image.metadata_version}, this version knows "

@@ -1,8 +1,8 @@
 """The metadata image that this node has applied, and tasks that wait for later offsets.
 
 An image is "applied" when the node has acted on it: when the image says that this broker leads a partition, the
-partition's log is open. So a client can write to a topic after it has waited for the metadata offset in the response to
-an admin call.
+partition's log is open. A client that has waited for the metadata offset in the response to an admin call can therefore
+write to a new topic at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Watcher = Callable[[MetadataImage, MetadataDelta], None]
 
 
 class MetadataState:
-    """The applied image; use it in one event loop. The task that applies images calls ``advance``; all other tasks read
-    and wait."""
+    """The applied image and its waiting tasks; use the object in one event loop. The task that applies images calls
+    ``advance``; all other tasks only read and wait."""
 
     __slots__ = ("_lag", "_waiting", "_watchers", "controllers", "image")
 
@@ -36,7 +36,7 @@ class MetadataState:
 
     @property
     def applied_offset(self) -> int:
-        """All records of the metadata log below this offset are applied."""
+        """Offset of the metadata log below which all records are applied."""
         return self.image.next_offset
 
     @property

@@ -2,8 +2,8 @@
 and brokers.
 
 Building a topic's message costs some microseconds per partition, and clients of a large cluster ask for all topics at
-once. So the messages are cached until the topic, the brokers or the configuration change: of 5,000 topics, a change of
-one topic rebuilds only that topic's message.
+once. The messages are therefore cached until the topic, the brokers or the configuration change. If one of 5,000 topics
+changes, only the message of that topic is rebuilt.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SHARDS_OF: dict[int, str] = {
 class MetadataView:
     """Builds metadata responses; one object per node. ``listener``: name of the listener whose addresses clients get.
     ``topic_defaults``: NodeConfig.topic_defaults(). ``request_bytes_max``: limit of a Produce request on this node
-    (socket.request.max.bytes), and so of a batch."""
+    (socket.request.max.bytes), which also limits a batch."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class MetadataView:
         lag_ms: float | None = None,
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
-        """Build the response to ``request`` from ``image``. A missing topic has an error in its entry. ``lag_ms``: age
-        of the image; None: unknown. ``controllers``: address (``host:port``) of each controller by id.
+        """Build the response to ``request`` from ``image``. In the response, the entry of a missing topic has an error.
+        ``lag_ms``: age of the image; None: unknown. ``controllers``: address (``host:port``) of each controller by id.
 
         A long request yields to the event loop every few milliseconds.
         """
@@ -114,7 +114,7 @@ class MetadataView:
             yield answer
 
     def _refresh(self, image: MetadataImage) -> None:
-        """Drop cached messages that ``image`` made stale. Tables that did not change are the same objects in both
+        """Drop cached messages that ``image`` made stale. A table that did not change is the same object in both
         images."""
         old, self._image = self._image, image
         if old is image:

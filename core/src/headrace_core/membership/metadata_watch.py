@@ -1,4 +1,5 @@
-"""WatchMetadata on controllers and brokers: send the metadata response at once, and again after each change of it."""
+"""WatchMetadata on controllers and brokers: send the metadata response at once, and again after each change of the
+response."""
 
 from __future__ import annotations
 

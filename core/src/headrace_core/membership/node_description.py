@@ -38,7 +38,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
         self._descriptors_until_ms = -math.inf
 
     def register(self, listener: Listener) -> None:
-        """Add this service to ``listener``. Call this before the listener starts."""
+        """Add the Node service to ``listener``. Call ``register`` before the listener starts."""
         listener.add(node_pb2_grpc.add_NodeServicer_to_server, self, "headrace.v1.Node")
 
     async def DescribeNode(self, request: node_pb2.DescribeNodeRequest, context: Any) -> node_pb2.DescribeNodeResponse:

@@ -2,12 +2,12 @@
 
 ``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
 connection, so that nothing large can delay them. The session also reads from the stream between two heartbeats, so it
-notices at once that a connection breaks. Reconnecting fast matters, because the controllers wait only
+notices at once that the connection breaks. Reconnecting fast matters, because the controllers wait only
 broker.session.disconnect.grace.ms (a quarter of an interval) for a node whose connection broke.
 
-Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. So after
-an election the heartbeats switch to the new leader at once, even from a controller that is frozen or does not know
-about the election.
+Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. After an
+election the heartbeats therefore switch to the new leader at once, even from a controller that is frozen or does not
+know about the election.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _SilentControllerError(NetworkError):
 
 
 class NodeSession(abc.ABC, Generic[Registered]):
-    """One registration of a node. A session is not thread-safe; use it in one event loop."""
+    """One registration of a node. A NodeSession is not thread-safe; use it in one event loop."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     @abc.abstractmethod
     def _open_heartbeats(self, stub: cluster_pb2_grpc.ClusterStub) -> Any:
-        """Open the heartbeat stream of this role; returns the gRPC call."""
+        """Open the heartbeat stream of the node's role; returns the gRPC call."""
 
     @abc.abstractmethod
     def _heartbeat(self, correlation_id: int) -> Any:
@@ -100,14 +100,14 @@ class NodeSession(abc.ABC, Generic[Registered]):
         return self._registered
 
     def has_contact_within(self, session_timeout_ms: float) -> bool:
-        """Whether the controllers may still consider this registration alive: the last heartbeat with a response was
+        """Whether the controllers may still consider the registration alive: the last heartbeat with a response was
         sent less than ``session_timeout_ms`` ago. After a freeze, a suspension or a lost connection, other nodes may
-        have this node's partitions or shards."""
+        have taken over the node's partitions or shards."""
         return boottime_s() - self._last_contact_s < session_timeout_ms / 1_000
 
     async def register(self) -> Registered:
-        """Register, and retry until a controller accepts the registration. Waits while an earlier registration of this
-        node still counts as alive.
+        """Register, and retry until a controller accepts the registration. The method waits while an earlier
+        registration of the node may still be alive.
 
         Raises errors that a retry cannot cure: InconsistentClusterIdError, InvalidRequestError (the directories belong
         to several brokers, or to a broker with another id), UnsupportedVersionError.
@@ -137,7 +137,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
     async def run(self) -> None:
         """Send heartbeats until cancelled, or until the controllers allow the node to stop.
 
-        Two errors end this registration: StaleBrokerEpochError (another process has registered with this id) and
+        Two errors end the registration: StaleBrokerEpochError (another process has registered with this id) and
         BrokerIdNotRegisteredError (the node was silent for too long, or was unregistered).
         """
         discovery, outage = LeaderDiscovery(self._controllers), Outage(self._logger, "heartbeats")
@@ -163,8 +163,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     async def shut_down(self, timeout_s: float) -> bool:
         """Ask the controllers to move the node's leaderships or shards to other nodes, and wait until the node may
-        stop. Returns False after ``timeout_s``; the node then stops anyway, and the controllers will notice. ``run``
-        must be running during this call, and returns after it."""
+        stop. Returns False after ``timeout_s``. The node then stops anyway, and the controllers notice the end of its
+        session. ``run`` must be running during ``shut_down``, and returns after it."""
         self._want_shutdown = True
         self._nudge.set()
         try:
@@ -252,10 +252,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller to which a heartbeat stream goes. Before this controller responds, any leader that becomes known
-    during the stream replaces it; the leader that was known before the stream did not respond, so it is not asked
-    again. A controller that has responded was the leader. Only a leader of a later epoch replaces that controller,
-    because a broken connection looks like a dead broker."""
+    """The controller to which a heartbeat stream goes. Before the controller responds, any leader that becomes known
+    during the stream replaces it. The leader that was known before the stream did not respond, so it is not asked
+    again. A controller that has responded to a heartbeat was the leader at that time. After its response, only a leader
+    of a later epoch replaces the controller, because a broken connection looks like a dead broker."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address
@@ -276,7 +276,7 @@ class _Target:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait until the event is set, at most for ``timeout_s``."""
+    """Wait until ``event`` is set, at most for ``timeout_s``."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -1,4 +1,4 @@
-"""The cluster's metadata: records, their bytes, the immutable image that they make, and its changes.
+"""The cluster's metadata: records, their bytes, the immutable image that the records make, and its changes.
 
 Only services use this package, because it needs msgspec, which the SDK does not install. Import ``codec`` separately.
 """

@@ -1,6 +1,6 @@
 """The effective value of a configuration key, and its source.
 
-The value of a topic's key is the first value in this list that is set (Kafka's order):
+The value of a topic's key is the first value in the following list that is set (Kafka's order):
 
     the topic itself                      retention.ms        on the topic
     this broker, set dynamically          log.retention.ms    on broker "1"
@@ -88,7 +88,7 @@ def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[
     """Return a broker's defaults for topic keys, for the argument ``broker_defaults`` of LogConfig.from_topic.
 
     ``static``: the defaults in the broker's properties file (NodeConfig.topic_defaults()). ``broker_id`` -1: only
-    values set for all brokers.
+    values that are set for all brokers.
     """
     values = dict(static)
     dynamic = _dynamic(image, broker_id)
@@ -129,8 +129,8 @@ def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
 
 
 def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Convert texts to typed values. A value that is no longer legal counts as not set and is logged, because an old
-    record must not stop a node."""
+    """Convert texts to typed values. A value that is no longer legal is treated as not set and is logged, because an
+    old record must not stop a node."""
     values = {}
     for name, text in texts.items():
         try:
@@ -146,8 +146,8 @@ def _parsed(declared: ConfigDef, name: str, text: str) -> Any:
 
 
 def _typed(declared: ConfigDef, name: str, text: str) -> Any:
-    """Parse the text of a value; raises InvalidConfigError. Results are cached, because a cluster has few values and
-    reads them with each decision."""
+    """Parse the text of a value; raises InvalidConfigError. Parsed values are cached, because a cluster has few values
+    and reads them with each decision."""
     value = _parsed(declared, name, text)
     return list(value) if type(value) is list else value
 
@@ -168,8 +168,8 @@ def topic_value(
 def min_insync_replicas(image: MetadataImage, topic: str) -> int:
     """Return a topic's min.insync.replicas: the topic's value, else the value set for all brokers, else the default.
 
-    Values in properties files do not count. Controllers and brokers must use the same value at the same metadata
-    offset; otherwise an eligible leader replica may lack a committed record (KIP-966).
+    Values of min.insync.replicas in properties files are ignored. Controllers and brokers must use the same value at
+    the same metadata offset. With different values, an eligible leader replica may lack a committed record (KIP-966).
     """
     value: int = topic_value(image, topic, "min.insync.replicas")
     return value
@@ -185,8 +185,9 @@ def describe_topic(
 ) -> list[ConfigDescription]:
     """Describe every key of a topic, by name, with the source of its value.
 
-    ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()). ``given``: all values of that
-    file (NodeConfig.given), with the names that the file uses. One of the two arguments is enough.
+    ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()). ``given``: all values of the
+    properties file (NodeConfig.given), with the names that the file uses. One of the arguments ``static`` and ``given``
+    is enough.
     """
     described = []
     for name in sorted(TOPIC.keys):
@@ -290,8 +291,8 @@ def _description(
 
 
 def _text(key: ConfigKey, raw: Any) -> str:
-    """Return a value as canonical text. A value that is no longer legal is returned unchanged, and a secret as an empty
-    text."""
+    """Return a value as canonical text. A value that is no longer legal is returned unchanged, and a secret is returned
+    as an empty text."""
     if key.sensitive:
         return ""
     if not isinstance(raw, str):  # typed already

@@ -10,8 +10,8 @@
 
 A control record's key is (version: int16, type: int16). The record's value is a message in Kafka's "flexible" encoding
 (KIP-482): fixed-size integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with
-its tagged fields. Unknown tagged fields are skipped. Headrace's tagged fields have numbers from 10,000 on, and Kafka
-skips them. For example, a tagged field holds the directory of a voter in a LeaderChangeMessage: version 1 of the
+its tagged fields. Unknown tagged fields are skipped. Headrace's tagged fields have numbers from 10,000 on, and Kafka's
+tools skip them. For example, a tagged field holds the directory of a voter in a LeaderChangeMessage: version 1 of the
 message has a field for the directory, but Kafka's tools (4.3) read version 0.
 """
 
@@ -72,7 +72,7 @@ class LeaderChange(NamedTuple):
 
 class SnapshotHeader(NamedTuple):
     """Header of a snapshot. ``next_offset``: the end offset of the image (exclusive); ``timestamp_ms``: timestamp of
-    the last record below that offset."""
+    the last record below that end offset."""
 
     next_offset: int
     timestamp_ms: int
@@ -121,7 +121,7 @@ def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> Contro
 
 
 def parse_leader_change(value: bytes) -> LeaderChange:
-    """Decode the value of this control record; raises CorruptLogError for an invalid value."""
+    """Decode the value of a LeaderChangeMessage; raises CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> LeaderChange:
         has_directories = reader.integer(2) >= 1
@@ -139,7 +139,7 @@ def kraft_voters(voters: Iterable[SnapshotVoter]) -> ControlRecord:
 
 
 def parse_kraft_voters(value: bytes) -> tuple[SnapshotVoter, ...]:
-    """Decode the value of this control record; raises CorruptLogError for an invalid value."""
+    """Decode the value of a KRaftVoters record; raises CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> tuple[SnapshotVoter, ...]:
         reader.integer(2)
@@ -171,7 +171,7 @@ def snapshot_header(header: SnapshotHeader) -> ControlRecord:
 
 
 def parse_snapshot_header(value: bytes) -> SnapshotHeader:
-    """Decode the value of this control record; raises CorruptLogError for an invalid value."""
+    """Decode the value of a snapshot's header record; raises CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> SnapshotHeader:
         reader.integer(2)
@@ -185,7 +185,7 @@ def parse_snapshot_header(value: bytes) -> SnapshotHeader:
 
 
 def snapshot_footer() -> ControlRecord:
-    """Encode the end of a snapshot; a snapshot without it is incomplete."""
+    """Encode the end of a snapshot; a snapshot without that end is incomplete."""
     return ControlRecord(ControlType.SNAPSHOT_FOOTER, _FOOTER.pack(0) + b"\0")
 
 

@@ -13,9 +13,10 @@ class BrokerImage(msgspec.Struct, frozen=True):
     """A registered broker. A broker is *active* when it is neither fenced nor shutting down: only active brokers may
     lead and get new replicas.
 
-    ``directory_ids``: the log directories of the broker's registration. ``offline_directories``: directories of this
-    and earlier registrations that have failed or are missing. ``draining``: the broker is being emptied, so it gets no
-    new replicas. ``default_log_flush`` and ``elections_pending`` are explained at RegisterBrokerRecord.
+    ``directory_ids``: the log directories of the broker's registration. ``offline_directories``: directories of the
+    broker's present and earlier registrations that have failed or are missing. ``draining``: the broker is being
+    emptied, so it gets no new replicas. ``default_log_flush`` and ``elections_pending`` are explained at
+    RegisterBrokerRecord.
     """
 
     broker_id: int
@@ -41,7 +42,7 @@ class BrokerImage(msgspec.Struct, frozen=True):
         return tuple(each for each in self.directory_ids if each not in self.offline_directories)
 
     def has_online(self, directory: bytes) -> bool:
-        """Whether a replica in ``directory`` can be used. A replica without an assigned directory counts as healthy
+        """Whether a replica in ``directory`` can be used. A replica without an assigned directory is treated as healthy
         (KIP-858)."""
         if directory == UNASSIGNED_DIRECTORY:
             return True

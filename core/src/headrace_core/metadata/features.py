@@ -4,9 +4,9 @@
     2   everything else
 
 A cluster is formatted at the newest level. An older log stays at its level until an operator raises the level
-(UpdateFeatures); until then, only records that a node of the old level can read are written. A record with an unknown
+(UpdateFeatures). Before that, only records that a node of the old level can read are written. A record with an unknown
 tag would stop an old node. A record with an unknown trailing field would be worse: an old node would skip the field,
-and the node's image would differ from the image of other nodes.
+and the node's image would differ from the images of all other nodes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def understands(features: Iterable[FeatureRange], level: int) -> bool:
 
 def level_needed(record: MetadataRecord) -> int:
     """Return the lowest level of metadata.version at which a record can be written. The record that raises the level
-    can be written at any level, because all nodes already know the new level then."""
+    can be written at any level, because all nodes know the new level by then."""
     if isinstance(record, FeatureLevelRecord):
         return METADATA_VERSION_MIN
     if type(record).__struct_config__.tag > _FIRST_TAGS_MAX:  # type: ignore[operator]

@@ -4,11 +4,11 @@ A *confirmation* says that all records committed at the time ``began_ms`` are be
 from a ReadIndex barrier: the leader has committed up to ``offset``, and a majority confirmed, after the request, that
 the leader still leads. ``began_ms`` is the time when the copy's owner sent the request, so neither a slow response nor
 a suspended process makes the copy look younger. A copy that has applied all records below ``offset`` was up to date at
-``began_ms``. After that the copy ages until it reaches the offset of a later confirmation.
+``began_ms``. After ``began_ms`` the copy ages until it reaches the offset of a later confirmation.
 
 For a request that only asks for the age, a controller may return a recent barrier; the age of that barrier is
-subtracted from ``began_ms``. The controller's clock measures this age and counts suspensions of its machine
-(core/clock.py; on Linux only). A request that must be exact asks for a new barrier (``wait_current``).
+subtracted from ``began_ms``. The controller's clock measures the age of the barrier and counts suspensions of its
+machine (core/clock.py; on Linux only). A request for an exact image asks for a new barrier (``wait_current``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WAITING_MAX = 64
 
 class MetadataLag(NamedTuple):
     """Lag of a copy. ``records``: number of records known to be committed but not applied. ``ms``: the copy contains
-    all records committed this long ago; None: no confirmation so far."""
+    all records that were committed this many milliseconds ago; None: no confirmation so far."""
 
     records: int
     ms: float | None
@@ -46,7 +46,7 @@ class Freshness:
 
     @property
     def as_of_ms(self) -> float | None:
-        """Time at which the copy was up to date: it contains all records committed then; None: unknown."""
+        """Time at which the copy was up to date: it contains all records committed before that time; None: unknown."""
         return self._as_of_ms
 
     def committed(self, offset: int) -> None:

@@ -4,10 +4,10 @@ The controller makes decisions based on an image, and brokers serve clients from
 unchanged parts with the old image: the large tables are ``SortedMap``s, so a decision costs microseconds at any size.
 An ``ImageBuilder`` collects changes. The builder copies a topic's partitions when it first changes the topic (6 us per
 thousand), so that the replay of a whole log copies each topic only once. ``finish`` returns the image and the
-``MetadataDelta`` with the changes, so that a broker with 5,000 partitions reacts to the three that changed.
+``MetadataDelta`` with the changes. A broker with 5,000 partitions therefore processes only the few that changed.
 
-Topics are ordered by id, configurations by resource. So the order is the same in every process, whether the image comes
-from a log or a snapshot.
+Topics are ordered by id, configurations by resource. Because of the sorting, the order is the same in every process,
+whether the image comes from a log or a snapshot.
 
 ``next_offset`` is the first offset that the image does *not* contain; "applied up to N" always means this offset.
 """
@@ -48,8 +48,7 @@ _NO_CONFIG: Mapping[str, str] = {}
 
 
 class MetadataImage(msgspec.Struct, frozen=True):
-    """The cluster's state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of these
-    records.
+    """The cluster's state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last record.
 
     ``flush_weakened``: the brokers' dynamic defaults once had a log.flush other than ``commit`` (see TopicImage).
     """
@@ -82,7 +81,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
 
     def active_epoch(self, broker_id: int) -> int | None:
         """Return the epoch of a broker whose replicas may be in sync: it is registered, and neither fenced nor
-        stopping. Returns None for any other broker."""
+        stopping. Returns None if the replicas of the broker may not be in sync."""
         broker = self.brokers.get(broker_id)
         return broker.broker_epoch if broker is not None and broker.active else None
 
@@ -104,8 +103,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
         number.
 
         The scan ends when it has found as many replicas as ``loads`` counts: 100,000 partitions take 6 ms in 1,000
-        topics, 60 ms in 100,000 topics. An index would cost a few microseconds in each change of replicas, and 100
-        bytes for each replica.
+        topics, 60 ms in 100,000 topics. An index of replicas by broker would cost a few microseconds in each change of
+        replicas, and 100 bytes for each replica.
         """
         load = self.loads.get(broker_id)
         left = 0 if load is None else load.replicas
@@ -143,9 +142,9 @@ class MetadataDelta(msgspec.Struct, frozen=True):
     """Changes between two images.
 
     ``partitions``: new or changed partitions, by topic id. ``removed_topics``: removed topics in their last state, by
-    id; a topic that was deleted and created again is in both fields, with two ids. ``configs``: resources with any
-    entry set or removed. ``coordinators``: added, changed or removed coordinators. ``shards``: (topic id, partition) of
-    shards with a new owner or epoch, and of shards removed with their topic.
+    id. A topic that was deleted and created again is in ``partitions`` and in ``removed_topics``, with two ids.
+    ``configs``: resources with any entry set or removed. ``coordinators``: added, changed or removed coordinators.
+    ``shards``: (topic id, partition) of shards with a new owner or epoch, and of shards removed with their topic.
     """
 
     from_offset: int
@@ -472,7 +471,7 @@ class ImageBuilder:
         self, record: MetadataRecord, directories: tuple[bytes, ...], replicas: tuple[int, ...]
     ) -> tuple[bytes, ...]:
         """Return a directory id for each replica; equal tuples are the same object. A record of an old log names no
-        directories."""
+        directories, so every replica gets UNASSIGNED_DIRECTORY."""
         directories = directories or (UNASSIGNED_DIRECTORY,) * len(replicas)
         if len(directories) != len(replicas):
             raise _impossible(record, f"{len(replicas)} replicas are listed with {len(directories)} directories")
@@ -519,8 +518,8 @@ class ImageBuilder:
             self._weaken_flush(resource)
 
     def _weaken_flush(self, resource: ConfigResource) -> None:
-        """Mark a resource's flush policy as weakened, permanently: records acknowledged under that policy may not be on
-        the disk even after the policy is changed back."""
+        """Mark a resource's flush policy as weakened, permanently. Records that were acknowledged under the weak policy
+        may not be on the disk, even after the policy is changed back."""
         resource_type, name = resource
         if resource_type is ConfigResourceType.BROKER:
             self._flush_weakened = True

@@ -1,9 +1,9 @@
-"""The rest of the controller's state: producer ids, owners of shards, reassignments in progress and queued, and
+"""The smaller part of the controller's state: producer ids, owners of shards, reassignments in progress and queued, and
 registrations of controllers and coordinators.
 
 The ledger is one frozen value, a part of the image (``image.ledger``). The ledger is small (a few hundred entries)
-except for the queue of reassignments. The queue may hold thousands of entries and is a SortedMap, like the large tables
-of the image.
+except for the queue of reassignments. The queue of reassignments may hold thousands of entries and is a SortedMap, like
+the large tables of the image.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ControllerImage(msgspec.Struct, frozen=True):
 
 
 class CoordinatorImage(msgspec.Struct, frozen=True):
-    """A coordinator that counts as alive; a removed coordinator is not in the image."""
+    """A coordinator that is registered; a removed coordinator is not in the image."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -78,7 +78,8 @@ NO_THROTTLE = Throttle()
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The ledger, as the module's docstring describes it. ``reassigning``: partitions with a reassignment in progress,
-    whose replicas are in the partition's ``adding`` and ``removing``. ``queued``: reassignments that wait."""
+    whose replicas are in the partition's ``adding`` and ``removing``. ``queued``: reassignments that wait for their
+    turn."""
 
     next_producer_id: int = 0
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """The records of the metadata log: the controller's decisions, one frozen struct for each kind.
 
 A record is stored as one byte with the framing version, then a msgpack array whose first item is the number of the
-record's kind (the struct's tag; codec.py). New versions must read old logs forever, so these rules apply to changes:
+record's kind (the struct's tag; codec.py). New versions must read old logs forever, so the following rules apply to
+changes:
 
 * a tag is never reused, a field is never removed or reordered;
 * a new field goes to the end and has a default that means "as before";
@@ -67,7 +68,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A broker process registered. The record replaces the broker's earlier registration, and the broker starts fenced.
+    """A broker process registered with the controllers. The record replaces the broker's earlier registration, and the
+    broker starts fenced.
 
     ``broker_epoch`` is the offset of this record, so it grows with each registration. The broker's id is bound to its
     ``directory_ids`` (16 bytes each). ``offline_directories``: directories of earlier registrations that this
@@ -91,7 +93,8 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A broker was fenced or unfenced, has no more elections pending (see RegisterBrokerRecord), began its controlled
-    shutdown, or lost directories (the record names all offline directories). A field that is None stays unchanged."""
+    shutdown, or lost directories (the record names all offline directories). A field that is None in the record stays
+    unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -117,7 +120,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     leader.
 
     ``directories``: the id of each replica's directory, parallel to ``replicas``; empty: all UNASSIGNED_DIRECTORY.
-    ``elr``, ``last_known_elr``: the eligible leader replicas, and the last known one (KIP-966). ``adding``,
+    ``elr``, ``last_known_elr``: the eligible leader replicas, and the last known eligible leader (KIP-966). ``adding``,
     ``removing``: the replicas that a reassignment adds and removes (KIP-455); ``replicas`` contains all of them.
     ``recovering``: the leader was elected uncleanly and has not reported its recovery (KIP-704).
     """
@@ -138,8 +141,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. A field that is None stays
-    unchanged. When ``replicas`` changes but ``directories`` is None, each remaining replica keeps its directory.
+    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. A field that is None in the
+    record stays unchanged. When ``replicas`` changes but ``directories`` is None, each remaining replica keeps its
+    directory.
 
     ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is set whenever ``leader`` is set.
     """
@@ -216,7 +220,7 @@ class RegisterControllerRecord(msgspec.Struct, frozen=True, array_like=True, tag
 
 class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """A coordinator process registered; the record replaces an earlier registration with the same id.
-    ``coordinator_epoch``: this record's offset.
+    ``coordinator_epoch``: the offset of the registration's record.
 
     A coordinator has no directories, so its incarnation is its identity, and its id is only a name.
     """
@@ -230,7 +234,7 @@ class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, ta
 
 class CoordinatorState(enum.IntEnum):
     """ACTIVE: gets shards. State of a coordinator. DRAINING: the coordinator will stop and gets no more shards. GONE:
-    it is no longer registered."""
+    the coordinator is no longer registered."""
 
     ACTIVE = 0
     DRAINING = 1
@@ -247,7 +251,7 @@ class CoordinatorChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
     """A shard (a partition of __consumer_offsets or __transaction_state) belongs to a coordinator from this record on
-    (-1: to none). ``shard_epoch`` grows with each such record, and fences earlier owners."""
+    (-1: to none). ``shard_epoch`` grows with each ownership record of a shard, and fences earlier owners."""
 
     topic_id: bytes
     partition: int
@@ -268,8 +272,8 @@ class QueuedReassignmentRecord(msgspec.Struct, frozen=True, array_like=True, tag
 
 
 class ReassignmentThrottleRecord(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """The throttle of reassignments, and the brokers to which it applies. 0 without brokers: the throttle is
-    removed."""
+    """The throttle of reassignments, and the brokers to which it applies. A throttle of 0 without brokers: the throttle
+    is removed."""
 
     bytes_per_s: int
     broker_ids: tuple[int, ...] = ()

@@ -73,8 +73,8 @@ _BATCH_RECORDS = 4_000
 
 
 def snapshot_name(offset: int, term: int) -> str:
-    """Return the file name of a snapshot, as in Kafka. ``offset``: its end offset; ``term``: the leader epoch of the
-    last record below that offset."""
+    """Return the file name of a snapshot, as in Kafka. ``offset``: the snapshot's end offset; ``term``: the leader
+    epoch of the last record below the end offset."""
     return f"{offset:020d}-{term:010d}{SNAPSHOT_SUFFIX}"
 
 
@@ -187,7 +187,7 @@ class CheckedSnapshot(NamedTuple):
 
 def check_snapshot(data: bytes | memoryview) -> CheckedSnapshot:
     """Check a snapshot: read every byte, but decode only the first and the last batch. Raises CorruptLogError for a
-    damaged or incomplete snapshot, UnsupportedVersionError for one that a newer Headrace wrote."""
+    damaged or incomplete snapshot, UnsupportedVersionError for a snapshot that a newer Headrace wrote."""
     try:
         return _checked(data)
     except (CorruptMessageError, InvalidRecordError) as error:
@@ -235,7 +235,7 @@ def _opening_records(records: Sequence[ControlRecord]) -> tuple[SnapshotHeader, 
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while a snapshot is decoded. The new objects have no cycles and stay in use, so the
+    """Pause the garbage collector while a snapshot is decoded. The decoded objects have no cycles and stay in use. The
     collector would free no memory, and would take as long as the decoding."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -247,10 +247,11 @@ def _collector_paused() -> Iterator[None]:
 
 
 def decode_snapshot(data: bytes | memoryview) -> tuple[MetadataImage, tuple[SnapshotVoter, ...]]:
-    """Decode a snapshot to its image and its voters. Any thread may call this; 100,000 partitions take 0.2 to 1 s.
+    """Decode a snapshot to its image and its voters. Any thread may call the function; 100,000 partitions take 0.2 to 1
+    s.
 
-    Raises CorruptLogError for a damaged or incomplete snapshot, UnsupportedVersionError for one that a newer Headrace
-    wrote.
+    Raises CorruptLogError for a damaged or incomplete snapshot, UnsupportedVersionError for a snapshot that a newer
+    Headrace wrote.
     """
     checked = check_snapshot(data)
     try:

@@ -1,9 +1,9 @@
 """A node's file descriptors: a limit for connections, and a watch that detects a shortage early.
 
 A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
-So connections are limited to the descriptors that are left (``connections_with_room``), and a few descriptors are held
-in reserve. The watch reports when fewer than ``FLOOR`` descriptors are free. The watch then closes the reserve, so that
-the broker can still inform the controllers and move its leaderships away.
+Connections are therefore limited to the descriptors that are left (``connections_with_room``), and a few descriptors
+are held in reserve. The watch reports when fewer than ``FLOOR`` descriptors are free. In a shortage the watch closes
+the reserve, so that the broker can still inform the controllers and move its leaderships away.
 
 To check, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting /proc/self/fd
 would cost milliseconds on a node with thousands of files.
@@ -44,7 +44,7 @@ def descriptor_limit() -> int:
 
 class DescriptorWatch:
     """Detects a shortage of file descriptors. Call ``check`` at intervals: it sets ``is_short``, and calls
-    ``changed(is_short)`` when the value changes."""
+    ``changed(is_short)`` when ``is_short`` changes."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DescriptorWatch:
             self._changed(is_short)
 
     def close(self) -> None:
-        """Close the reserved descriptors, when the node stops."""
+        """Close the reserved descriptors when the node stops."""
         self._close_all(self._held)
 
     def _are_free(self, count: int) -> bool:

@@ -1,9 +1,9 @@
 """A node's configuration from its environment, for containers: ``HEADRACE_LOG_FLUSH=os`` is log.flush.
 
 A variable's name is ``HEADRACE_`` and the key in capitals, with ``_`` for ``.``. Variables are read only with
-``--environment``, so that the variables of a user's shell do not affect the nodes of ``headrace up``. An empty value
-counts as unset (compose files pass unset variables as ""). Variables override the properties file, and ``-o`` overrides
-variables.
+``--environment``, so that the variables of a user's shell do not affect the nodes of ``headrace up``. An empty variable
+is treated as unset, because compose files pass unset variables as "". Variables override the properties file, and
+``-o`` overrides variables.
 """
 
 from __future__ import annotations

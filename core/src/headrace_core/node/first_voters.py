@@ -1,13 +1,13 @@
 """The first voters of a quorum, which ``format`` writes into a controller's directory together with ``meta.properties``
 (KIP-853).
 
-Empty disks never form a quorum by themselves. Formatting chooses how a controller begins:
+Empty disks never form a quorum by themselves. Three options of ``format`` choose how a controller begins:
 
     --standalone                                the only voter; other controllers may join later
     --initial-controllers ID@HOST:PORT:DIR,...  these voters begin together; DIR is a directory's id
     --no-initial-controllers                    no voter until `headrace quorum add` adds the controller
 
-DIR makes a voter a node *on its disk*: after a lost disk it cannot vote a second time.
+DIR makes a voter a node *on its disk*: after the disk is lost, the controller cannot vote a second time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ WriteVoters = Callable[[FileSystem, str, Sequence[InitialVoter]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstVoters:
-    """The first voters to format with. ``flag`` is the option that was used; ``voters`` is empty for ``NONE``."""
+    """The first voters to format with. ``flag`` is the option that gave the voters; ``voters`` is empty for
+    ``NONE``."""
 
     flag: str
     voters: tuple[InitialVoter, ...]
@@ -71,7 +72,7 @@ class FirstVoters:
 def first_voters(
     *, node_id: int, address: str | None, standalone: bool, initial: str | None, none: bool
 ) -> FirstVoters | None:
-    """Evaluate the three options; None if no option was given. ``address``: the address of this node.
+    """Evaluate the three options for first voters; None if no option was given. ``address``: the address of this node.
 
     Raises InvalidConfigError for more than one option, for a missing node id or address, and for a list that is invalid
     or does not name the node.
@@ -174,7 +175,7 @@ def refuse_leftovers(fs: FileSystem, root: str) -> None:
 
 
 def clear_unfinished(fs: FileSystem, root: str) -> None:
-    """Remove the first voters that an interrupted ``format`` left; the directory never counted as formatted."""
+    """Remove the first voters that an interrupted ``format`` left in a directory that is not formatted."""
     directory = f"{root}/{METADATA_DIRECTORY}"
     if fs.exists(f"{directory}/{FILE_NAME}"):
         fs.unlink(f"{directory}/{FILE_NAME}")

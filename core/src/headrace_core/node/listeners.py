@@ -109,7 +109,7 @@ def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddres
     """Return the addresses that a node publishes, from its bound addresses (with real ports) and
     ``advertised.listeners``.
 
-    Without an entry in ``advertised.listeners``, a node publishes the address that the listener is bound to. For a
+    Without an entry in ``advertised.listeners``, a node publishes the address to which the listener is bound. For a
     listener bound to all addresses, the node publishes the machine's host name. An advertised port 0 means the bound
     port.
     """

@@ -5,8 +5,8 @@
     directory.id=...    16 random bytes for this directory alone; a broker's id belongs to its directories' ids
     node.id=1           its node; -1 for brokers that get their id from the controller
 
-Only ``format`` writes this file, never a starting node: a start with a wrong path or an unmounted disk must fail
-instead of starting an empty node.
+Only ``format`` writes ``meta.properties``, never a starting node: a start with a wrong path or an unmounted disk must
+fail instead of starting an empty node.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def format_directories(
 
     If any directory is formatted already, raises an error before it changes a directory. With ``ignore_formatted``,
     formatted directories stay unchanged if they belong to the same cluster and node. ``first``: a controller's first
-    voters. ``write_voters`` writes the first voters into the first directory before the directory counts as formatted,
-    so after a crash the call can be repeated. Raises InvalidConfigError, InconsistentClusterIdError, OSError.
+    voters. ``write_voters`` writes the first voters into the first directory before that directory is marked as
+    formatted. After a crash, the call can therefore be repeated. Raises InvalidConfigError, InconsistentClusterIdError,
+    OSError.
     """
     fs = fs or RealFileSystem()
     check_cluster_id(cluster_id)

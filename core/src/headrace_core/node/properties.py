@@ -1,9 +1,9 @@
 """Properties files as Kafka's operators write them, and ``-o key=value`` on top.
 
 The supported part of Java's format: ``key=value``, ``key: value`` or ``key value``. ``#`` and ``!`` begin a comment
-line. A backslash at the end of a line joins the next line. White space before a line is ignored. White space after a
-value is removed; Java keeps it, which is a common source of mistakes. A key that is given twice is an error; Java would
-silently take the last value.
+line. A backslash at the end of a line joins the next line. White space at the beginning of a line is ignored. White
+space after a value is removed; Java keeps it, which is a common source of mistakes. A key that is given twice is an
+error; Java would silently take the last value.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def main(
     write_voters: Callable[[], WriteVoters] | None = None,
 ) -> int:
     """Run a server program's command line; returns the exit code. ``serve`` and ``write_voters`` (for ``format`` of a
-    controller) import the server's code when they are called, so that configuration errors are reported before these
+    controller) import the server's code when they are called, so that configuration errors are reported before the
     imports."""
     global _owns_process
     _owns_process = True
@@ -103,8 +103,8 @@ class Server(Protocol):
 
 
 async def serve_until(server: Server, stop: asyncio.Event, *gc_thresholds: int) -> None:
-    """Start the server, run it until ``stop`` is set, then stop it cleanly. If this task is cancelled, stop the server
-    at once."""
+    """Start the server, run it until ``stop`` is set, then stop it cleanly. If the task of ``run`` is cancelled, the
+    server stops at once."""
     starting = asyncio.create_task(server.start())
     stopping = asyncio.create_task(stop.wait())
     at_once = False
@@ -142,9 +142,9 @@ def raise_descriptor_limit() -> None:
 
 
 def settle_memory(*thresholds: int) -> None:
-    """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call this function
-    after all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. No effect in a process that contains
-    several nodes."""
+    """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call the function
+    after all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. The call has no effect in a process
+    that contains several nodes."""
     if not _owns_process:
         return
     gc.collect()

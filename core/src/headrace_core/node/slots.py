@@ -5,14 +5,14 @@ volume.
     <slots.dir>/slot-3/          one node's log directory; 3 is its node.id
     <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot
 
-Containers of a scaled service are identical. The slot distinguishes the containers, and identifies a container again
-after a restart. The kernel releases the lock whenever the process ends, so no clean-up is needed, and the next process
-finds the slot free, with its data.
+Containers of a scaled service are identical. The slot distinguishes the containers of a service, and identifies a
+container again after a restart. The kernel releases the slot's lock whenever the process ends. No clean-up is needed,
+and the next process finds the slot free, with its data.
 
 A node claims the lowest free slot. With ``slots.host`` (a host name that contains ``{slot}``), a node claims the slot
-whose host name is its own. A host name then always leads to the same data, which controllers need, because they know
-each other by name. The file ``cluster.id`` also distinguishes an empty volume from an unmounted one: without this file
-no slot is created.
+whose host name is its own. With ``slots.host``, a host name always leads to the same data. Controllers need that,
+because they know each other by name. The file ``cluster.id`` also distinguishes an empty volume from an unmounted
+volume: no slot is created without the file.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def read_cluster_id(root: Path) -> str:
 
 
 def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
-    """Claim slot ``number``, and wait while another process has it; raises InvalidConfigError after ``wait_s``
+    """Claim slot ``number``, and wait while another process has the slot; raises InvalidConfigError after ``wait_s``
     seconds."""
     deadline = time.monotonic() + wait_s
     while True:
@@ -144,8 +144,8 @@ def _try(root: Path, number: int) -> Slot | None:
 
 
 def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[], WriteVoters] | None = None) -> None:
-    """Format a new slot. A controller in a new slot is no voter until `headrace quorum add`: only the creation of the
-    cluster may name first voters, and it has already formatted their slots."""
+    """Format a new slot. A controller in a new slot is no voter until `headrace quorum add`. Only the creation of the
+    cluster names first voters, and it has already formatted their slots."""
     if (slot.path / FILE_NAME).exists():
         return
     joins = role == "controller"
@@ -169,8 +169,8 @@ def own_number(
 ) -> int:
     """Find the number N from 1 to ``most`` for which ``host``, with N in place of ``{slot}``, resolves to this machine.
 
-    All names are looked up at the same time, repeatedly for ``wait_s`` seconds, because some nodes may be missing and
-    name servers respond late for missing names. Raises InvalidConfigError if no name resolves to this machine.
+    All host names are looked up at the same time, repeatedly for ``wait_s`` seconds, because some nodes may be missing
+    and name servers respond late for missing names. Raises InvalidConfigError if no name resolves to this machine.
     """
     if PLACEHOLDER not in host:
         raise InvalidConfigError(

@@ -3,8 +3,8 @@
     {"role": "controller", "node_id": 1, "pid": 4711, "started_at_ms": 1700000000000,
      "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"}}
 
-A node writes the file when it begins to serve, and removes the file in a clean stop. After a kill the file stays, so
-readers must compare the pid. The file is a convenience: no decision depends on it.
+A node writes the file when it begins to serve, and removes the file in a clean stop. After a kill the state file stays,
+so readers must compare the pid. The file is a convenience: no decision depends on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RuntimeState:
 
 
 def write_state(path: str, state: RuntimeState) -> None:
-    """Write the state file atomically (by rename), without fsync, because after a power loss its contents would be
+    """Write the state file atomically (by rename), without fsync, because after a power loss the contents would be
     wrong anyway."""
     temporary = Path(f"{path}.tmp")
     temporary.write_text(json.dumps(asdict(state)) + "\n")

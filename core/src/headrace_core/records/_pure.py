@@ -83,11 +83,11 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] | None = None,
     ) -> int:
-        """Append one record. Returns the record's index in the batch, or -1 when the batch would exceed ``max_bytes``:
-        build the batch, then append the record again.
+        """Append one record. Returns the record's index in the batch. Returns -1 when the batch would exceed
+        ``max_bytes``: build the batch, then append the record again.
 
-        The first record always fits. Raises InvalidTimestampError for a negative timestamp other than -1 (none),
-        TypeError for a key or value that is not bytes-like, and RecordTooLargeError for a record above 2 GiB.
+        The first record of a batch always fits. Raises InvalidTimestampError for a negative timestamp other than -1
+        (none), TypeError for a key or value that is not bytes-like, and RecordTooLargeError for a record above 2 GiB.
         """
         headers = None if headers is None else list(headers)  # may run any code, so it comes first
         check_timestamp(timestamp_ms)
@@ -237,8 +237,8 @@ class RecordIterator:
     """Iterates over the records of many batches from an offset on, without control records.
 
     ``slices`` are buffers of whole batches, back to back. A batch is checked and decompressed when the iterator reaches
-    it. ``position`` is the offset after the last returned record, or after the records skipped behind that record.
-    After an error the iterator does not advance, and its next step raises the error again.
+    it. ``position`` is the offset after the last returned record, or after the records that the iterator skipped behind
+    it. After an error the iterator does not advance, and its next step raises the error again.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ class Record:
 
     ``key`` and ``value`` are bytes or None, ``headers`` is a list of (str, bytes or None), ``leader_epoch`` is -1 if
     unknown. Deserializers may assign ``key`` and ``value``; all other fields are read-only. Two records are equal when
-    all their fields are equal. A record holds no reference to its batch.
+    all their fields are equal. A record holds no reference to the batch that contained it.
     """
 
     __slots__ = (

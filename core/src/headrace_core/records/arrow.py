@@ -303,8 +303,9 @@ def decode_arrow(
 ) -> pa.RecordBatch:
     """Decode whole batches of one partition: the records from ``start_offset`` on, below ``end_offset``.
 
-    ``columns``: the names of the wanted columns, in the wanted order ("headers" is a column, too). Other columns are
-    not decoded. A record without headers has a null list, as in Spark's Kafka source. Control records are left out.
+    ``columns``: the names of the wanted columns, in the wanted order ("headers" is a column, too). Columns that
+    ``columns`` does not name are not decoded. A record without headers has a null list, as in Spark's Kafka source.
+    Control records are left out.
 
     Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError when the keys or values exceed one
     RecordBatch (2 GiB); ``decode_arrow_split`` returns several.

@@ -48,7 +48,7 @@ _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Read the batch header at ``position``; the buffer need not hold the rest of the batch.
 
-    Raises CorruptMessageError when fewer than 61 bytes follow, or when these bytes cannot be the header of a version-2
+    Raises CorruptMessageError when fewer than 61 bytes follow, or when the 61 bytes cannot be the header of a version-2
     batch.
     """
     left = len(data) - position
@@ -128,9 +128,9 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
 
     ``epochs``: (epoch, start offset) of each epoch, ascending; None: epochs are not checked. The CRC does not cover a
     batch's offset, length, magic and epoch, so only the neighbouring batches and the epochs confirm these four fields.
-    Returns SLICE_EXACT when the offsets have no gap up to ``end_offset``: then a batch with wrong offsets would have
-    been found. Returns SLICE_HAS_GAPS when there are gaps: then the caller must check the neighbours on both sides.
-    Otherwise returns the position of the first faulty batch, which ``slice_fault`` describes.
+    Returns SLICE_EXACT when the offsets have no gap up to ``end_offset``: any batch with wrong offsets would have been
+    found. Returns SLICE_HAS_GAPS when the offsets have gaps: the caller must then check the neighbours on both sides.
+    For a faulty slice, returns the position of the first faulty batch, which ``slice_fault`` describes.
     """
     position, expected, is_exact = 0, offset, True
     while position < len(data):
@@ -156,7 +156,7 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
 def epoch_range(epochs: Sequence[tuple[int, int]], offset: int) -> tuple[int, int, int, int]:
     """(from, to, least, most): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of ``least`` to
     ``most``. A batch before the start of the first known epoch may have no epoch (-1), an earlier epoch, or the first
-    one itself: advancing a log's start moves the start of the first epoch."""
+    known epoch. The reason is that advancing a log's start moves the start of the first epoch."""
     at = bisect_right(epochs, offset, key=_start_offset) - 1
     end = epochs[at + 1][1] if at + 1 < len(epochs) else _OFFSET_MAX
     if at < 0:
@@ -241,7 +241,7 @@ def check_producer_fields(
 
 def with_base(data: Buffer, position: int, base_offset: int, leader_epoch: int) -> bytes:
     """Return the first 16 bytes of the batch at ``position`` with a new base offset and leader epoch; the CRC does not
-    cover these bytes."""
+    cover the 16 bytes."""
     start = bytearray(_BASE.pack(base_offset, leader_epoch))
     start[8:12] = data[position + 8 : position + 12]
     return bytes(start)

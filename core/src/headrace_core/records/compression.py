@@ -50,14 +50,15 @@ def check_level(compression: Compression, level: int | None) -> None:
 
 
 def require(compression: Compression) -> None:
-    """Raise MissingDependencyError if the codec's package is not installed; called early, not at the first batch."""
+    """Raise MissingDependencyError if the codec's package is not installed; called before the first batch is
+    compressed."""
     if compression in _PACKAGES:
         _package(*_PACKAGES[compression])
 
 
 def compress(compression: Compression, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress ``data`` to one block of the codec; returns ``data`` itself for NONE. ``level`` as in Kafka's
-    compression.*.level."""
+    """Compress ``data`` to one block of the codec; returns ``data`` itself for NONE. ``level`` has the meaning of
+    Kafka's compression.*.level."""
     check_level(compression, level)
     return _COMPRESS[compression](data, level)
 

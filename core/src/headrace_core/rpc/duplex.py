@@ -5,30 +5,31 @@ neither task is cancelled while it awaits a gRPC operation.
     await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
 
 ``run`` runs each of its parts in a task. The call ends with the first part that ends, with ``cancel``, or when the
-caller is cancelled. A part that reads or writes then ends with the call; any other part is cancelled. ``run`` returns
-when all tasks, the call and the connection have ended, so the caller may start the next stream at once.
+caller is cancelled. When the call ends, a part that reads or writes ends with it; any other part is cancelled. ``run``
+returns when all tasks, the call and the connection have ended, so the caller may start the next stream at once.
 
 Each stream has a separate connection, which ends with the stream. After failed attempts, a reused channel would fail
 calls for up to a second without trying to connect, although the server may be available again.
 
-This class works around this behaviour of grpc.aio (1.85):
+The class works around the following behaviour of grpc.aio (1.85):
 
-* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). So a task that
-  awaits a gRPC operation is never cancelled.
-* A write that waits for a connection does not learn that its call was cancelled. So a part awaits ``connected`` first,
-  which ``run`` may cancel because it awaits no gRPC operation.
-* ``wait_for_connection`` may return after a failed attempt. So ``connected`` also checks the channel's state.
+* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). A task that
+  awaits a gRPC operation is therefore never cancelled.
+* A write that waits for a connection does not learn that its call was cancelled. A part therefore awaits ``connected``
+  first, which ``run`` may cancel because ``connected`` awaits no gRPC operation.
+* ``wait_for_connection`` may return after a failed attempt. ``connected`` therefore also checks the channel's state.
 * A write after the end of the stream replaces the server's status by INTERNAL. If the status arrived before the write,
   the call's done callback records it. If the status arrives after the write has failed, gRPC does not report it, so
-  ``read`` and ``write`` poll for the status. In both cases ``read`` and ``write`` raise the server's error.
-* A cancelled call or a closed channel raises CancelledError in the tasks that read or write, although these tasks were
-  not cancelled. This class raises NetworkError instead, so that CancelledError always means that the task was
-  cancelled.
-* A message that is no valid protobuf message is read as None. This class raises NetworkError instead, and ends the
-  call.
+  ``read`` and ``write`` poll for the status. Whether the status arrives before or after the write, ``read`` and
+  ``write`` raise the server's error.
+* When the call is cancelled or the channel closed, gRPC raises CancelledError in the tasks that read or write, although
+  the tasks were not cancelled. The class raises NetworkError in place of gRPC's CancelledError, so that CancelledError
+  always means that the task was cancelled.
+* A message that is no valid protobuf message is read as None. For an invalid message, the class raises NetworkError and
+  ends the call.
 
-The parts match responses to requests themselves. A write returns when gRPC has taken the message, and waits while the
-server does not read (flow control), so unsent messages wait in the writing part.
+The parts of ``run`` match responses to requests themselves. A write returns when gRPC has taken the message, and waits
+while the server does not read (flow control), so unsent messages wait in the writing part.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _LOOK_S, _LOOKS = 0.01, 100
 
 
 class Duplex(Generic[Request, Response]):
-    """One bidirectional call. Only the parts of ``run`` call the other methods, except ``cancel``; these methods raise
-    a HeadraceError when the stream is over. At most one part reads, and at most one part writes."""
+    """One bidirectional call. Only the parts of ``run`` call methods other than ``cancel``. The called methods raise a
+    HeadraceError when the stream is over. At most one part reads, and at most one part writes."""
 
     __slots__ = ("_busy", "_call", "_cancelled", "_channel", "_status", "_why", "address", "ended")
 
@@ -77,7 +78,8 @@ class Duplex(Generic[Request, Response]):
         self._busy: set[asyncio.Task[Any] | None] = set()
 
     def cancel(self, why: HeadraceError | None = None) -> None:
-        """End the call; ``run`` then raises ``why`` (default: a NetworkError). No effect after the end of the call."""
+        """End the call; ``run`` then raises ``why`` (default: a NetworkError). ``cancel`` has no effect after the end
+        of the call."""
         if not self._cancelled.done():
             self.ended = True
             self._why = why or self._given_up()
@@ -85,7 +87,7 @@ class Duplex(Generic[Request, Response]):
             self._call.cancel()
 
     async def run(self, *parts: Coroutine[Any, Any, None]) -> None:
-        """Run the parts until one part ends; then return if that part returned, or raise its error."""
+        """Run the parts until one part ends; return if that part returned, or raise its error."""
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait([*tasks, self._cancelled], return_when=asyncio.FIRST_COMPLETED)
@@ -117,7 +119,7 @@ class Duplex(Generic[Request, Response]):
         del self._call, self._channel
 
     async def connected(self) -> None:
-        """Wait for the connection; await this before the first write. If it fails, no request was sent."""
+        """Wait for the connection; await the method before the first write. If the wait fails, no request was sent."""
         try:
             await self._call.wait_for_connection()
         except _ENDED:
@@ -131,8 +133,8 @@ class Duplex(Generic[Request, Response]):
             raise NetworkError(f"{self.address}: the connection failed")
 
     async def write(self, request: Request) -> None:
-        """Send ``request``; waits while the server does not read. After an error the server may still have received the
-        request."""
+        """Send ``request``; waits while the server does not read. After an error of ``write`` the server may still have
+        received the request."""
         await self._unless_ended(self._call.write(request))
 
     async def read(self) -> Response:
@@ -145,7 +147,8 @@ class Duplex(Generic[Request, Response]):
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
-        """Tell the server that no more requests follow. The caller must still read until the server ends the stream."""
+        """Tell the server that no more requests follow on the stream. The caller must still read until the server ends
+        the stream."""
         await self._unless_ended(self._call.done_writing())
 
     async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:
@@ -169,7 +172,8 @@ class Duplex(Generic[Request, Response]):
         return result
 
     def _note_status(self, call: grpc.aio.Call) -> None:
-        """Record the status of a call that is over. gRPC's status coroutines do not wait any more at that point."""
+        """Record the status of a call that is over. After the end of a call, gRPC's status coroutines do not wait any
+        more."""
         self.ended = True
         self._status = grpc.aio.AioRpcError(
             _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())
@@ -194,7 +198,7 @@ class Duplex(Generic[Request, Response]):
 
 
 def _is_cancelled() -> bool:
-    """Whether a CancelledError means that this task was cancelled, not only the call."""
+    """Whether a CancelledError means that the current task was cancelled, not only the call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,17 +1,18 @@
 """Process-wide settings that must be made before other imports.
 
 ``GRPC_EXPERIMENTS``: the event engine's client and listener of grpcio 1.85 reduce the requests per second by a third
-and add 0.2 ms of latency, so both are switched off. Measure again at each upgrade of grpcio. The variable works only if
-it is set before grpc is imported.
+and add 0.2 ms of latency, so both are switched off. Measure both experiments again at each upgrade of grpcio.
+``GRPC_EXPERIMENTS`` works only if it is set before grpc is imported.
 
 ``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take gRPC's pollers apart in the child. With an open client, one fork
-in ten aborted in the child (SIGABRT) before it could start another program; PySpark starts Java like this
+in ten aborted in the child (SIGABRT) before the child could start another program. PySpark starts Java by such a fork
 (``subprocess`` with a ``preexec_fn``). Without the fork handlers, the child can start the other program. The SDK itself
-handles a child that continues in Python (engine/io_thread.py). The variable works only before gRPC is first used.
+handles a child that continues in Python (engine/io_thread.py). ``GRPC_ENABLE_FORK_SUPPORT`` works only if it is set
+before gRPC is first used.
 
 ``tune_malloc``: record batches are large short-lived buffers. By default glibc maps and unmaps each buffer, and the
-kernel zeroes the buffer's pages every time. Only Headrace's server processes call this function, because a library must
-not change the allocator of the program that uses it.
+kernel zeroes the buffer's pages every time. Only Headrace's server processes call ``tune_malloc``, because a library
+must not change the allocator of the program that uses it.
 
 ``tune_interpreter``: a thread that returns from a flush waits until the event loop releases the GIL. A busy loop
 releases the GIL once every switch interval, by default 5 ms, which is many times the duration of a flush.
@@ -47,6 +48,6 @@ def tune_malloc() -> bool:
 
 
 def tune_interpreter() -> None:
-    """Shorten the switch interval, so that threads that return from the disk soon get the GIL. Call this function only
-    in server processes."""
+    """Shorten the switch interval, so that threads that return from the disk soon get the GIL. Call
+    ``tune_interpreter`` only in server processes."""
     sys.setswitchinterval(0.0005)

@@ -162,7 +162,7 @@ class RequestCheck:
         self._smallest = min(self._most, default=_BULK)
 
     def __call__(self, data: bytes) -> HeadraceError | None:
-        """Return the error of a request with these bytes; None if no error is visible without parsing."""
+        """Return the error of a request with the bytes ``data``; None if no error is visible without parsing."""
         limits, size = self._limits, len(data)
         if size > limits.bytes_max:
             return InvalidRequestError(

@@ -61,8 +61,8 @@ class Outage:
 class Backoff:
     """Pauses between retries: doubling, with jitter, bounded (Kafka's retry.backoff.ms, KIP-580).
 
-    ``next_s()`` returns the next pause in seconds; call ``reset()`` after a success. The jitter spreads the retries of
-    many clients.
+    ``next_s()`` returns the next pause in seconds; call ``reset()`` after a successful attempt. The jitter spreads the
+    retries of many clients.
     """
 
     def __init__(self, *, first_ms: float = 50, most_ms: float = 1_000, rng: random.Random | None = None) -> None:

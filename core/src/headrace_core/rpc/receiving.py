@@ -1,9 +1,9 @@
 """Receive requests: check each request against the limits before it is parsed, and never raise an exception in the
 deserializer.
 
-gRPC calls a deserializer with a message's bytes. When the deserializer raises, grpc.aio ends a unary call with UNKNOWN
-and a stack trace; on a client's side a read returns None. So Headrace's deserializer always returns an ``Arrival``, and
-the handler ends the call with the typed error in the ``Arrival``.
+gRPC calls a deserializer with a message's bytes. When the deserializer raises, grpc.aio ends a unary call on the server
+with UNKNOWN and a stack trace; on a client's side a read returns None. Headrace's deserializer therefore always returns
+an ``Arrival``, and the handler ends the call with the typed error in the ``Arrival``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay in seconds of the response to a refus
 class Penalties:
     """Delays the next requests of connections that sent large refused requests to a listener.
 
-    The penalties of all connections follow one another, so many such connections cost no more than one. Unread bytes
-    stay in gRPC's flow-control window, or with the client if the window is full.
+    The penalties of all connections follow one another, so many connections with refused requests cost no more than
+    one. Unread bytes of a penalized connection stay in gRPC's flow-control window, or with the client if the window is
+    full.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Arrival:
     error: HeadraceError | None = None
 
     async def punish(self, context: Any) -> None:
-        """Add a penalty to the call's connection for this refused request, and delay the response."""
+        """Add a penalty to the call's connection for the refused request, and delay the response."""
         await asyncio.sleep(min(self.penalties.add(context.peer(), self.size), ANSWER_PAUSE_S_MAX))
 
 

@@ -2,9 +2,9 @@
 
 gRPC's stop sends GOAWAY at once and closes a connection as soon as its last call has ended. If the client is still
 sending, unread bytes then reset the connection. A reset discards data that the client has not read yet, such as the
-status with the reason. So ``stop`` first waits for the calls. The statuses of the calls are then sent before the GOAWAY
-and its ping. The connection is closed after the response to the ping, which shows that the client has read the
-statuses.
+status with the reason. ``stop`` therefore first waits for the calls. The statuses of the ended calls are then sent
+before the GOAWAY and its ping. The connection is closed after the response to the ping, which shows that the client has
+read the statuses.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CallsUnderWay:
 class RequestBytes:
     """Bytes of single requests (of calls without a request stream) in progress on a listener, over all connections. A
     stream's requests are counted where the stream is handled. Calls with a response stream have a separate budget,
-    because such a call lasts as long as the client wants."""
+    because a call with a stream lasts as long as the client wants."""
 
     def __init__(self, most: int = UNARY_BYTES_MAX) -> None:
         self._most = most
@@ -80,8 +80,8 @@ class RequestBytes:
 
     @contextlib.contextmanager
     def held(self, size: int, method: str) -> Iterator[None]:
-        """Count ``size`` bytes while the context is open. Raises ServerBusyError when too many bytes are in progress;
-        small requests are always accepted."""
+        """Reserve ``size`` bytes of the budget while the context is open. Raises ServerBusyError when too many bytes
+        are in progress; small requests are always accepted."""
         if size > SMALL_REQUEST_BYTES and self.used + size > self._most:
             raise ServerBusyError(
                 f"{method}: requests of {self.used} bytes are in progress, at most {self._most} are accepted; retry"
@@ -94,7 +94,7 @@ class RequestBytes:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Converts a handler's HeadraceError to a gRPC status. Any other exception is logged and becomes
+    """Converts a handler's HeadraceError to a gRPC status. An exception other than HeadraceError is logged and becomes
     UNKNOWN_SERVER_ERROR."""
 
     def __init__(self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes) -> None:
@@ -222,7 +222,7 @@ class Listener:
         self._registrations.append((registrar, servicer, full_name))
 
     async def start(self) -> int:
-        """Bind and serve; returns the port. OSError when the address cannot be bound."""
+        """Bind and serve; returns the port. Raises OSError when the address cannot be bound."""
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches)],
             options=[
@@ -271,7 +271,7 @@ class Listener:
     async def stop(self, grace_s: float = 5.0) -> None:
         """Let calls in progress end within ``grace_s``; then refuse new calls and let clients read the statuses within
         ``grace_s``; then cancel the remaining calls. With ``grace_s`` 0, cancel all calls at once. Cancelled handlers
-        have ended when this returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
+        have ended when ``stop`` returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._calls.over(grace_s)

@@ -1,7 +1,7 @@
 """Convert errors to and from protobuf messages and gRPC statuses.
 
 The failure of one item in a request is an ``Error`` message. The failure of a call is a gRPC status with the details
-"CODE: message". The code's number is in the trailing metadata, so that clients in any language can read it.
+"CODE: message". The number of the error code is in the trailing metadata, so that clients in any language can read it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
 
 
 def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
-    """Read the leading controller from the trailing metadata; None when it is missing or unreadable."""
+    """Read the leading controller from the trailing metadata; None when the controller is missing or unreadable
+    there."""
     leaders = [value for key, value in failure.trailing_metadata() or () if key == LEADER_KEY]
     try:
         node_id, epoch, address = str(leaders[0]).split(" ")
@@ -130,7 +131,7 @@ def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
 
 
 async def abort(context: Any, error: HeadraceError) -> None:
-    """End a server's call with ``error``; this never returns normally."""
+    """End a server's call with ``error``; the function always raises."""
     status, details, metadata = status_of(error)
     await context.abort(status, details, metadata)
     raise asyncio.CancelledError  # pragma: no cover  (abort raises)

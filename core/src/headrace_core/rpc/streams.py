@@ -3,12 +3,13 @@
 ``ServerStream`` is a bidirectional call. ``ServerPush`` is a call with a response stream, to which only the server
 writes.
 
-There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360): a task that awaits a
-gRPC operation is cancelled, or a write starts on a call that the client has already cancelled. The measured leaks are
-0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream dropped during 1-MiB
-writes. gRPC cancels only the task that runs the handler. So that task awaits a plain future, and separate tasks read
-and write, which are never cancelled. The pending read ends with the call. Before a large write, the writing task lets
-the event loop run once, so that a cancellation that has already arrived is seen.
+There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360). In one case, a task
+that awaits a gRPC operation is cancelled; in the other, a write starts on a call that the client has already cancelled.
+The measured leaks are 0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream
+dropped during 1-MiB writes. gRPC cancels only the task that runs the handler. The task that runs the handler therefore
+awaits a plain future. Separate tasks, which are never cancelled, read and write. The pending read ends together with
+the call. Before a large write, the writing task lets the event loop run once, so that a cancellation that has already
+arrived is seen.
 
 A callback handles requests, so that a request needs no task; ``send`` queues responses, which are written in order.
 Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` shows how much is unwritten.
@@ -42,23 +43,23 @@ class StreamHandler(Generic[Request]):
     """Handles the requests of a stream. All methods are called in the event loop and must not block."""
 
     def on_request(self, request: Request) -> None:
-        """Handle a request. An exception raised here ends the call with that error."""
+        """Handle a request. An exception raised in ``on_request`` ends the call with that error."""
         raise NotImplementedError
 
     def is_idle(self) -> bool:
-        """Whether every request has its response. After the client has closed its side, the call ends when this returns
-        True."""
+        """Whether every request has its response. After the client has closed its side, the call ends when ``is_idle``
+        returns True."""
         return True
 
     def on_sending(self) -> None:
-        """Called before a response is passed to gRPC. A callback that this method schedules with ``call_soon`` runs
+        """Called before a response is passed to gRPC. A callback that ``on_sending`` schedules with ``call_soon`` runs
         after gRPC has the response."""
 
     def on_written(self) -> None:
-        """Called after a response has left the queue, so there may be room for more."""
+        """Called after a response has left the queue, so that the queue may have room for more."""
 
     def on_closed(self) -> None:
-        """Release all resources: the call has ended, for any reason. Called exactly once."""
+        """Release all resources of the handler, because the call has ended, for any reason. Called exactly once."""
 
 
 async def read_message(call: Any) -> Any:
@@ -117,7 +118,7 @@ class ServerStream(Generic[Request, Response]):
         self._wake_writer()
 
     def punish(self, size: int) -> None:
-        """Delay the next request of this connection, because a request of ``size`` bytes was refused."""
+        """Delay the next request of the stream's connection, because a request of ``size`` bytes was refused."""
         if self._penalties is not None and not self.closed:
             self._penalties.add(self._context.peer(), size)
 
@@ -144,7 +145,7 @@ class ServerStream(Generic[Request, Response]):
             self._wake_writer()
 
     def check_idle(self) -> None:
-        """Check whether a half-closed call is over; call this when a request ended without a response."""
+        """Check whether a half-closed call is over; call the method when a request ended without a response."""
         if self._half_closed:
             self._wake_writer()
 
@@ -242,18 +243,19 @@ class PushHandler(Generic[Response]):
     block."""
 
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
-        """Return the next message and its approximate size in bytes, or an awaitable of this pair if it takes long.
-        Return None if there is no message now; the method is called again after ``wake``. ``is_due``: no message was
-        written for ``idle_s``, so a message should be sent. An exception raised here ends the call with that error."""
+        """Return the next message and its approximate size in bytes. If that takes long, return an awaitable of the
+        pair instead. Return None if the handler has no message now; the method is called again after ``wake``.
+        ``is_due``: no message was written for ``idle_s``, so a message should be sent. An exception raised in ``next``
+        ends the call with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:
-        """Release all resources: the call has ended, for any reason. Called exactly once."""
+        """Release all resources of the handler, because the call has ended, for any reason. Called exactly once."""
 
 
 class ServerPush(Generic[Response]):
     """The server's side of a call with a response stream. ``await push.run(handler)`` is the whole body of a servicer's
-    unary-stream method. ``run`` asks the handler for a message only after the message before was written, so no
+    unary-stream method. ``run`` asks the handler for a message only after the previous message was written, so no
     messages queue up."""
 
     __slots__ = ("_context", "_ending", "_failure", "_loop", "_over", "_wake", "closed")
@@ -268,8 +270,8 @@ class ServerPush(Generic[Response]):
         self.closed = False  #: Whether the call of this stream has ended.
 
     def wake(self, *_: object) -> None:
-        """Ask the handler again, because there may be a message to write. The arguments are ignored, so that this
-        method can be a subscriber."""
+        """Ask the handler again for a message, because it may have one now. The arguments of ``wake`` are ignored, so
+        that the method can be a subscriber."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

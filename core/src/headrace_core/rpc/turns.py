@@ -2,12 +2,13 @@
 call stops.
 
 All long work of an event loop shares the turns: one piece of work runs, the other pieces queue, and after each turn the
-loop runs no long work for a while. So ten long requests delay a short request no more than one long request does.
+loop runs no long work for a while. Ten long requests therefore delay a short request no more than one long request
+does.
 
 **Order.** Pieces of similar size (within a factor of four) form a class. A class completes its pieces one after another
-in order of arrival, and the classes alternate. So of 50 equal pieces the first is done after a fiftieth of the total
-time, and their mean time is half of the mean time if all pieces shared the turns. Between two of its turns, a piece
-waits for at most one turn of each class of larger pieces, and no class waits forever.
+in order of arrival, and the classes alternate. Of 50 equal pieces, the first is therefore done after a fiftieth of the
+total time. The mean time of all pieces is half of what it would be if all pieces shared the turns. Between two of its
+turns, a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class _Desk:
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
         """Wait for a turn. ``keeps_place``: the piece has a turn, which ends with this call. Raises CancelledError if
-        the task is cancelled, RuntimeError if this task already has a turn and would wait for itself."""
+        the task is cancelled. Raises RuntimeError if the task already has a turn, because it would wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
             raise RuntimeError(
@@ -129,14 +130,14 @@ class Turns:
         return self._desk is not None and time.perf_counter() >= self._until_s
 
     async def next(self) -> None:
-        """End this turn, so that other tasks and other long work can run, and wait for the next turn."""
+        """End the current turn, so that other tasks and other long work can run, and wait for the next turn."""
         if self._desk is not None:
             await asyncio.sleep(PAUSE_S)  # while this piece keeps the turn, so that other long work pauses too
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:
         """Await ``work`` without a turn and return its result. ``work`` waits for a thread or a disk, or is long work
-        with its own turns. Other pieces can have turns meanwhile."""
+        with its own turns. Other pieces can have turns while ``work`` runs."""
         self._end()
         try:
             return await work

@@ -34,8 +34,8 @@ class LoadedState:
 
 
 def load(fs: FileSystem, path: str) -> LoadedState:
-    """Read the metadata log in ``path``. Damage ends the reading of a file, and is listed in ``problems``. Raises
-    InvalidArgumentError if there is no metadata log."""
+    """Read the metadata log in ``path``. Damage in a file ends the reading of that file, and is listed in ``problems``.
+    Raises InvalidArgumentError if there is no metadata log."""
     state = LoadedState(files=find(fs, path))
     for snapshot in reversed(state.files.snapshots):
         if _take_snapshot(fs, state, snapshot):

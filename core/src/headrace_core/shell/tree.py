@@ -40,7 +40,7 @@ class Directory:
         return list(self._names())
 
     def child(self, name: str) -> Node | None:
-        """Return the child with this name, or None."""
+        """Return the child with the given name, or None."""
         return self._child(name)
 
     @classmethod

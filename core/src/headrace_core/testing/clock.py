@@ -34,7 +34,7 @@ EPOCH_MS = 1_700_000_000_000  #: Wall-clock time at the beginning of a simulatio
 
 
 class NodeClock:
-    """A headrace_core.clock.Clock on virtual time. Its monotonic time never decreases."""
+    """A headrace_core.clock.Clock on virtual time. The clock's monotonic time never decreases."""
 
     __slots__ = ("_base_ms", "_now_offset_ms", "_rate", "_scheduler", "_since_ms")
 

@@ -5,17 +5,20 @@ The file system keeps written and durable contents apart, for bytes and for name
 * a write is visible at once; it survives a power loss only if the file was synced afterwards;
 * a created, renamed or unlinked name survives only if its directory was synced afterwards;
 * a killed process loses neither bytes nor names, because the page cache stays;
-* a failed flush leaves its pages clean in the cache but not on the disk, as Linux does (``memory_disk``). Every open
-  file handle reports the failure at its next flush, once. ``evict`` drops such pages from the cache.
+* a failed flush leaves its pages clean in the cache but not on the disk, as Linux does (``memory_disk``). After a
+  failed flush, every open file handle reports the failure at its next flush, once. ``evict`` drops the pages of a
+  failed flush from the cache.
 
-``crash_clone`` returns the file system that a machine finds after a power loss at this moment. ``Loss`` says which
-unsynced changes a disk keeps. The original file system continues, so a test can crash one run at many places and in
-many ways. ``crash`` does the same in place; old file handles and locks are invalid after it.
+``crash_clone`` returns the file system that a machine finds after a power loss at the moment of the call. ``Loss`` says
+which unsynced changes a disk keeps. After ``crash_clone`` the original file system continues, so a test can crash one
+run at many places and in many ways. ``crash`` simulates the power loss in place; old file handles and locks are invalid
+after it.
 
 Tests plan faults with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (the nth of all operations)
 and ``capacity_bytes``. ``flip`` damages durable bytes. ``mount`` makes a directory a separate disk with its own size.
 ``break_disk`` makes all files below a directory read-only or unreadable until ``mend_disk``. ``trace`` lists every
-operation, and ``note`` adds events of the test (such as an acknowledgement), so that a test can prove their order.
+operation, and ``note`` adds events of the test (such as an acknowledgement), so that a test can prove the order of
+both.
 
 Production code runs on this file system unchanged, because it implements the protocol of ``headrace_core.log.files``.
 """
@@ -52,8 +55,8 @@ _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
 
 class SimulatedCrash(BaseException):
-    """The machine lost power. ``except Exception`` and ``except OSError`` do not catch this error; ``crash`` reboots
-    the machine."""
+    """The machine lost power. ``except Exception`` and ``except OSError`` do not catch SimulatedCrash; ``crash``
+    reboots the machine."""
 
 
 class TraceEntry(NamedTuple):
@@ -83,7 +86,7 @@ class Fault:
     seen: int = 0
 
     def strikes(self, operation: str, path: str) -> bool:
-        """Count a matching operation; returns whether this operation fails."""
+        """Count a matching operation; returns whether the operation fails."""
         if operation != self.operation or not path.endswith(self.path_ends) or self.path_contains not in path:
             return False
         self.seen += 1
@@ -94,8 +97,8 @@ __all__ = ["BLOCK_BYTES", "CrashingFileSystem", "Fault", "Loss", "MemoryFile", "
 
 
 class CrashingFileSystem:
-    """A file system in memory that can crash, as the module's docstring describes. Absolute and relative paths are
-    equal: '/' and '' are the root."""
+    """A file system in memory that can crash, as the module's docstring describes. Absolute and relative paths mean the
+    same: '/' and '' are the root."""
 
     def __init__(self, *, capacity_bytes: int | None = None, keep_trace: bool = True) -> None:
         self.capacity_bytes = capacity_bytes
@@ -141,8 +144,8 @@ class CrashingFileSystem:
         return fault
 
     def mount(self, path: str, capacity_bytes: int) -> None:
-        """Make the directory a separate disk of this size, on which only the directory's files count; a repeated call
-        changes the size."""
+        """Make the directory a separate disk of ``capacity_bytes``, which holds only the files of that directory; a
+        repeated call changes the size."""
         self._disks[path] = capacity_bytes
 
     def break_disk(self, path: str, error: int = errno.EROFS, *, reads: bool = False) -> None:
@@ -154,8 +157,8 @@ class CrashingFileSystem:
         del self._broken[path]
 
     def crash_at(self, number: int) -> None:
-        """Lose power at the operation with this number (from 0), after its effect has reached only the page cache. That
-        operation and every later operation raise SimulatedCrash until ``crash``."""
+        """Lose power at the operation with this number (from 0), after its effect has reached only the page cache. The
+        operation with that number and every later operation raise SimulatedCrash until ``crash``."""
         self.crash_after = number
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:

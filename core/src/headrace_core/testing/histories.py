@@ -82,7 +82,7 @@ class WriteHistory:
         return write
 
     def committed(self, mark: Hashable, offset: int) -> None:
-        """Record that the committed log has this write at ``offset``; unknown marks are ignored."""
+        """Record that the committed log has the write at ``offset``; unknown marks are ignored."""
         write = self._writes.get(mark)
         if write is None:
             return

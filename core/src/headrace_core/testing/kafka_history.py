@@ -15,16 +15,18 @@ and polled records, and at the end the contents of the log. ``anomalies`` then f
     reorder               a producer's records stand in the log in another order than it sent them (see below)
     gap                   an offset without a record in the log
 
-A timeout is no refusal: a record with an *unknown* outcome is in the log once, or not at all. Such a record is checked
-only for duplicate, phantom, misplaced, skip and reorder. Once a consumer has read the record, it must stay in the log.
+A timeout is no refusal: a record with an *unknown* outcome is in the log once, or not at all. A record with an unknown
+outcome is checked only for duplicate, phantom, misplaced, skip and reorder. Once a consumer has read a record with an
+unknown outcome, the record must stay in the log.
 
 Order: an idempotent producer's records are in the log in the order of their sequences. A retry of a producer without
 idempotence may reorder and repeat records, so ``History(idempotent=False)`` checks neither order nor repetition.
 
-With acks below "all", and after an unclean election, acknowledged records may be lost by design: ``may_lose`` names
-these records. Even then, records that a consumer has read must stay, unless ``unclean`` is set; all other checks apply.
+With acks below "all", and after an unclean election, acknowledged records may be lost by design: ``may_lose`` names the
+records. Records that a consumer has read must stay even if ``may_lose`` names them, unless ``unclean`` is set. All
+other checks always apply.
 
-The module uses no threads and no clock. Callers in several threads need a lock.
+The module uses no threads and no clock. Callers in several threads need a lock around the module's calls.
 """
 
 from __future__ import annotations
@@ -163,8 +165,8 @@ class History:
     def anomalies(
         self, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False
     ) -> list[Anomaly]:
-        """Find all anomalies. ``may_lose``: whether an acknowledged record may be missing. With ``unclean``, such a
-        record may be missing even after it was read, and another record may have its offset."""
+        """Find all anomalies. ``may_lose``: whether an acknowledged record may be missing. With ``unclean``, an
+        acknowledged record may be missing even after it was read, and another record may have its offset."""
         if unclean:
             self._forget({mark for mark in self._sent if may_lose(mark)} - self._in_logs())
         everybody: dict[int, list[tuple[str, Sequence[Seen]]]] = defaultdict(list)
@@ -198,8 +200,8 @@ class History:
         return {seen.mark for records, _, _ in self._logs.values() for seen in records}
 
     def _forget(self, marks: set[Mark]) -> None:
-        """Ignore records that an unclean election has truncated. A consumer that had read such records starts a new
-        stretch there."""
+        """Ignore records that an unclean election has truncated. A consumer that had read truncated records starts a
+        new stretch at the new end."""
         for reader in self._readers.values():
             stretches: list[list[Seen]] = []
             for stretch in reader.stretches:

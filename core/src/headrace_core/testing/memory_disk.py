@@ -3,10 +3,11 @@
 ``crashing_fs`` uses this module's files and directories, which remember every unsynced change in order. ``Survivors``
 copies a directory tree as a machine finds it after a power loss.
 
-A failed flush behaves as on Linux. The pages stay in the cache and count as clean, although the disk does not have
-their contents (``Inode.lost``). A later flush skips these pages, and succeeds. A write to such a page makes the whole
-page dirty again. When such a page is evicted, or the machine loses power, the disk's older contents reappear. Names,
-and cuts of files, are metadata: the file system's journal keeps such changes pending until a flush succeeds.
+A failed flush behaves as on Linux. After a failed flush, the pages stay in the cache and are marked clean, although the
+disk does not have their contents (``Inode.lost``). A later flush skips the lost pages, and succeeds. A write to a lost
+page makes the whole page dirty again. When a lost page is evicted, or the machine loses power, the disk's older
+contents reappear. Names, and cuts of files, are metadata: the file system's journal keeps such changes pending until a
+flush succeeds.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Inode:
         self.failures += 1
 
     def evict(self) -> None:
-        """Drop the clean pages from the cache: pages that a failed flush lost then have the disk's contents (zeros
+        """Drop the clean pages from the cache. Pages that a failed flush lost then have the disk's contents (zeros
         beyond the file's end on the disk)."""
         for page in self.lost:
             at = page * BLOCK_BYTES

@@ -3,8 +3,8 @@
 A killed process loses no bytes that it wrote, because the page cache stays. To test what a *machine* finds after a
 power loss, a node runs on ``PowerLossFileSystem``: the real file system, plus a journal that says how to undo each
 unsynced change. After ``kill -9`` the test calls ``lose_power`` on the journal. The next start then finds what a disk
-might hold: all unsynced changes are lost, or the first few or some blocks have reached the disk (``Loss``). Without
-that call, the test is a plain kill.
+might hold: all unsynced changes are lost, or the first few or some blocks have reached the disk (``Loss``). Without the
+call of ``lose_power``, the test is a plain kill.
 
     change                          durable after                       undone by
     bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size
@@ -12,14 +12,15 @@ that call, the test is a plain kill.
     file or directory renamed       sync of the directory it is in      its old name, and what had the new one
     file or directory removed       at once                             -
 
-A failed sync behaves as on Linux (``memory_disk``): the bytes written before stay clean in the page cache, and are not
-on the disk. A later sync does not write these bytes; only a later write to the same 4-KiB page makes that page dirty
-again. So a power loss undoes such a write even after any number of later syncs.
+A failed sync behaves as on Linux (``memory_disk``): the bytes written before the sync stay clean in the page cache, and
+are not on the disk. A later sync does not write the bytes of a failed sync. Only a later write to the same 4-KiB page
+makes that page dirty again. A power loss therefore undoes a write whose sync failed, even after any number of later
+syncs.
 
-A journal entry is written before its change. After a kill between entry and change, the undo of a change that did not
-happen has no effect. A sync that is done but not yet in the journal counts as not done, because its caller never got a
-result. Unsynced changes of an earlier process are still undone after a later process, because a restart makes no change
-durable.
+A journal entry is written before its change. After a kill between an entry and its change, the undo of a change that
+did not happen has no effect. A sync that is done but not yet in the journal is treated as not done, because its caller
+never got a result. Unsynced changes of an earlier process are still undone after a later process, because a restart
+makes no change durable.
 
 ``Dials`` is a file that a test writes while the node runs; it says how long a sync takes, and whether a sync fails.
 
@@ -61,7 +62,8 @@ class Dials:
     sync_errno: int = 0
 
     def write(self, directory: Path) -> None:
-        """Write the dials for the node whose journal is in ``directory``; they apply from the node's next sync on."""
+        """Write the dials for the node whose journal is in ``directory``; the dials apply from the node's next sync
+        on."""
         temporary = directory / f"{_DIALS}.tmp"
         temporary.write_text(json.dumps({"sync_delay_ms": self.sync_delay_ms, "sync_errno": self.sync_errno}))
         temporary.replace(directory / _DIALS)
@@ -95,14 +97,14 @@ class _Cut(NamedTuple):
 
 
 class _Synced(NamedTuple):
-    """Journal entry: all changes of these files before the entry numbered ``before`` are durable."""
+    """Journal entry: all changes of the files before the entry numbered ``before`` are durable."""
 
     files: tuple[int, ...]
     before: int
 
 
 class _SyncFailed(NamedTuple):
-    """Journal entry: a sync of these files failed. Unsynced writes before the entry numbered ``before`` are not on the
+    """Journal entry: a sync of the files failed. Unsynced writes before the entry numbered ``before`` are not on the
     disk."""
 
     files: tuple[int, ...]
@@ -126,7 +128,8 @@ class _Removed(NamedTuple):
 
 
 class _NamesSynced(NamedTuple):
-    """Journal entry: the name changes in the entries with these numbers (``_Made`` and ``_Renamed``) are durable."""
+    """Journal entry: the name changes in the entries with the given numbers (``_Made`` and ``_Renamed``) are
+    durable."""
 
     entries: tuple[int, ...]
 
@@ -429,9 +432,9 @@ class _Undoing:
                     pass
 
     def _now(self, path: str | None, since: int, *, undone: bool = True, until: int | None = None) -> str | None:
-        """Return the present path of the file that had ``path`` at entry ``since``. Later renames are applied: all of
-        them, or with ``undone`` only the renames that are not undone. Returns None if the file was removed or
-        replaced."""
+        """Return the present path of the file that had ``path`` at entry ``since``. Later renames are applied to the
+        path: all of them, or with ``undone`` only the renames that are not undone. Returns None if the file was removed
+        or replaced."""
         for at in self._renames[bisect.bisect_right(self._renames, since) :]:
             if path is None or (until is not None and at >= until):
                 return path
@@ -479,7 +482,7 @@ class _Undoing:
             file.truncate(entry.old_size)
 
     def _undo_lost(self, path: str | None, entry: _Write, pages: set[int]) -> None:
-        """Restore the given pages of a write whose sync failed; bytes outside of these pages may stay."""
+        """Restore the given pages of a write whose sync failed; bytes outside of the pages may stay."""
         if path is None or not os.path.isfile(path):
             return
         first, end = entry.position, entry.position + entry.size
@@ -515,8 +518,9 @@ class _Undoing:
 
 
 def lose_power(directory: Path, *, loss: Loss = Loss.ALL, rng: random.Random | None = None) -> int:
-    """Apply a power loss to a killed process: of the unsynced changes in the journal in ``directory``, keep only those
-    that ``loss`` keeps. Returns how many bytes of files were lost. The journal is empty afterwards."""
+    """Apply a power loss to a killed process: of the unsynced changes in the journal in ``directory``, keep only the
+    changes that ``loss`` keeps. Returns how many bytes of files were lost. The journal is empty after
+    ``lose_power``."""
     journal = directory / _JOURNAL
     entries = list(_read_journal(journal))
     lost = 0

@@ -2,7 +2,8 @@
 socket.
 
 A gRPC library refuses to send what a hostile client may send: endless resets, messages that never finish, invalid
-frames. This client sends any frames, and reads frames without checks (RFC 9113, RFC 7541 without compression).
+frames. The client of this module sends any frames, and reads frames without checks (RFC 9113, RFC 7541 without
+compression).
 """
 
 from __future__ import annotations

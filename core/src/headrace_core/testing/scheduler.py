@@ -1,8 +1,8 @@
 """Virtual time for simulations: one heap of planned actions.
 
 A simulation has one ``Scheduler``; every event of the simulation (messages, ticks, slow disks, faults) is an action at
-a virtual time. Actions with the same time run in the order in which they were planned. So a run depends only on its
-seed, and not on the machine, its load, or ``PYTHONHASHSEED`` (if no code iterates over sets of strings).
+a virtual time. Actions with the same time run in the order in which they were planned. A run therefore depends only on
+its seed, and not on the machine, its load, or ``PYTHONHASHSEED`` (if no code iterates over sets of strings).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Planned:
         self.arguments = arguments
 
     def cancel(self) -> None:
-        """Cancel the action. The call is idempotent, and has no effect after the action ran."""
+        """Cancel the action. ``cancel`` is idempotent, and has no effect after the action ran."""
         self.action = None
         self.arguments = ()
 
@@ -40,8 +40,8 @@ class Scheduler:
         self._number = 0
 
     def at(self, at_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
-        """Plan ``action(*arguments)`` for the time ``at_ms``. A time in the past means now, after all other actions
-        that are due."""
+        """Plan ``action(*arguments)`` for the virtual time ``at_ms``. A time in the past means now, after all other
+        actions that are due."""
         now_ms = self.now_ms
         if at_ms < now_ms:
             at_ms = now_ms

@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tries_max: int = 200) -> tuple[T, ...]:
-    """Return a small part of ``items``, in their order, that still fails. No item of the result can be removed, unless
-    ``tries_max`` attempts were used up. All ``items`` together must fail."""
+    """Return a small part of ``items``, in their order, that still fails. No item of the result can be removed without
+    making the test pass, unless ``tries_max`` attempts were used up. All ``items`` together must fail."""
     kept = tuple(items)
     tries = 0
     pieces = 2

@@ -1,8 +1,8 @@
 """A TCP proxy between real processes, with which tests break connections.
 
-Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own addresses. So every connection passes
-through the proxy, which knows the connection's opener (by ``identify``) and its target. Between any two names, in
-either direction, a test may
+Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own addresses. Because of the advertised
+addresses, every connection passes through the proxy, which knows the connection's opener (by ``identify``) and its
+target. Between any two names, in either direction, a test may
 
     cut         nothing gets through, without notice: sent bytes are lost to the connection, which stays open, and
                 new connections are accepted and stay silent. A ``heal`` resets cut connections: TCP would have given up
@@ -12,8 +12,8 @@ either direction, a test may
     refuse      new connections are reset at once
     reset       open ones are reset, once
 
-A name may be ``ANY``. The last rule that matches a pair of names applies; ``heal`` removes rules. All methods may be
-called from any thread. The proxy runs on a separate thread, which ``close`` ends.
+A name in a rule may be ``ANY``. The last rule that matches a pair of names applies; ``heal`` removes rules. All methods
+may be called from any thread. The proxy runs on a separate thread, which ``close`` ends.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ class FaultyNetwork:
         return self._call(do())
 
     def heal(self, source: str = ANY, target: str = ANY) -> None:
-        """Remove the rules between these names, in both directions (without names: all rules). Connections that lost
-        bytes are reset."""
+        """Remove the rules between the given names, in both directions (without names: all rules). Connections that
+        lost bytes under a removed rule are reset."""
 
         async def do() -> None:
             everything = source == ANY and target == ANY

@@ -7,9 +7,9 @@
                         comes is one of them
     anything else       an assertion, an error: a verdict as well
 
-Only a test that timed out may run again (tools/test_again.py, from the file that ``record`` writes). A failure counts
-as a timeout when the exception that ends the test is a timeout, or is no assertion and was raised from a timeout. A
-SafetyViolation anywhere in the exception's history overrides this.
+Only a test that timed out may run again (tools/test_again.py, from the file that ``record`` writes). A failure is
+classified as a timeout when the exception that ends the test is a timeout, or is no assertion and was raised from a
+timeout. A SafetyViolation anywhere in the exception's history overrides a timeout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PYTEST_TIMEOUT = "from pytest-timeout"
 
 
 class SafetyViolation(AssertionError):
-    """The product broke a guarantee. A test that raises this is never retried."""
+    """The product broke a guarantee. A test that raises SafetyViolation is never retried."""
 
 
 class NotInTimeError(AssertionError):

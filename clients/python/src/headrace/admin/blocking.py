@@ -59,7 +59,8 @@ class Admin(Face):
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
     ) -> list[CreatedTopic]:
-        """Create topics. If some topics fail, raises the first failure; its message names every topic that failed."""
+        """Create topics. If the creation of some topics fails, the call raises the first error; the message names every
+        topic that failed."""
         wanted = new_topics(topics)
         return self._run(lambda calls: calls.create_topics(wanted, timeout, validate_only), validate_only=validate_only)
 
@@ -106,8 +107,9 @@ class Admin(Face):
         timeout: float | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set keys, reset them to their default (None), or edit lists (AppendConfig, SubtractConfig). Other keys keep
-        their values (KIP-339). ``validate_only``: check the changes without applying them."""
+        """Set keys, reset them to their default (None), or edit lists (AppendConfig, SubtractConfig). Keys that
+        ``changes`` does not name keep their values (KIP-339). ``validate_only``: check the changes without applying
+        them."""
         wanted = configs.wanted_changes(changes)
         self._run(
             lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only), validate_only=validate_only
@@ -151,9 +153,9 @@ class Admin(Face):
 
     def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
         """Ask the node at ``address`` ("host:port" of its client or internal listener) for its role, version, clock
-        offset to this machine, and use of file descriptors. A node answers this call even while it does not serve other
-        calls. The client does not retry this call. Raises NetworkError, RequestTimedOutError, UnsupportedVersionError
-        (the node's version does not support the call)."""
+        offset to this machine, and use of file descriptors. A node answers ``describe_node`` even while it does not
+        serve other calls. The client does not retry ``describe_node``. Raises NetworkError, RequestTimedOutError,
+        UnsupportedVersionError (the node's version does not support the call)."""
         wanted = cluster.wanted_address(address)
         return self._run(lambda calls: cluster.describe_node(calls, wanted, timeout))
 
@@ -234,11 +236,11 @@ class Admin(Face):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Raise features to these levels; with ``downgrade`` also lower a level, if no metadata is lost by that. The
+        """Raise features to the given levels. With ``downgrade``, also lower a level if that loses no metadata. The
         only feature is ``metadata.version``, the format of the cluster's metadata. Raise the level of
         ``metadata.version`` only after all nodes run a Headrace version that supports the new level.
 
-        Raises InvalidUpdateVersionError; its message says what prevents the change.
+        Raises InvalidUpdateVersionError; the error's message says what prevents the change.
         """
         wanted = cluster.wanted_levels(levels)
         self._run(
@@ -379,8 +381,8 @@ class Admin(Face):
         timeout: float | None = None,
     ) -> None:
         """Commit offsets for a group that has no members (Kafka's alterConsumerGroupOffsets, KIP-396). The committed
-        offsets of other partitions stay. The call creates the group if the group does not exist. The call does not
-        check whether the log has records at these offsets.
+        offsets of partitions that the call does not name stay unchanged. The call creates the group if the group does
+        not exist. The call does not check whether the log has records at the committed offsets.
 
         Raises UnknownMemberIdError (the group has members: stop them first), UnknownTopicOrPartitionError.
         """
@@ -390,9 +392,9 @@ class Admin(Face):
     def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """Delete a group's committed offsets of these partitions (Kafka's deleteConsumerGroupOffsets, KIP-496). Raises
-        GroupIdNotFoundError, GroupSubscribedToTopicError (members of the group read the topic); the offsets of all
-        other partitions are deleted."""
+        """Delete a group's committed offsets of the given partitions (Kafka's deleteConsumerGroupOffsets, KIP-496).
+        Raises GroupIdNotFoundError, GroupSubscribedToTopicError (members of the group read the topic); the offsets of
+        all other partitions are deleted."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions) or []
         self._run(lambda calls: groups.delete_group_offsets(calls, group, wanted, timeout))
 

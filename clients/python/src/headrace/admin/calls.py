@@ -249,7 +249,7 @@ class AdminCalls:
 
 
 def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
-    """Raise the first of the failures; its message lists all of them."""
+    """Raise the first failure; the message lists all failures."""
     failed: list[tuple[str, HeadraceError]] = [
         (name, from_number(error.code, error.message)) for name, error in results if error.code
     ]

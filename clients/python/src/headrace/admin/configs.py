@@ -117,8 +117,8 @@ async def _describe(
 
 
 def _broker_of(resource: Any) -> int | None:
-    """The id of the broker that must receive the request; None if any node can answer. An invalid broker id also gives
-    None, and the server refuses it."""
+    """The id of the broker that must receive the request; None if any node can answer. For an invalid broker id the
+    result is also None, and the server then refuses the request."""
     if resource.type != admin_pb2.CONFIG_RESOURCE_TYPE_BROKER or not (
         resource.name.isascii() and resource.name.isdigit() and len(resource.name) <= 10
     ):

@@ -1,6 +1,6 @@
-"""Admin calls about consumer groups (KIP-222, 396, 848, 1043). Each request is sent to the group's coordinator, and
-again to the new coordinator after a change. The code runs on the I/O thread, except the ``wanted_*`` functions, which
-check arguments in the caller's thread."""
+"""Admin calls about consumer groups (KIP-222, 396, 848, 1043). Each request is sent to the group's coordinator; after a
+change of coordinator, it is sent again to the new one. The code runs on the I/O thread, except the ``wanted_*``
+functions, which check arguments in the caller's thread."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[str]:
-    """The protocol's names of these group states; an empty list stands for all states. Raises InvalidArgumentError."""
+    """The protocol's names of the given group states; an empty list stands for all states. Raises
+    InvalidArgumentError."""
     given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in GROUP_STATES:
@@ -395,7 +396,7 @@ def _member(item: Any) -> MemberDescription:
 
 
 def _partitions(item: Any) -> tuple[TopicPartition, ...]:
-    """Sorted. Leaves out deleted topics, because they have no name."""
+    """Sorted. The result leaves out deleted topics, because a deleted topic has no name."""
     return tuple(
         sorted(TopicPartition(each.topic, part) for each in item.topics if each.topic for part in each.partitions)
     )

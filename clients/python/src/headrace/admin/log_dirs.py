@@ -1,6 +1,6 @@
 """Describe log directories and move replicas between them (KIP-113, KIP-827). Each request is sent to the broker whose
-disks it concerns, because no other node knows them. The code runs on the I/O thread, except the ``wanted_*`` functions,
-which run in the caller's thread."""
+disks it concerns, because no other node knows a broker's disks. The code runs on the I/O thread, except the
+``wanted_*`` functions, which run in the caller's thread."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 
 class AsyncConsumer(Face):
-    """Asyncio consumer of records. Its partitions are assigned by the group (``subscribe``) or by the program
-    (``assign``).
+    """Asyncio consumer of records. The consumer's partitions are assigned by the group (``subscribe``) or by the
+    program (``assign``).
 
         async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", group_id="g") as consumer:
             await consumer.subscribe(["orders"])    # or await consumer.assign([TopicPartition("orders", 0)])
@@ -161,7 +161,7 @@ class AsyncConsumer(Face):
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Done:
-        """Replace the assignment with these partitions. Partitions that were assigned before keep their positions."""
+        """Replace the assignment with the given partitions. Partitions that stay assigned keep their positions."""
         self._core.assign(partitions)
         return DONE
 
@@ -175,19 +175,19 @@ class AsyncConsumer(Face):
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Set the positions of these partitions (no argument: all assigned partitions) to the log start; the next poll
-        looks up the offset."""
+        """Set the positions of the given partitions (no argument: all assigned partitions) to the log start; the next
+        poll looks up the offset."""
         self._core.reading.seek_to(partitions, "earliest")
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Set the positions of these partitions (no argument: all assigned partitions) to the log end; the next poll
-        looks up the offset."""
+        """Set the positions of the given partitions (no argument: all assigned partitions) to the log end; the next
+        poll looks up the offset."""
         self._core.reading.seek_to(partitions, "latest")
         return DONE
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Stop fetching and returning records of these partitions until ``resume``."""
+        """Stop fetching and returning records of the given partitions until ``resume``."""
         self._core.reading.pause(partitions)
         return DONE
 
@@ -203,7 +203,7 @@ class AsyncConsumer(Face):
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records.
 
-        Each call lets the event loop run once, even when fetched records are already queued. When a poll is cancelled,
+        Each poll lets the event loop run once, even when fetched records are already queued. When a poll is cancelled,
         its rebalance callback continues; the next poll waits for that callback before it returns records.
         """
         core = self._core

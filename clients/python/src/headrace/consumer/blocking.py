@@ -32,7 +32,8 @@ Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
 
 
 class Consumer(Face):
-    """Reads records. Its partitions are assigned by the group (``subscribe``) or by the program (``assign``).
+    """Reads records. The consumer's partitions are assigned by the group (``subscribe``) or by the program
+    (``assign``).
 
         with Consumer(bootstrap_servers="127.0.0.1:9095", group_id="g", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])          # or consumer.assign([TopicPartition("orders", 0)])
@@ -66,16 +67,16 @@ class Consumer(Face):
         on_revoked: Rebalanced | None = None,
         on_lost: Rebalanced | None = None,
     ) -> None:
-        """Join the group ``group.id``, which assigns partitions of these topics. A new call replaces the previous
-        subscription.
+        """Join the group ``group.id``, which assigns partitions of the given topics to the consumer. A second
+        ``subscribe`` replaces the previous subscription.
 
         ``pattern``: a regular expression; the subscription has all topics whose whole name matches it (RE2, KIP-848).
         ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with (consumer, partitions), in this thread, during
         poll, iteration, unsubscribe and close. In ``on_revoked`` the consumer still owns the partitions and may commit
         their offsets; in ``on_lost`` (default: the ``on_revoked`` callback) other members may own the partitions.
-        Reading of a partition begins at its committed offset; if there is none, ``auto.offset.reset`` decides. An empty
-        list of topics means ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError, InvalidArgumentError,
-        IllegalStateError (partitions are assigned with ``assign``).
+        Reading of a partition begins at the group's committed offset; without a committed offset, ``auto.offset.reset``
+        decides. An empty list of topics means ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError,
+        InvalidArgumentError, IllegalStateError (partitions are assigned with ``assign``).
         """
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback)
@@ -164,7 +165,7 @@ class Consumer(Face):
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment with these partitions. Partitions that were assigned before keep their positions."""
+        """Replace the assignment with the given partitions. Partitions that stay assigned keep their positions."""
         self._core.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:
@@ -176,17 +177,17 @@ class Consumer(Face):
         self._core.reading.seek(arguments.partition(partition), offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Set the positions of these partitions (no argument: all assigned partitions) to the log start; the next poll
-        looks up the offset."""
+        """Set the positions of the given partitions (no argument: all assigned partitions) to the log start; the next
+        poll looks up the offset."""
         self._core.reading.seek_to(partitions, "earliest")
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Set the positions of these partitions (no argument: all assigned partitions) to the log end; the next poll
-        looks up the offset."""
+        """Set the positions of the given partitions (no argument: all assigned partitions) to the log end; the next
+        poll looks up the offset."""
         self._core.reading.seek_to(partitions, "latest")
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Stop fetching and returning records of these partitions until ``resume``."""
+        """Stop fetching and returning records of the given partitions until ``resume``."""
         self._core.reading.pause(partitions)
 
     def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
@@ -284,8 +285,8 @@ class Consumer(Face):
         """Return fetched records as an Arrow table; the table is empty after ``timeout`` seconds without records.
 
         The columns are the same as in the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. The call makes no Python object for a record, and does not call deserializers. ``columns``: names of
-        the columns to return; ``max_bytes``: limit of encoded record bytes per table.
+        headers. ``fetch_arrow`` makes no Python object for a record, and does not call deserializers. ``columns``:
+        names of the columns to return; ``max_bytes``: limit of encoded record bytes per table.
         """
         import pyarrow as pa
 

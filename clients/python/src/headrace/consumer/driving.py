@@ -74,9 +74,9 @@ _within: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.Context
 class AsyncSteps:
     """Runs the group's steps of an AsyncConsumer in a task, one task at a time.
 
-    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback: the callback
-    continues, and the next call waits for it before it returns records. The call that waited raises the exception of
-    the callback.
+    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback. The callback
+    continues, and the next call waits until it has ended before returning records. The call that waits for the callback
+    raises the callback's exception.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class AsyncSteps:
         await self.finish()
 
     async def finish(self) -> None:
-        """Wait for the task that is under way; raise its exception."""
+        """Wait for the running task; raise the task's exception."""
         task = self._task
         if task is None:
             return

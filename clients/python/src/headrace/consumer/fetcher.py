@@ -95,7 +95,7 @@ class Fetcher:
         self._placing.set()
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching these partitions until ``sync`` names them again."""
+        """Stop fetching the given partitions until ``sync`` names them again."""
         for tp in partitions:
             tracked = self.tracked.get(tp)
             if tracked is not None:
@@ -156,7 +156,7 @@ class Fetcher:
             self._placing.set()
 
     def read_near(self, tracked: Tracked, broker_id: int) -> None:
-        """Read the partition from a follower in the client's rack, which its leader has named; ask the leader again
+        """Read the partition from the follower in the client's rack that the leader has named; ask the leader again
         after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
             if tracked.attempts:  # the refreshed metadata lack it

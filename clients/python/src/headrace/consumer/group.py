@@ -1,4 +1,4 @@
-"""A consumer in its group: the caller's side, and the connection to its membership on the I/O thread.
+"""A consumer in its group: the caller's side, and the connection to the consumer's membership on the I/O thread.
 
     I/O thread                                          caller's thread
     member: Assign --> committed offsets --> Assigned --> partitions get positions; on_assigned
@@ -12,9 +12,9 @@ asyncio consumer use the same generator ``steps``: it yields calls for the I/O t
 their results.
 
 **Losses.** A member that has lost all partitions joins its group again automatically, while its caller still processes
-old records. Commits are refused until the caller has learned of the loss (``on_lost`` included): they would count for
-the new membership, although other members may have read further. So the I/O thread and the caller's thread each count
-the losses; a commit is valid only if their counts are equal.
+old records. Commits are refused until the caller has learned of the loss (``on_lost`` included). An earlier commit
+would belong to the new membership, although other members may have read further. The I/O thread and the caller's thread
+each count the losses of partitions; a commit is valid only if both counts are equal.
 
 A record is auto-committed only after the caller has asked for the next record.
 """
@@ -235,7 +235,7 @@ class GroupConsumer:
 
     def check(self) -> None:
         """Note the time of the caller's call, and log warnings that are due. Raise the error that ended the membership,
-        after all its events were delivered."""
+        after all events of the membership were delivered."""
         self.seen_at = time.monotonic()
         self._warn()
         if not self._events:
@@ -259,7 +259,8 @@ class GroupConsumer:
             logger.warning("%s", why)
 
     def waiting(self, longer_than_s: float) -> str:
-        """Say what the group has been waiting for at least this long; "" if it is not waiting."""
+        """A text that says what the group has been waiting for; "" if it has waited for less than ``longer_than_s``, or
+        is not waiting."""
         waiting = self._membership.waiting
         if waiting is None or self.subscription is None or time.monotonic() - waiting[0] < longer_than_s:
             return ""
@@ -569,7 +570,8 @@ class GroupConsumer:
 
     async def _watch_progress(self) -> None:
         """Leave the group when the caller makes no call for max.poll.interval.ms, so that other members get the
-        partitions. Each call of the consumer, and each step of an iteration, counts as a call."""
+        partitions. Each call of a consumer method, and each step of an iteration, restarts the time of
+        max.poll.interval.ms."""
         while True:
             await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
             now = time.monotonic()

@@ -1,4 +1,5 @@
-"""The inbox: a queue of fetched slices, bounded by bytes. The I/O thread fills it, the caller's thread empties it."""
+"""The inbox: a queue of fetched slices, bounded by bytes. The I/O thread fills the inbox; the caller's thread empties
+it."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ class Assigned:
     """One assigned partition.
 
     The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes slices
-    for the old position stale. The I/O thread owns the other fields. While ``position`` is None, the I/O thread looks
-    up an offset by ``reset`` ("earliest", "latest", or None for auto.offset.reset). The I/O thread stores the offset in
-    ``found``, with the generation of the lookup, because a write to ``position`` could overwrite a seek.
+    for the old position stale. The I/O thread owns all fields other than ``position`` and ``generation``. While
+    ``position`` is None, the I/O thread looks up an offset by ``reset`` ("earliest", "latest", or None for
+    auto.offset.reset). The I/O thread stores the offset in ``found``, with the generation of the lookup, because a
+    write to ``position`` could overwrite a seek.
     """
 
     __slots__ = (
@@ -108,8 +110,8 @@ class Inbox:
 
     @property
     def is_shut(self) -> bool:
-        """Whether no slices may be returned now. The clock decides, because timers of the I/O thread fire late after
-        the machine was suspended."""
+        """Whether no slices may be returned now. The clock decides whether slices may be returned, because timers of
+        the I/O thread fire late after the machine was suspended."""
         return self.shut or (self.reads_until != float("inf") and boottime_s() >= self.reads_until)
 
     @property

@@ -2,7 +2,8 @@
 
 The algorithm is Kafka's (KIP-98, CompletedFetch). A fetch result names every aborted transaction among its records by
 producer id and first offset. From that offset up to the producer's ABORT marker, the producer's transactional batches
-are skipped. Each result stands for itself, so nothing is remembered between two of them.
+are skipped. Each fetch result names all of its aborted transactions, so the consumer remembers nothing between two
+results.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def without_aborted(data: bytes, aborted: Iterable[tuple[int, int]], *, check_cr
 
 
 def _is_abort_marker(data: bytes, position: int, check_crc: bool) -> bool:
-    """Whether the control batch at ``position`` ends a transaction with ABORT. One with unreadable records ends none,
-    as in the broker."""
+    """Whether the control batch at ``position`` ends a transaction with ABORT. A control batch with unreadable records
+    ends no transaction, as in the broker."""
     try:
         records = decode_batch(data, position, check_crc=check_crc)
     except InvalidRecordError:

@@ -44,7 +44,7 @@ def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
 
 
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
-    """Find the positions of many partitions with one request per leader. Partitions that fail here stay without a
+    """Find the positions of many partitions with one request per leader. Partitions whose lookup fails stay without a
     position; ``find_position`` tries them again and raises the cause."""
     engine = fetcher.engine
     with contextlib.suppress(HeadraceError):
@@ -101,9 +101,9 @@ async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If the log lacks these records, move
-    the position to the first diverging offset. Raise LogTruncationError instead when auto.offset.reset is "none" or the
-    consumer reads a bounded range."""
+    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If the log lacks the records before
+    ``fetch_at``, move the position to the first diverging offset. If auto.offset.reset is "none" or the consumer reads
+    a bounded range, raise LogTruncationError instead of moving the position."""
     tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.epochs.last
     assert at is not None
     engine = fetcher.engine

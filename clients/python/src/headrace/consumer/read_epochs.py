@@ -1,8 +1,8 @@
 """Start offsets of the leader epochs that a consumer has read, to find where a log has diverged (KIP-320).
 
-Pure. Kafka's consumer remembers only the last leader epoch and compares offsets. So after an unclean election Kafka's
-consumer can skip records, if the new log is at least as long as the old one. This consumer knows where its last epochs
-start, so it goes back to the first record that differs.
+Pure. Kafka's consumer remembers only the last leader epoch and compares offsets. After an unclean election, a
+comparison of offsets can skip records if the new log is at least as long as the old one. Headrace's consumer remembers
+where its last epochs start, so it goes back to the first record that differs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ReadEpochs:
         return min(position, end_offset, foreign)
 
     def go_back(self, offset: int) -> None:
-        """Drop the epochs that begin at ``offset`` or later, because the log lacks them. Earlier records may differ
-        too: the next fetch request names their last epoch, so the search continues until the last common record is
-        found."""
+        """Drop the epochs that begin at ``offset`` or later, because the log lacks them. Records before ``offset`` may
+        differ too: the next fetch request names their last epoch, so the search continues until the last common record
+        is found."""
         self._starts = [each for each in self._starts if each[1] < offset]

@@ -106,7 +106,7 @@ class Reading:
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The known positions of these partitions (None: all), with the leader epoch of the record before each
-        position. With that epoch, the next reader detects a diverged log (KIP-320)."""
+        position. With the leader epoch of a commit, the next reader detects a diverged log (KIP-320)."""
         found = {}
         for tp in self.partitions if partitions is None else partitions:
             position = self.known_position(tp) if tp in self.partitions else None
@@ -309,7 +309,7 @@ class Reading:
     def drain(self, max_records: int) -> list[Record]:
         """Return up to ``max_records`` fetched records. Raises an error only when no record was taken before it.
 
-        An error that this call does not raise occurs again at the next call: a bad slice stays the current slice, the
+        An error that a call does not raise occurs again at the next call. A bad slice stays the current slice, the
         error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
         """
         out: list[Record] = []
@@ -472,7 +472,7 @@ class Reading:
         return batches
 
     def _end(self, assigned: Assigned) -> int:
-        """Where the records end that this consumer may read; -1: not known yet."""
+        """The end of the records that this consumer may read, as an offset; -1: not known yet."""
         return assigned.last_stable_offset if self.reads_committed else assigned.high_watermark
 
     # --- close -------------------------------------------------------------------------------------------------------

@@ -74,7 +74,8 @@ class Tracked:
         self.retry_at = 0.0
 
     def learn_epoch(self, leader_epoch: int) -> None:
-        """Note the partition's leader epoch in the metadata. A newer epoch ends the pause after a failure."""
+        """Note the partition's leader epoch in the metadata. A newer leader epoch ends the partition's pause after a
+        failure."""
         if leader_epoch > self.known_epoch:
             self.known_epoch, self.has_news = leader_epoch, True
             self.retry_at, self.attempts = 0.0, 0

@@ -152,8 +152,8 @@ class Coordinators:
         when_repeated: type[HeadraceError] | None = None,
     ) -> dict[str, Any]:
         """Call ``method`` for many groups. The result of a group is its item of a response (with ``group_id`` and
-        ``error``) or a HeadraceError. Each round makes one call per coordinator. Groups whose coordinator is missing,
-        unreachable or changed are retried until ``deadline``.
+        ``error``) or a HeadraceError. Each round of attempts makes one call per coordinator. Groups whose coordinator
+        is missing, unreachable or changed are retried until ``deadline``.
 
         ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was
         lost. The ``when_repeated`` error counts as success (result None).
@@ -196,7 +196,7 @@ class Coordinators:
         lost: set[str],
     ) -> dict[str, Any]:
         """Make one attempt; return an item or an error per group. Adds to ``lost`` the groups whose request got no
-        response, because it may have taken effect."""
+        response, because the request may have taken effect."""
         try:
             found: dict[str, Any] = dict(await self.addresses(group_ids, timeout_s))
         except BootstrapError:

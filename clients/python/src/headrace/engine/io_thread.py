@@ -1,11 +1,11 @@
 """The I/O thread: each process has one, with one event loop, for all its clients, blocking and asyncio.
 
-Asyncio clients use the I/O thread too, for three reasons: grpc.aio fails with several event loops in a process; a busy
-user loop must not delay heartbeats or a producer's sender; connections must survive the end of an event loop (two
+Asyncio clients use the I/O thread too, for three reasons. grpc.aio fails with several event loops in a process. A busy
+user loop must not delay heartbeats or a producer's sender. Connections must survive the end of an event loop (two
 ``asyncio.run`` in a row). The hot paths (a producer's append, a consumer's decode) run in the caller's thread, and only
 wake the I/O thread.
 
-**Fork.** gRPC's threads do not survive a fork, and its state cannot be reset in the child. A client that was used
+**Fork.** gRPC's threads do not survive a fork, and gRPC's state cannot be reset in the child. A client that was used
 before the fork raises IllegalStateError in the child. A client that was only opened works in the child, because it
 registers at its first use (``Engine.io``). A child process may use clients if no used client was open in its parent at
 the fork; otherwise its clients raise an error instead of hanging. The I/O thread is started by the first client that
@@ -138,14 +138,14 @@ class IoThread:
             logger.error("background task %s failed", task.get_name(), exc_info=error)
 
     def stop(self) -> None:
-        """End the thread. Close all clients before."""
+        """End the thread. Close all clients before you call this method."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
 
 
 class _Outcome(concurrent.futures.Future[T]):
-    """The result of a coroutine that runs on the I/O thread. A callback on the I/O thread cannot wait for such a result
-    (``refuse_to_wait``)."""
+    """The result of a coroutine that runs on the I/O thread. A callback on the I/O thread cannot wait for the result of
+    a coroutine on that thread (``refuse_to_wait``)."""
 
     def settle(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
@@ -232,7 +232,7 @@ def forget(tenant: Tenant) -> None:
 
 def leave_before_pools() -> None:
     """At interpreter exit, end all tenants before concurrent.futures ends its thread pools: nodes in this process need
-    their thread pools until they have stopped. Python also joins the program's other threads at that time."""
+    their thread pools until they have stopped. Python also joins the program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
         register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses it too

@@ -25,7 +25,8 @@ ISOLATION = {
 
 class EpochEnd(NamedTuple):
     """``leader_epoch``: the log's largest leader epoch that is not above the requested one; ``end_offset``: one past
-    the last record of that epoch. Both fields are -1 if there is no such epoch.
+    the last record of that epoch. ``leader_epoch`` and ``end_offset`` are -1 if the log has no epoch at or below the
+    requested one.
     """
 
     leader_epoch: int

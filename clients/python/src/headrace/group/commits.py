@@ -33,7 +33,7 @@ NO_MEMBER = Who()
 
 class Commits:
     """Commits and fetches. ``who()`` returns the member's identity when a commit is requested; the retries of that
-    commit use the same identity. With a newer member epoch they could overwrite the commit of another member, which
+    commit use the same identity. Retries with a newer member epoch could overwrite the commit of another member, which
     owns the partitions now and has read further. The coordinator accepts a commit with an older member epoch only for
     partitions that the member still owns (KIP-1251).
 

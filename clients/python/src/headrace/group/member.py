@@ -10,32 +10,35 @@ seconds of a clock that never goes back and counts suspensions of the machine (c
     Failed(error)      the group refuses the member permanently
 
 Changes are processed one at a time: the member releases partitions before it takes new ones, and each event is
-delivered before the next is computed. So the owned partitions in a heartbeat are always exact. A revocation drops an
-Assign that has not begun: finding start offsets may take long, and other members wait for the revoked partitions. No
-other change is dropped.
+delivered before the next is computed. Because changes are processed one at a time, the owned partitions in a heartbeat
+are always exact. A revocation drops an Assign that has not begun: finding start offsets may take long, and other
+members wait for the revoked partitions. A change other than an Assign is never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
-period without a connection. The coordinator measures the same times, but starts later: when it receives the request,
-and when it notices the broken connection. So the member stops reading before the coordinator can give its partitions to
-other members, and continues after the next response. A member also stops reading after its process was paused for the
-grace period: its connection may have broken during the pause.
+period without a connection. The coordinator also measures session timeout and grace period, but starts later: when it
+receives the request, and when it notices the broken connection. Because the member starts to measure earlier, it stops
+reading before the coordinator can give its partitions to other members. The member continues after the next response. A
+member also stops reading after its process was paused for the grace period: its connection may have broken during the
+pause.
 
 **Without a coordinator** a member continues to read, based on the metadata. A coordinator that lost the shard *before*
-the end of the grace period has not removed the member, and cannot remove it later: it removes members only while it
-provably owns the shard. The new coordinator counts every session timeout from the moment when it takes over the shard.
-So the lease is again a whole session timeout. It starts at a moment when the shard certainly had no newer coordinator:
-when the old coordinator last proved its ownership, or the time of metadata in which the shard has no coordinator.
-Metadata about the shard count only during the lease, and only if the last request got a response: a lost request may
-have reached a coordinator with an epoch that the member does not know.
+the end of the grace period has not removed the member. It cannot remove the member later either, because a coordinator
+removes members only while it provably owns the shard. The new coordinator counts every session timeout from the moment
+when it takes over the shard. After a change of coordinator, the member's lease is therefore again a whole session
+timeout. The lease starts when the old coordinator last proved its ownership, or at the time of metadata in which the
+shard has no coordinator. At the start of the lease the shard certainly had no newer coordinator. The member uses
+metadata about the shard only during the lease, and only if the last request got a response. A lost request may have
+reached a coordinator with an epoch that the member does not know.
 
 **Assumption**: a member sees its connection break no later than its coordinator. If the coordinator notices a half-open
 connection first, two members may read the same records until the request times out and the lease ends. If the
-coordinator fails too, this lasts until a new coordinator takes over. The coordinator refuses the old member's commits.
-The member cannot detect this case without a heartbeat per grace period: it would have to treat every response later
-than the grace period as a broken connection.
+coordinator fails too, two members may read the same records until a new coordinator takes over. The coordinator refuses
+the commits of a member that has lost its partitions. To detect a half-open connection first, the member would need a
+heartbeat per grace period: each response later than the grace period would then mean a broken connection.
 
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
-member has received. So the coordinator knows to which assignment the owned partitions in the heartbeat refer.
+member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions
+refer.
 
 A revocation has three steps. The member stops fetching when it receives the revocation; the caller commits and releases
 the partitions in its next ``poll``; then a heartbeat reports that the member no longer owns the partitions.
@@ -263,8 +266,8 @@ class Member:
 
     def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
         """Take the metadata of the group's shard: its epoch, and whether it lacks a coordinator. The metadata are
-        complete as of ``as_of`` (None: unknown). The epoch counts even if the metadata are old, because a shard's epoch
-        never decreases."""
+        complete as of ``as_of`` (None: unknown). The shard's epoch is used even if the metadata are old, because an
+        epoch never decreases."""
         if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
             return
         self.tick(now)
@@ -340,9 +343,9 @@ class Member:
     # -- results of events -------------------------------------------------------------------------------------------
 
     def begin(self, ticket: int, now: float) -> Parts:
-        """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of this
-        assignment that are still assigned; from now on the member owns them. Returns nothing if the lease has ended:
-        other members may own the partitions, and the coordinator's next response says which partitions are assigned."""
+        """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of ``ticket``
+        that are still assigned; the member owns them from now on. Returns nothing if the lease has ended: other members
+        may own the partitions, and the coordinator's next response says which partitions are assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
         if self._why_over(now):
@@ -439,9 +442,9 @@ class Member:
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
 
     def reads_until(self) -> float:
-        """After this time no records may be returned unless ``tick`` has run: the lease has ended, or the process was
-        paused. The caller's thread needs this limit, because it may run before the timer that calls ``tick``, mainly
-        after the machine was suspended."""
+        """The time after which no records may be returned unless ``tick`` has run: the lease has ended, or the process
+        was paused. The caller's thread needs the time limit, because the thread may run before the timer that calls
+        ``tick``, mainly after the machine was suspended."""
         if self._looked_at is None:
             return float("inf")
         return min(self.lease_ends_at(), self._looked_at + self._still_s)

@@ -243,8 +243,8 @@ class Membership:
             await _wait(self._lease_changed, member.look_at())
 
     async def _watch_shard(self) -> None:
-        """While the member reads without a connection, look up the coordinator of its shard. This task is not the task
-        that connects, because connecting may hang."""
+        """While the member reads without a connection, look up the coordinator of its shard. The lookup runs in a task
+        of its own, because the task that connects may hang."""
         member, is_logged = self.member, False
         while True:
             if not member.needs_news:

@@ -82,8 +82,8 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """Refresh the metadata of the topic, because it seems to lack the partition. Raises InvalidArgumentError if the
-        partition does not exist."""
+        """Refresh the metadata of the topic, because they seem to lack the partition. Raises InvalidArgumentError if
+        the partition does not exist."""
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
@@ -209,7 +209,7 @@ class ProducerCore:
             self.sender.flushing -= 1
 
     def flush(self, timeout_s: float | None) -> None:
-        """Block until every record sent before has an outcome. Raises DeliveryTimeoutError."""
+        """Block until every record that was sent before the call has an outcome. Raises DeliveryTimeoutError."""
         refuse_to_wait()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         batches = self.begin_flush()

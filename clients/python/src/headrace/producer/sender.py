@@ -6,24 +6,25 @@ requests in flight. A request holds at most one batch of each partition; the bat
 order.
 
 With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker; otherwise it waits for the
-next response, at most 5 ms. So an idle link has the lowest latency, and a busy link forms larger batches: many small
-requests would overload it (a message costs as much as a million bytes). A full batch is sent at once, as soon as its
-link may send a request.
+next response, at most 5 ms. With linger.ms=0, an idle link has the lowest latency, and a busy link forms larger
+batches. Many small requests would overload a link, because a message costs as much as a million bytes. A full batch is
+sent at once, as soon as its link may send a request.
 
 **Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
-batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. Then
-all failed batches are retried, oldest first. An idempotent producer gives its batches sequence numbers
-(``sequences.py``), so the broker refuses the batches behind a failed one. Without sequence numbers, a later batch may
-be written before the retry of an earlier one, unless max.in.flight.requests.per.connection=1.
+batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. After
+the last of these responses, all failed batches of the partition are retried, oldest first. An idempotent producer gives
+its batches sequence numbers (``sequences.py``), so the broker refuses the batches behind a failed one. Without sequence
+numbers, a later batch may be written before the retry of an earlier one, unless
+max.in.flight.requests.per.connection=1.
 
 **Outcome unknown.** When a stream breaks or a request times out, the batches of the unanswered requests may have been
-written. Such batches are retried within delivery.timeout.ms with the same sequence numbers, by which the broker detects
-duplicates; without idempotence they may be written twice. When the retries of such a batch end without an
-acknowledgement, the error is UnknownOutcomeError.
+written. Batches with an unknown outcome are retried within delivery.timeout.ms with the same sequence numbers, by which
+the broker detects duplicates. Without idempotence such batches may be written twice. When the retries of a batch that
+may have been written end without an acknowledgement, the error is UnknownOutcomeError.
 
 **Leader changes.** The sender uses a new leader at once, when a broker's refusal names it (KIP-951) or the metadata
-watch reports it; batches that wait for a retry are then sent without a further wait. Otherwise a link or a partition is
-retried once per retry.backoff.ms, a time that grows with each failure.
+watch reports it; batches that wait for a retry are then sent without a further wait. Without news of a new leader, a
+link or a partition is retried once per retry.backoff.ms, a time that grows with each failure.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Sender:
             link.nudge()
 
     def _route(self, queue: PartitionQueue) -> BrokerLink | None:
-        """Add the queue to the link of its leader; without a known leader, remember it and return None."""
+        """Add the queue to the link of its leader; without a known leader, remember the queue and return None."""
         snapshot = self.engine.metadata.snapshot
         info = snapshot.topics.get(queue.topic.name)
         leader = info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
@@ -215,7 +216,7 @@ class Sender:
         self._orphans.update(dict.fromkeys(queues))
 
     def adopt_orphans(self) -> None:
-        """Assign queues to links that had no leader, or waited for their old leader."""
+        """Assign to links the queues that had no leader, or that waited for their old leader."""
         if self._closed:
             return
         orphans, self._orphans = self._orphans, {}
@@ -314,7 +315,7 @@ class Sender:
         finish(batch, -1, -1, error)
 
     def settle(self, batch: SendBatch, error: HeadraceError, *, unknown: bool) -> None:
-        """Retry a failed batch, or set ``error`` as its outcome. ``unknown``: it may have been written."""
+        """Retry a failed batch, or set ``error`` as its outcome. ``unknown``: the batch may have been written."""
         queue = batch.queue
         notes: QueueNotes = queue.sender
         batch.in_flight = False
@@ -340,8 +341,8 @@ class Sender:
             self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {_reason(queue, error)}"))
 
     def release(self, queue: PartitionQueue) -> None:
-        """Note that a batch of the queue has its response. When no batch is in flight any more, failed batches are put
-        back into the queue, oldest first."""
+        """Note that a batch of the queue has its response. When no batch of the queue is in flight any more, failed
+        batches are put back into the queue, oldest first."""
         notes: QueueNotes = queue.sender
         notes.in_flight -= 1
         if notes.in_flight:

@@ -2,8 +2,8 @@
 
 A batch gets its number (producer id, epoch, base sequence) at its first attempt. All further attempts use the same
 number, so that the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, the batches
-in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. Then the failed batch and all refused batches are
-retried, oldest first.
+in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. The failed batch and the batches refused behind it
+are retried, oldest first.
 
     state      batches in flight       left by
     probing    one                     an acknowledgement (flowing)
@@ -20,10 +20,10 @@ batches may be without an outcome.
 **Invariant.** A batch that may have been written keeps its number until it has an outcome: with another number it could
 be in the log twice (KAFKA-18579). A batch gets a new number only if every attempt was refused.
 
-**Gaps.** A batch is *given up* when its time is over or when an error is not retriable. The number of such a batch may
-be missing in the log, so no new batch is numbered until all batches behind it have an outcome. If the batch with the
-last number was acknowledged, no number is missing. Otherwise numbers restart at 0 in the next epoch, which also fences
-requests of the old epoch that are still in flight.
+**Gaps.** A batch is *given up* when its time is over or when an error is not retriable. The number of a given-up batch
+may be missing in the log, so no new batch is numbered until all batches behind it have an outcome. If the batch with
+the last number was acknowledged, no number is missing. If the batch with the last number was not acknowledged, numbers
+restart at 0 in the next epoch. The new epoch also fences requests of the old epoch that are still in flight.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ class PartitionSequences(Generic[B]):
 
     def regroup(self) -> list[B]:
         """Drop the numbers of given-up batches; call this method when no batch is in flight. Returns the batches that
-        must not be retried: they may have been written, and a retry would need a new number. These batches are given up
-        (UNKNOWN)."""
+        must not be retried: they may have been written, and a retry would need a new number. The returned batches are
+        given up (UNKNOWN)."""
         if not self._is_broken:
             return []
         hopeless: list[B] = []

@@ -3,9 +3,9 @@
 * The workloads make random values, and touch their memory, before the clock starts: a virtual machine needs ten times
   longer for the first touch of a page than for later touches.
 * The clock stops when the outcome of the last record is known, not when that record is queued.
-* ``verified`` is the result of a check. A produce run is verified if every record was acknowledged and the end offsets
-  grew by the same number. A consume run is verified if all CRCs are valid (check.crcs) and every offset from the
-  earliest on was read once. A latency run is verified if every record came back unchanged.
+* ``verified`` in a result is True if the check of the run succeeded. A produce run is verified if every record was
+  acknowledged and the end offsets grew by the same number. A consume run is verified if all CRCs are valid (check.crcs)
+  and every offset from the earliest on was read once. A latency run is verified if every record came back unchanged.
 
 The meaning of ``latency_ms`` depends on the workload. produce: time from send to acknowledgement (samples with object
 and async, whole calls with many and arrow). consume: time of a call for more records. latency: time from send to

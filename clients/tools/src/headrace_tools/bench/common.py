@@ -25,7 +25,8 @@ STALL_S = 30.0  # give up after this long without progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """A result. ``value_bytes``: bytes of all values together; ``latencies_ms``: unsorted, at least one."""
+    """A result. ``value_bytes``: bytes of all values together; ``latencies_ms``: the measured times, unsorted, at least
+    one."""
 
     workload: str
     api: Api
@@ -93,8 +94,8 @@ class BenchOptions:
 
 
 def warm_memory() -> None:
-    """Touch memory before the clock starts, so that the kernel has mapped it and glibc keeps it. Call this only in a
-    process of a benchmark, because it changes the allocator."""
+    """Touch memory before the clock starts, so that the kernel has mapped it and glibc keeps it. Call this function
+    only in a process of a benchmark, because it changes the allocator."""
     from headrace import tune_memory
 
     tune_memory()
@@ -138,7 +139,7 @@ def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:
 
 def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: int) -> bool:
     """Whether the end offsets have grown by exactly ``wanted``; a larger growth means duplicates or another writer.
-    With acks=0 the last records take a moment."""
+    With acks=0 the end offsets may grow a moment after the last send."""
     deadline = time.monotonic() + STALL_S
     while True:
         after = end_offsets_of(options)

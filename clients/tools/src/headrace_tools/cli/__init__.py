@@ -11,8 +11,8 @@ def main() -> int:
     """Run the command line of this process; return the exit code (0 done, 1 failed, 2 wrong usage, 130 Ctrl-C).
 
     Ctrl-C ends the process at once while modules are imported, and after the command has ended. While the command runs,
-    Ctrl-C raises KeyboardInterrupt, so that the command can clean up. If SIGINT is ignored at the start (nohup), it
-    stays ignored.
+    Ctrl-C raises KeyboardInterrupt, so that the command can clean up. If SIGINT is ignored at the start (nohup), the
+    command ignores SIGINT too.
     """
     import _signal as signals  # type: ignore[import-not-found] # built in; ``signal`` imports other modules
 

@@ -2,7 +2,7 @@
 
 Only the module of the requested command is imported (``up`` needs no client, ``topics`` no supervisor). For help and
 for unknown commands all modules are imported. A HeadraceError prints one line to stderr, and the exit code is 1; with
-HEADRACE_DEBUG=1 its traceback is printed too. A wrong command line exits with 2, Ctrl-C with 130.
+HEADRACE_DEBUG=1 the error's traceback is printed too. A wrong command line exits with 2, Ctrl-C with 130.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ _chosen: ContextVar[Profile | None] = ContextVar("the profile of the command tha
 
 
 def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--profile`` to a command that has ``bootstrap``: a profile may name the cluster."""
+    """Add ``--profile`` to a command that has ``bootstrap``, because a profile may name the cluster."""
 
     @functools.wraps(command)
     def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
@@ -177,7 +177,7 @@ def client_config(
 ) -> dict[str, Any]:
     """The configuration keys for a client of this ``kind`` (admin, producer, consumer). The order of precedence is,
     lowest first: the defaults here and the command's ``defaults``, the profile, the command's ``flags``, -X. The
-    bootstrap timeout is shorter than in a service, because a user waits for it."""
+    bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
@@ -229,9 +229,9 @@ def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a process accepts connections at this address; False for a process that has ended, which controllers may
-    still list. A process that does not respond counts as listening: it may be slow, or its session may end and its
-    shards get another coordinator."""
+    """Whether a process accepts connections at ``address``; False for a process that has ended, which controllers may
+    still list. A process that accepts connections but does not respond counts as listening: it may be slow, or its
+    session may end and its shards get another coordinator."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except TimeoutError:

@@ -117,8 +117,9 @@ def consume(
     A TIME is an ISO time (UTC), a duration before now such as -2h, or milliseconds since 1970.
 
     \b
-    When the log has no offset N, `-X auto.offset.reset=` decides: earliest, latest, or none for an error. Without that
-    key reading begins at the first record if N was deleted, and at the end of the log if N is beyond the end.
+    When the log has no offset N, `-X auto.offset.reset=` decides: earliest, latest, or none for an error. Without
+    auto.offset.reset, reading begins at the first record if N was deleted, and at the end of the log if N is beyond the
+    end.
 
     \b
     Examples:
@@ -266,7 +267,8 @@ class _Choice:
 @dataclass
 class _Reading:
     """How far to read each partition. ``stops``: end offsets by partition. ``stop_ms``: the first record with this
-    timestamp or a later one ends its partition. ``left``: how many records may still be printed (None: no limit)."""
+    timestamp or a later one ends the reading of its partition. ``left``: how many records may still be printed (None:
+    no limit)."""
 
     stops: dict[TopicPartition, int]
     stop_ms: int | None

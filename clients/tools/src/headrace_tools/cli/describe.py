@@ -27,7 +27,7 @@ def _group() -> None:
 
 
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show the cluster's id, controllers and brokers, and how old this information may be on the node that answered.
+    """Show the cluster's id, controllers and brokers, and how old the metadata of the answering node may be.
 
     \b
     Examples:

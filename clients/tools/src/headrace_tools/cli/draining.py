@@ -1,4 +1,4 @@
-"""The reasons why a broker's replicas cannot move to other brokers. The functions are pure."""
+"""The reasons why a broker's replicas cannot move to other brokers. All functions of the module are pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def obstacles(
     topics: Iterable[TopicDescription],
     moves: Mapping[TopicPartition, PartitionReassignment],
 ) -> dict[TopicPartition, str]:
-    """For each partition with a replica on ``drained``, the reason why that replica cannot move. The result is empty if
+    """For each partition with a replica on ``drained``, the reason why the replica cannot move. The result is empty if
     at least one of the replicas can move."""
     leaving = set(drained)
     live = {each.broker_id for each in brokers if not each.fenced}

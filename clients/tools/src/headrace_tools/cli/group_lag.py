@@ -16,7 +16,7 @@ BAD = {"warn": ("WARN", "ERR"), "err": ("ERR",)}
 
 
 def partitions_of(group: GroupDescription, lag: GroupLag) -> set[TopicPartition]:
-    """The partitions that the group reads, or for which it has committed offsets."""
+    """The partitions that the group reads, or for which the group has committed offsets."""
     from headrace_core.types import TopicPartition
 
     return {
@@ -32,8 +32,8 @@ def readers_of(group: GroupDescription) -> dict[TopicPartition, MemberDescriptio
 
 def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
     """The group as a document of ``-o json``. ``ends``: current log ends from the partition leaders; for a missing log
-    end the coordinator's last sample is used. The lag is computed from the log end that is shown with it, so the two
-    figures agree."""
+    end the coordinator's last sample is used. The lag is computed from the log end in the same row, so the two figures
+    agree."""
     from ..group_ends import at_ends
 
     error = group.error or lag.error
@@ -98,8 +98,8 @@ def heading(group: Mapping[str, Any]) -> str:
 
 
 def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:
-    """One line for each group whose status is at least as bad as ``fail_on``: its partitions, and what is wrong with
-    each."""
+    """One line for each group whose status is at least as bad as ``fail_on``: the group's partitions, and what is wrong
+    with each."""
     lines = []
     for group in groups:
         if group["status"] in BAD[fail_on]:

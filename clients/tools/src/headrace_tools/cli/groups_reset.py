@@ -106,7 +106,8 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The start and end of a partition's log, and the offset found by time (None: no record is that late)."""
+    """The start and end of a partition's log, and the offset found by time (None: no record has that timestamp or a
+    later one)."""
 
     start: int
     end: int
@@ -230,8 +231,8 @@ def reset_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set the committed offsets of a group, which are the offsets where it continues to read. Stop the group's
-    consumers first. Without --execute the command only shows the new offsets.
+    """Set the committed offsets of a group: the group continues to read there. Stop the group's consumers first.
+    Without --execute the command only shows the new offsets.
 
     \b
     Examples:

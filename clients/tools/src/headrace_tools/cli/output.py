@@ -60,7 +60,8 @@ def show(output: OutputFormat, document: Any, text: str) -> None:
 
 
 def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows as JSON, or as a table with these ``columns``; each row has its values in the order of the columns."""
+    """Print rows as JSON, or as a table with the given ``columns``; each row has its values in the order of the
+    columns."""
     if output is OutputFormat.JSON:
         print_json(rows)
     else:
@@ -152,7 +153,7 @@ def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
 
 def tell_notes(kind: str, keys: Iterable[str]) -> None:
     """Print a note on stderr for each of the ``keys`` that has no effect, with its replacement; ``kind`` is "topic" or
-    "broker". Keys that this release does not know are skipped, because a newer cluster may know them."""
+    "broker". Keys that this release does not know are skipped, because a newer cluster may know such keys."""
     from headrace_core.config.server_keys import SERVER
     from headrace_core.config.topic_keys import TOPIC
     from headrace_core.errors import InvalidConfigError

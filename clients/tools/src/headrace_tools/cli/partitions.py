@@ -221,7 +221,7 @@ def _kafka_plan(wanted: dict[TopicPartition, list[int] | None]) -> dict[str, Any
 
 
 def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[TopicPartition, list[int]]]:
-    """New replicas for each partition, so that it has ``factor`` replicas: its first current replicas, then the least
+    """New replicas for each partition, so that it has ``factor`` replicas: first its current replicas, then the least
     loaded brokers."""
     from headrace import TopicPartition
 
@@ -250,7 +250,7 @@ def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[
 
 def targets(replicas: list[int], factor: int, load: dict[int, int], racks: dict[int, str]) -> list[int]:
     """Cut ``replicas`` to ``factor``, or extend them by brokers from ``racks``. Brokers in racks without a replica come
-    first, then those with the least ``load``."""
+    first, then the brokers with the least ``load``."""
     chosen = replicas[:factor]
     while len(chosen) < factor:
         taken = {racks.get(each, "") for each in chosen} - {""}
@@ -275,7 +275,7 @@ def list_reassignments(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the reassignments that are running or queued, and how much of their data is copied.
+    """Show the reassignments that are running or queued, and how much of the data each has copied.
 
     \b
     Examples:

@@ -103,8 +103,8 @@ def produce(
 
 
 def _may_create(producer: Any, topic: str) -> bool:
-    """Whether the topic is missing, so that the first record would create it. Other errors are ignored here; the send
-    of the first record raises them."""
+    """Whether the topic is missing, so that the first record would create it. Errors other than a missing topic are
+    ignored; the send of the first record raises them."""
     engine = producer._core.engine
 
     async def is_missing() -> bool:

@@ -38,8 +38,8 @@ class Profile:
     values: Properties
 
     def keys_of(self, kind: str) -> dict[str, str]:
-        """The profile's keys for a client of this ``kind`` (``admin``, ``producer``, ``consumer``): an admin client has
-        no ``acks``, for example.
+        """The profile's keys for a client of ``kind`` (``admin``, ``producer``, ``consumer``): an admin client has no
+        ``acks``, for example.
 
         The result does not have ``group.id``: a consumer with a group commits offsets, and only ``consume -G`` should
         do so. Raises InvalidConfigError for a key that no client knows, with the key's line and a "did you mean".
@@ -76,7 +76,7 @@ class ProfileFiles:
         return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"*{_SUFFIX}"))
 
     def current(self) -> str | None:
-        """The name that ``headrace profile use`` has set; None if it has set none."""
+        """The name that ``headrace profile use`` has set; None if no name is set."""
         try:
             return (self.directory / _CURRENT).read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:
@@ -92,8 +92,8 @@ class ProfileFiles:
         return self.directory / (name + _SUFFIX)
 
     def read(self, name: str) -> Profile:
-        """Read a profile. Raises InvalidArgumentError if its file is missing, InvalidConfigError if the file is no
-        properties file."""
+        """Read a profile. Raises InvalidArgumentError if the profile's file is missing, InvalidConfigError if the file
+        is no properties file."""
         path = self.path(name)
         if not path.exists():
             there = ", ".join(self.names()) or "none"
@@ -104,7 +104,8 @@ class ProfileFiles:
         return Profile(name=name, path=path, values=read_properties(path))
 
     def write(self, name: str, values: Mapping[str, str]) -> Profile:
-        """Create or replace a profile; InvalidConfigError, and no change, if a client would refuse it."""
+        """Create or replace a profile. Raises InvalidConfigError, and changes nothing, if a client would refuse the
+        profile."""
         path = self.path(name)
         for key, value in values.items():
             if not value.isprintable():
@@ -125,7 +126,7 @@ class ProfileFiles:
         self._replace(self.directory / _CURRENT, name + "\n")
 
     def delete(self, name: str) -> None:
-        """Delete a profile; if it is the current profile, there is none afterwards."""
+        """Delete a profile; after the deletion of the current profile, no profile is current."""
         self.read_path(name).unlink()
         if self.current() == name:
             self.use(None)

@@ -2,7 +2,7 @@
 
 Progress is written to stderr, never to stdout. There is no bar if the terminal cannot redraw (``TERM=dumb``), or if
 records are printed to the same terminal (``beside_records``), because bar and records would overwrite each other. The
-bar disappears when the work ends; notes that are printed meanwhile stay above it.
+bar disappears when the work ends; notes that are printed during the work stay above it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Progress:
     """Receives the progress of the work; the caller may call it as often as it likes."""
 
     def at(self, look: Callable[[], HowFar]) -> None:
-        """Report the progress: ``look`` returns it, and is called only if it will be shown."""
+        """Report the progress: ``look`` returns the progress, and is called only if the progress will be shown."""
 
 
 class _Lines(Progress):

@@ -221,14 +221,14 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def _max_lag(quorum: QuorumInfo) -> int | None:
-    """The largest lag of a voter; None when the lag of any voter is unknown, for example while it is down."""
+    """The largest lag of a voter; None when the lag of any voter is unknown, for example while that voter is down."""
     lags = [each.lag for each in quorum.voters]
     return None if None in lags else max((lag for lag in lags if lag is not None), default=None)
 
 
 def _max_lag_time_ms(quorum: QuorumInfo) -> int | None:
-    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None if a voter never
-    had all of it under this leader."""
+    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs). None if under this
+    leader some voter never had the whole log."""
     times = {each.replica_id: each.last_caught_up_timestamp_ms for each in quorum.voters}
     now = times.get(quorum.leader_id)
     if now is None or None in times.values():
@@ -308,7 +308,7 @@ def _key(replica: QuorumReplica) -> str:
 
 
 def _described(client: Any, timeout_s: float) -> QuorumInfo:
-    """Describe the quorum. Raises RequestTimedOutError, which names what is missing."""
+    """Describe the quorum. Raises RequestTimedOutError, which says that the quorum has no leader."""
     try:
         quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
     except RequestTimedOutError as error:

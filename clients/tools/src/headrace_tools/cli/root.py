@@ -1,6 +1,6 @@
 """The root of the command tree: the module of each command, the short name ``ls`` for ``list``, and ``--version``.
 
-The command ``up`` imports no grpc (a test checks this), so that it starts quickly and a later fork is safe.
+The command ``up`` imports no grpc (a test checks the imports), so that it starts quickly and a later fork is safe.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _HOMES = {
 
 
 class _Root(TyperGroup):
-    """The root command; its exit code is 141 when the reader of a pipe closes it. (Typer's exit code would be 1.)"""
+    """The root command; its exit code is 141 when the reader of a pipe closes it. (Typer's own exit code for a closed
+    pipe would be 1.)"""
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         try:

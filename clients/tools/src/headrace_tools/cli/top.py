@@ -93,7 +93,8 @@ def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterato
 
 
 def _in_a_pipe(frames: Iterator[Frame | HeadraceError], show: Callable[[Frame], None]) -> int:
-    """Print frames one after the other; return 1 if a frame is missing because no node answered, otherwise 0."""
+    """Print frames one after the other. Return 1 if a frame is missing because no node answered, and 0 if all frames
+    were printed."""
     code = 0
     for frame in frames:
         if isinstance(frame, HeadraceError):

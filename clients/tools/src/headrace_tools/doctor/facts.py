@@ -45,7 +45,7 @@ class Tried:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
     """A node of a cluster on this machine, from cluster.json. ``pid`` is None if the node is not running; ``stopped``:
-    its process is suspended by SIGSTOP."""
+    the node's process is suspended by SIGSTOP."""
 
     role: str
     node_id: int
@@ -57,8 +57,8 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas between the two samples, which are
-    ``apart_s`` seconds apart; None: unknown."""
+    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas between the two samples of the
+    reassignment, which are ``apart_s`` seconds apart; None: unknown."""
 
     topic: str
     partition: int
@@ -82,8 +82,8 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAsked:
-    """A request that got no answer or was not sent: rules that need its data found nothing. ``is_no_fault``: the
-    request cannot be sent from here, or was left out, so the missing answer is no fault of the cluster."""
+    """A request that got no answer or was not sent; the rules that need its data found nothing. ``is_no_fault``: the
+    request cannot be sent from this machine, or was left out, so the missing answer is no fault of the cluster."""
 
     what: str
     why: str
@@ -92,7 +92,7 @@ class NotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All observations. ``None`` and empty values mean unknown; ``not_asked`` says why."""
+    """All observations. ``None`` and empty values in the facts mean unknown; ``not_asked`` says why."""
 
     now_ms: float
     bootstrap: tuple[Tried, ...]

@@ -47,7 +47,7 @@ _GROUPS_EXPLAINED_MAX = 500
 
 class Gathering:
     """Collects the facts for one check of a cluster. ``timeout_s``: timeout of a request to a node. ``look_s``: time
-    between two samples that show the progress of reassignments; the second sample is taken only if there are any."""
+    between two samples that show the progress of reassignments; without reassignments there is no second sample."""
 
     def __init__(self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0) -> None:
         self._client = client
@@ -161,8 +161,9 @@ class Gathering:
         return found
 
     def _configs_of(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """Configurations of topics. The request fails as a whole if one topic was deleted after the listing. Then the
-        two halves of the list are requested separately, and a single missing topic is ignored."""
+        """Configurations of topics. The request for all topics fails as a whole if one topic was deleted after the
+        listing. After such a failure the two halves of the list are requested separately, and a single missing topic is
+        ignored."""
         try:
             entries = self._client.describe_configs(
                 [ConfigResource("topic", name) for name in names], timeout=self._timeout_s
@@ -284,7 +285,7 @@ def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
 
 
 def local_cluster(data: Path, bootstrap: Iterable[str]) -> ClusterDirectory | None:
-    """The cluster in the directory ``data``, if there is one and ``bootstrap`` has an address of it."""
+    """The cluster in the directory ``data``, if ``bootstrap`` has an address of a node of that cluster."""
     cluster = ClusterDirectory(data)
     if not cluster.exists():
         return None
@@ -298,8 +299,8 @@ def _grown(
     before: Mapping[int, tuple[LogDirDescription, ...]],
     after: Mapping[int, tuple[LogDirDescription, ...]],
 ) -> int | None:
-    """By how many bytes the replicas on the brokers ``adding`` have grown; None when one of these brokers did not
-    answer."""
+    """By how many bytes the replicas on the brokers ``adding`` have grown; None when one of the ``adding`` brokers did
+    not answer."""
     grown = 0
     for broker_id in adding:
         if broker_id not in before or broker_id not in after:

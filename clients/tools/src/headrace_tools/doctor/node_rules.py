@@ -33,7 +33,8 @@ DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 
 @rule("no-cluster")
 def no_cluster(facts: Facts) -> Iterator[Finding]:
-    """No node describes the cluster: no node can be reached, or those that can be reached do not know the cluster."""
+    """No node describes the cluster: no node can be reached, or the nodes that can be reached do not know the
+    cluster."""
     if facts.cluster is not None:
         return
     answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
@@ -471,7 +472,8 @@ def feature_level(facts: Facts) -> Iterator[Finding]:
 
 @rule("clock-skew")
 def clock_skew(facts: Facts) -> Iterator[Finding]:
-    """Clocks of nodes differ by more than the round trip explains; each clock is compared with the median of all."""
+    """Clocks of nodes differ by more than the round trip explains; each clock is compared with the median of all nodes'
+    clocks."""
     nodes = facts.nodes()
     if not nodes:
         return
@@ -530,8 +532,8 @@ def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
 
 
 def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
-    """The time at which the quorum was described, by the leader's clock, which also sets all other times of the
-    description; None: unknown."""
+    """The time at which the quorum was described, by the clock of the quorum's leader; None: unknown. The leader's
+    clock also sets all other times in the description."""
     return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
 
 

@@ -1,7 +1,8 @@
 """Clusters of real processes on this machine, started with one line of code, for development and tests.
 
 ``LocalCluster`` is the public class (also ``headrace.LocalCluster``). LocalCluster and the command ``headrace up`` both
-use ``directory.ClusterDirectory``. Names are imported at their first use; no module imported here imports grpc.
+use ``directory.ClusterDirectory``. Names are imported at their first use; no module that this package imports imports
+grpc.
 """
 
 TYPE_CHECKING = False

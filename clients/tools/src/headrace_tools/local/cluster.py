@@ -37,22 +37,23 @@ def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 class LocalCluster(Face):
-    """A cluster of real processes. Start the cluster with ``with`` or ``start()``; all nodes serve when that call
-    returns.
+    """A cluster of real processes. Start the cluster with ``with`` or ``start()``; all nodes serve when ``start``
+    returns or the block begins.
 
-    ``brokers`` and ``controllers``: number of nodes of each role. With None, an existing cluster in ``data`` keeps its
-    numbers; a new cluster gets three brokers and three controllers. The topics of such a cluster have three replicas,
-    and acks=all waits for two of them. ``coordinators``: number of coordinators; with None, a new cluster gets one
-    coordinator. Consumer groups need a coordinator. The cheapest cluster has one broker, one controller and
-    ``coordinators=0``.
+    ``brokers`` and ``controllers``: number of nodes of each role. If ``brokers`` or ``controllers`` is None, an
+    existing cluster in ``data`` keeps its number of nodes; a new cluster gets three brokers and three controllers. The
+    topics of a cluster with three brokers have three replicas, and acks=all waits for two of them. ``coordinators``:
+    number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a coordinator. The
+    cheapest cluster has one broker, one controller and ``coordinators=0``.
 
-    ``data``: the cluster's directory, which is kept afterwards; the next cluster in it has the same topology and ports.
-    With None, the cluster gets a temporary directory, which is deleted at the end. ``port``: port of the first broker
-    (None: any free port). ``config``: keys that override the configuration of every node, dotted or snake_case.
+    ``data``: the cluster's directory, which is kept afterwards; the next cluster in the same directory has the same
+    topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the end.
+    ``port``: port of the first broker (None: any free port). ``config``: keys that override the configuration of every
+    node, dotted or snake_case.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
-    in-process cluster starts in a fraction of a second. But its nodes cannot be paused, and ``kill`` only approximates
-    a crash: it cuts the connections without notice and leaves the files as they are.
+    in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
+    only approximates a crash of such a node: it cuts the connections without notice and leaves the files as they are.
 
     Raises InvalidArgumentError for impossible arguments; ``start`` raises ClusterStartError, which quotes the log of
     the node that failed.
@@ -129,8 +130,8 @@ class LocalCluster(Face):
         return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
 
     def stop(self) -> None:
-        """Stop the nodes cleanly, coordinators and brokers before controllers. If the data are temporary, kill the
-        nodes and delete the data instead. Idempotent."""
+        """Stop the nodes cleanly, coordinators and brokers before controllers. If the cluster's data are temporary,
+        kill the nodes and delete the data instead of a clean stop. Idempotent."""
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
@@ -171,7 +172,7 @@ class LocalCluster(Face):
     # -- faults
 
     def kill(self, role: str, node_id: int) -> None:
-        """kill -9; returns when the node is gone. The node stays dead until ``restart``."""
+        """kill -9; returns when the node is gone. A killed node stays dead until ``restart``."""
         self._running().kill(role, node_id)
 
     def pause(self, role: str, node_id: int) -> None:
@@ -215,8 +216,8 @@ def end_abandoned(directory: str, *, delete: bool) -> None:
 
 
 def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
-    """Stop the nodes: cleanly, or by kill if their data are deleted too. A cluster that was deleted before is no
-    error."""
+    """Stop the nodes: cleanly, or by kill if their data are deleted too. A cluster whose directory is already deleted
+    is no error."""
     with contextlib.suppress(InvalidArgumentError):
         cluster.down(gently=not delete)
     if delete:

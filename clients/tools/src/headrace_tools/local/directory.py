@@ -66,7 +66,7 @@ class Topology:
 @dataclass(frozen=True, slots=True)
 class Started:
     """The result of `up`: the nodes that it started (empty if all were running). ``behind``: running nodes whose
-    configuration will change when they are restarted."""
+    configuration will change at their next restart."""
 
     state: ClusterState
     nodes: tuple[Node, ...]
@@ -131,7 +131,7 @@ class ClusterDirectory:
         Raises ClusterStartError when a node fails to start (the error quotes its log; the nodes that this call has
         started are stopped); InvalidArgumentError when ``wanted`` contradicts the cluster; InvalidConfigError when a
         node would refuse its overrides, new or stored; IllegalStateError with ``exclusive`` when the cluster is
-        running. After an error the cluster keeps its previous overrides and coordinators.
+        running. After a failed start the cluster keeps its previous overrides and coordinators.
         """
         wanted.check()
         asked = wanted.config or {}
@@ -172,8 +172,8 @@ class ClusterDirectory:
             return replace(started, behind=behind)
 
     def _restore(self, before: ClusterState) -> None:
-        """Restore the old overrides, and remove the new coordinators. New coordinators have no data, and a coordinator
-        that cannot serve yet (at an older metadata.version) must not block the next start."""
+        """Restore the old overrides, and remove the new coordinators. New coordinators have no data. A coordinator that
+        cannot serve yet (at an older metadata.version) must not block the next start."""
         state = self._file.read()
         if state is None:
             return
@@ -259,8 +259,8 @@ class ClusterDirectory:
         )
 
     def _with_more(self, state: ClusterState, role: str, count: int) -> ClusterState:
-        """Add brokers or coordinators until there are ``count``. Existing nodes need no change for that: new nodes
-        register when they start, and the controllers move replicas to new brokers later."""
+        """Add brokers or coordinators until there are ``count``. New nodes register when they start, and the
+        controllers move replicas to new brokers later, so existing nodes need no change."""
         there = len(state.of_role(role))
         if count <= there:
             return state
@@ -283,8 +283,8 @@ class ClusterDirectory:
         self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
     ) -> Started:
         """Start ``nodes`` and wait until every live node of the cluster serves. The caller must hold the cluster's
-        lock. ``format_nodes`` formats the directories of a new cluster; for other clusters, unformatted directories are
-        formatted where that is harmless."""
+        lock. ``format_nodes`` formats the directories of a new cluster; for an existing cluster, only unformatted
+        directories that may safely be formatted."""
         node_files.require_services()
         begun: list[Node] = []
         self._log_starts = {}
@@ -371,7 +371,7 @@ class ClusterDirectory:
             return running
 
     def delete(self) -> None:
-        """Stop the cluster and remove its files, and the directory too if it is then empty."""
+        """Stop the cluster and remove its files. Remove the directory too, if no other files are in it."""
         self.down()
         with self._file.locked():
             state = self.state()
@@ -389,8 +389,8 @@ class ClusterDirectory:
         self._file.path.unlink(missing_ok=True)
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """Run ``work``, which waits for nodes to end, in a thread that the nodes do not need: for separate processes,
-        in this thread."""
+        """Run ``work``, which waits for nodes to end, in a thread that the nodes do not need. If the nodes are separate
+        processes, that is the calling thread."""
         work()
 
     def _end(self, nodes: Iterable[Node], *, gently: bool = True) -> None:

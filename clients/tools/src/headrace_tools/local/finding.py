@@ -1,10 +1,10 @@
 """Find the cluster on this machine, for commands that were given no address.
 
 A command without an address uses 127.0.0.1:9095, like the SDK: the address of the first broker that `headrace up`
-starts. If that broker alone is dead, ``cluster.json`` lists the other brokers. The command never uses another cluster,
-so that it reaches the same cluster as a program on this machine. Clusters are found in the default data directory, and
-by the command lines of running nodes (Linux). The module imports only light modules, because it runs before every
-command.
+starts. If the broker at the default address is dead but other nodes run, ``cluster.json`` lists the other brokers. The
+command never uses another cluster, so that it reaches the same cluster as a program on this machine. Clusters are found
+in the default data directory, and by the command lines of running nodes (Linux). The module imports only light modules,
+because it runs before every command.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Here:
     """``meant``: the cluster at the default address, if that cluster is on this machine. ``other``: a different cluster
-    that runs in the data directory; the user may mistake it for the first one."""
+    that runs in the data directory; the user may mistake it for the cluster at the default address."""
 
     meant: Running | None
     other: Running | None
 
 
 def listens(address: str) -> bool:
-    """Whether a process accepts connections at ``address`` (host:port, this machine). The call blocks for at most a
+    """Whether a process accepts connections at ``address`` (host:port, this machine). The check blocks for at most a
     second."""
     host, _, port = address.rpartition(":")
     try:
@@ -55,8 +55,8 @@ def listens(address: str) -> bool:
 
 def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | None = None) -> Here:
     """Find the local clusters for a command that uses the address ``default``. A cluster whose broker at ``default`` is
-    dead does not count if another process listens at that address now. If two such clusters are outside the data
-    directory, neither counts, because the choice is ambiguous."""
+    dead does not count if another process listens at that address now. If two clusters outside the data directory have
+    the default address, neither counts, because the choice is ambiguous."""
     answers: list[bool] = []
 
     def is_meant(cluster: Running) -> bool:

@@ -1,5 +1,5 @@
 """Add controllers to a running cluster (KIP-853): each controller starts as an observer, catches up, and becomes a
-voter, one at a time. If the change is interrupted, the next ``up`` continues it."""
+voter, one at a time. If adding the controllers is interrupted, the next ``up`` continues it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def with_controllers(
 
 
 def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, timeout_s: float) -> ClusterState:
-    """Make the joining controllers voters; ``write`` stores the state after each of them. Raises ClusterStartError,
-    which names the controller that failed; all nodes keep running, and the next ``up`` tries again."""
+    """Make the joining controllers voters; after each of them, ``write`` stores the state of the cluster. Raises
+    ClusterStartError, which names the controller that failed; all nodes keep running, and the next ``up`` tries
+    again."""
     waiting = joining(state)
     if not waiting:
         return state

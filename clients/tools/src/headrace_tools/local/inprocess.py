@@ -8,12 +8,13 @@ and ports.
 
 **Event loop.** Nodes share the event loop of the clients (engine/io_thread.py). grpc.aio has one poller per process,
 which wakes every event loop that it has ever met for every event; a loop that has ended stays bound to the poller, with
-its descriptors. An event loop per cluster would leak three descriptors each, and events would be passed from thread to
-thread; one loop is as fast. The price of the shared loop: a callback that blocks the I/O thread also blocks the nodes.
+its descriptors. An event loop per cluster would leak three descriptors each, and would pass events from thread to
+thread. One loop for all is as fast. The price of the shared loop: a callback that blocks the I/O thread also blocks the
+nodes.
 
 ``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
-signal, wait. The handles are not stored in ``cluster.json``: there they would make the `down` of another command kill
-this process.
+signal, wait. The handles are not stored in ``cluster.json``, because the `down` of another command would then kill this
+process.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from .state import ClusterState, Node, StateFile
 
 
 class NodeHandle:
-    """One run of an in-process node. ``pid`` is the pid of this process. If the node failed, the last line of ``log``
-    says why."""
+    """One run of an in-process node, from its start to its end. ``pid`` is the pid of this process. If the node failed,
+    the last line of ``log`` says why."""
 
     def __init__(self, io: IoThread, task: asyncio.Task[None], stop: asyncio.Event, log: NodeLog) -> None:
         self.pid = os.getpid()
@@ -59,7 +60,7 @@ class NodeHandle:
         return not self._gone.is_set() and os.getpid() == self.pid
 
     def signal(self, number: signal.Signals) -> bool:
-        """Stop the node: cleanly with SIGTERM, at once with SIGKILL. Returns False if the node has ended before."""
+        """Stop the node: cleanly with SIGTERM, at once with SIGKILL. Returns False if the node had already ended."""
         if number is signal.SIGSTOP:
             raise UnsupportedVersionError("a node within this process cannot be paused; use mode='process'")
         if not self.alive():

@@ -2,8 +2,8 @@
 
 All nodes of a process share their loggers. A context variable with the node's file tells which node has logged a line:
 the node's tasks and their child tasks inherit it. While there are in-process nodes, their lines do not reach the
-program's log handlers: a broker that a test stops should not cause warnings in the test. A line of a thread that was
-not started by a known node still reaches the program's handlers.
+program's log handlers: a broker that a test stops should not cause warnings in the test. A line that is logged in a
+thread of no known node still reaches the program's handlers.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class NodeLog:
         _file.set(self)
 
     def write(self, record: logging.LogRecord) -> None:
-        """Write a log record, if the node's log.level admits it. Like any log handler the method never raises: after a
-        full disk, a wrong format string, or a thread that outlives its node, only the line is lost."""
+        """Write a log record, if the node's log.level admits it. Like any log handler, ``write`` never raises. After a
+        full disk, a wrong format string, or in a thread that outlives its node, only the line is lost."""
         if record.levelno < self._level:
             return
         try:
@@ -137,8 +137,9 @@ def _end() -> None:
 
 
 def _loggers() -> list[logging.Logger]:
-    """All existing loggers of the nodes. Each of them needs the filter: a filter sees only the records of its own
-    logger. A log handler would need loggers that do not propagate, and pytest adds its handlers to such loggers."""
+    """All existing loggers of the nodes. Each logger of a node needs the filter, because a filter sees only the records
+    of its own logger. A log handler would need loggers that do not propagate, and pytest adds its handlers to such
+    loggers."""
     known = dict(logging.Logger.manager.loggerDict)
     inside = (logger for name, logger in known.items() if _room(name))
     return [logger for logger in inside if isinstance(logger, logging.Logger)]

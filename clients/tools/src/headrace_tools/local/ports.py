@@ -1,8 +1,9 @@
 """Ports on which nodes can rely: free now, and outside of the kernel's ephemeral range.
 
 An outgoing connection may take a port of the ephemeral range: between the check and the node's bind, or while a node is
-down. A port below that range is taken only by a process that asks for it, so a restarted node finds its port free
-again. Two commands may pick the same port at the same time, so callers retry with other ports (see directory.py).
+down. A port below the ephemeral range is taken only by a process that asks for it, so a restarted node finds its port
+free again. Two commands may pick the same port at the same time, so callers retry with different ports (see
+directory.py).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | None = None) -> list[int]:
-    """Pick ``count`` different free ports outside of the ephemeral range. Raises ClusterStartError when there are fewer
-    free ports."""
+    """Pick ``count`` different free ports outside of the ephemeral range. Raises ClusterStartError when fewer than
+    ``count`` ports are free."""
     chance = chance or random.SystemRandom()
     low, high = ephemeral_range()
     below, above = range(_LOWEST, low), range(high + 1, 65_536)

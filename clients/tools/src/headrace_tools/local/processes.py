@@ -31,7 +31,7 @@ class ProcessId:
     started: str
 
     def alive(self) -> bool:
-        """Whether this process is running. A zombie is not running: only its exit code is left."""
+        """Whether the process with this identity is running. A zombie counts as ended: only its exit code is left."""
         return _start_mark(self.pid) == self.started
 
     def stopped(self) -> bool:
@@ -43,7 +43,7 @@ class ProcessId:
         return stat[stat.rindex(b")") + 2 :].split()[0] in (b"T", b"t") and self.alive()
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to this process and to no other; return False if it has ended."""
+        """Send a signal to the process and to no other process; return False if the process has ended."""
         if not hasattr(os, "pidfd_open"):
             if not self.alive():
                 return False
@@ -66,8 +66,8 @@ class ProcessId:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; return whether it has. If the process is a child of this one, its exit
-        status is collected."""
+        """Wait until the process has ended; return whether it has. If the process is a child of the current process,
+        its exit status is collected."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             self._reap()

@@ -1,8 +1,8 @@
 """The file ``cluster.json``: the nodes of a local cluster, their directories and their processes.
 
-The file is the only state of a local cluster. Every command and every LocalCluster reads it, changes it under an
-exclusive flock on the file ``.lock`` in the same directory, and replaces it atomically. A reader without the lock sees
-either the old file or the new file.
+The file is the only state of a local cluster. Every command and every LocalCluster reads ``cluster.json`` and replaces
+it atomically. Each change is made under an exclusive flock on the file ``.lock`` in the same directory. A reader of
+``cluster.json`` without the lock sees either the old file or the new file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ClusterState:
         return tuple(node for node in self.nodes if node.role == role)
 
     def node(self, role: str, node_id: int) -> Node:
-        """A node. Raises InvalidArgumentError, which names the nodes that exist."""
+        """A node. Raises InvalidArgumentError, which names the existing nodes, if there is no such node."""
         for node in self.nodes:
             if (node.role, node.id) == (role, node_id):
                 return node
@@ -194,12 +194,12 @@ class StateFile:
 
     def remove_lock(self) -> None:
         """Remove the lock file together with the cluster; the caller must hold the lock. A command that waits for the
-        lock makes a new lock file."""
+        lock makes a new lock file after the removal."""
         self._lock_path.unlink(missing_ok=True)
 
     def _is_at_its_place(self, lock: TextIO) -> bool:
-        """Whether the locked file is still the cluster's lock file. If the file was removed meanwhile, another command
-        may hold a lock on a new file."""
+        """Whether the locked file is still the cluster's lock file. If the lock file was removed during the wait,
+        another command may hold a lock on a new file."""
         try:
             return os.path.samestat(os.fstat(lock.fileno()), os.stat(self._lock_path))
         except FileNotFoundError:

@@ -30,8 +30,8 @@ _TELL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """A restarted node. ``away_s``: time from the stop request until the node served again; ``whole_s``: time from then
-    until the cluster was whole (None: the roll was ended before)."""
+    """A restarted node. ``away_s``: time from the stop request until the node served again; ``whole_s``: time from the
+    node's return until the cluster was whole (None: the roll was ended before)."""
 
     node: NodeName
     pid: int | None
@@ -52,8 +52,8 @@ class Rolled:
 class RollingRestart:
     """A rolling restart of ``cluster``, which ``looking`` observes. ``timeout_s``: how long the cluster may need until
     it is whole again after a restart. ``tell`` receives lines of progress; ``at`` receives, again and again, the number
-    of nodes done, their total, and the current step. ``ends`` is called between nodes and while waiting; it returns
-    whether the roll should end."""
+    of nodes done, their total, and the current step. ``ends`` is called between nodes and while the roll waits; it
+    returns whether the roll should end."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RollingRestart:
         self._ends = ends
 
     def run(self, roles: Collection[str] = TURNS) -> Rolled:
-        """Restart every node of these ``roles``.
+        """Restart every node of the given ``roles``.
 
         Raises IllegalStateError when the cluster is not whole, or when another roll is running; the message names the
         last restarted node, if any. Raises ClusterStartError when a node does not start again.

@@ -2,19 +2,20 @@
 
 The order is: controllers, the active controller last of them; then brokers; then coordinators; within a role by id.
 
-* **Controllers first**, as in an upgrade (docs/operations/upgrades.md): nodes register with the versions they support,
-  and controllers must not be older than other nodes. Controllers are also the safest start: a controller that does not
-  come back affects no client.
-* **The active controller last**: stopping a leader costs an election. In another order, the leadership might move to a
-  controller that is stopped next, so that every controller would cost an election.
-* **Coordinators last**: a new coordinator reads its shard from the partition's leader, and after the restart of all
-  brokers no leader changes any more.
+* **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
+  that they support, and controllers must not be older than other nodes. Controllers are also the safest start: a
+  controller that does not come back affects no client.
+* **The active controller** is the last of the controllers, because stopping a leader costs an election. If it were
+  stopped earlier, the leadership might move to a controller that is stopped next, and cost another election.
+* **Coordinators** are restarted last: a new coordinator reads its shard from the partition's leader, and after the
+  restart of all brokers the leaders no longer change.
 
 Before a node is stopped the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
-every voter is caught up, and every shard of groups has a coordinator. Then the cluster tolerates one failure, wherever
+every voter is caught up, and every shard of groups has a coordinator. A healthy cluster tolerates one failure, wherever
 there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second coordinator takes over
 shards. Where there is no redundancy (a topic with one replica, a sole controller or coordinator), waiting does not
-help: the roll reports it (``unavoidable``) and continues. Kubernetes operators for Kafka follow the same rules.
+help. The roll reports the lack (``unavoidable``) and continues. Kubernetes operators for Kafka follow the same rules
+for the order of restarts.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class PartitionSeen:
 class Seen:
     """The facts about a cluster at one moment. ``nodes``: whether each node of cluster.json is running. ``age_ms``:
     upper limit of the age of the facts about brokers and partitions (None: unknown). ``unowned``: why a shard of groups
-    has no coordinator; None if every shard has a coordinator. ``unanswered``: requests that failed; the facts that they
-    would have given are unknown."""
+    has no coordinator; None if every shard has a coordinator. ``unanswered``: requests that failed, so that the facts
+    from their answers are unknown."""
 
     nodes: Mapping[NodeName, bool]
     age_ms: float | None = 0.0
@@ -85,8 +86,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A restarted node that serves again since ``at_ms`` (wall clock of this machine), which was ``ago_ms`` before the
-    facts were collected."""
+    """A restarted node that has served again since ``at_ms`` (wall clock of this machine), which was ``ago_ms`` before
+    the facts were collected."""
 
     node: NodeName
     at_ms: float
@@ -118,7 +119,7 @@ def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
 
 def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
     """The reasons why the cluster is not whole; empty if it is whole. ``returned``: the node that was restarted last.
-    Facts that may be older than its return do not count, and neither does a catch-up before it."""
+    Facts that may be older than the node's return are ignored, and so is a catch-up before the return."""
     reasons = _Reasons()
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
@@ -132,8 +133,8 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
 
 
 def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
-    """Effects that clients will notice while ``nodes`` restart, because no other node can take over; they are reported
-    before the roll begins."""
+    """Effects that clients will notice while ``nodes`` restart, because no other node can take over; the roll reports
+    these effects before it begins."""
     notes = []
     brokers = {name.node_id for name in nodes if name.role == "broker"}
     helpless = [part for part in seen.partitions if _is_helpless(part) and brokers & part.copies]

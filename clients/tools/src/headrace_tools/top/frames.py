@@ -53,8 +53,8 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """One topic. ``records_per_s``: rate at which its log ends grow; None: there are no two samples. ``bytes_per_s``:
-    rate at which the leaders' logs grow on disk (a deletion by retention is not added)."""
+    """One topic. ``records_per_s``: rate at which the topic's log ends grow; None: there are no two samples.
+    ``bytes_per_s``: rate at which the leaders' logs grow on disk (a deletion by retention is not added)."""
 
     topic: str
     partitions: int
@@ -66,8 +66,9 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group. ``lag``: records; ``lag_ms``: lag in time of the partition that is furthest behind (None: unknown);
-    ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN or ERR."""
+    """One group. ``lag``: records; ``lag_ms``: lag in time of the group's partition that is furthest behind (None:
+    unknown); ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN or
+    ERR."""
 
     group: str
     state: str
@@ -216,7 +217,7 @@ def _groups(before: Sample, now: Sample) -> Iterable[GroupRow]:
 
 
 def _committed(before: GroupLag, now: GroupLag) -> int:
-    """How many more records are committed; an offset that went back counts as 0."""
+    """How many more records the group has committed; an offset that went back adds 0."""
     offsets = {(part.topic, part.partition): part.committed_offset for part in before.partitions}
     return sum(
         max(0, part.committed_offset - offsets.get((part.topic, part.partition), part.committed_offset))

@@ -78,9 +78,9 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
-    """Call ``observe(header, control_type)`` for each control batch and each transactional batch. Other batches are
-    skipped by their header, even one that ends beyond ``data``: the returned position may be after the end of
-    ``data``."""
+    """Call ``observe(header, control_type)`` for each control batch and each transactional batch. Batches that are
+    neither control nor transactional are skipped by their header, even a batch that ends beyond ``data``. The returned
+    position may therefore be after the end of ``data``."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -158,13 +158,14 @@ class BatchFilter:
       removed once the delete horizon of its batch has passed. A batch with a remaining tombstone gets the horizon
       ``horizon_ms`` if it has no horizon.
     * ``judge`` decides which transactional batches and markers are emptied.
-    * A batch without records is removed, except in three cases, in which its header stays. In these cases the batch
-      ends at ``keep_next_offset`` - 1, has a producer's last sequence (``last_offsets``: producer id -> last offset),
-      or has the last epoch of a producer of which only a marker is left (``marker_epochs``: producer id -> epoch).
+    * A batch without records is removed, except in three cases, in which its header stays. The header stays in three
+      cases. The batch ends at ``keep_next_offset`` - 1, has a producer's last sequence (``last_offsets``: producer id
+      -> last offset), or has the last epoch of a producer of which only a marker is left (``marker_epochs``: producer
+      id -> epoch).
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
-    The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The batch's
-    header keeps the true max timestamp, which shows when an idle producer last wrote.
+    The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The header
+    of a batch without records keeps the true max timestamp, which shows when an idle producer last wrote.
     """
 
     def __init__(

@@ -4,13 +4,15 @@
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
-Only the swaps of step 3 change the log. Each swap runs while the log's owner makes no other change; all other work of a
-cleaning runs at the same time as appends and fetches. A swap detects truncations and deletions of segments since the
-cleaning read them, and abandons a group whose segments have changed. The active segment is never mapped or rewritten.
+A cleaning changes the log only by its swaps (step 3). Each swap runs while the log's owner makes no other change; the
+rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations and deletions of segments
+since the cleaning read them, and abandons a group whose segments have changed. The active segment is never mapped or
+rewritten.
 
-Each new segment keeps the last batch of its source segments, or at least that batch's header. So the new segment
-replaces exactly the segments that begin before its end, and an interrupted swap needs no list of sources. Keys are
-hashed with a secret of the process: a client that could choose two colliding keys would make compaction drop a record.
+Each new segment keeps the last batch of its source segments, or at least the header of that batch. Because of that
+header, the new segment replaces exactly the segments that begin before its end, and an interrupted swap needs no list
+of sources. Keys are hashed with a secret of the process: a client that could choose two colliding keys would make
+compaction drop a record.
 """
 
 from __future__ import annotations
@@ -86,9 +88,9 @@ class Cleaner:
     ) -> CleaningReport:
         """Clean ``log`` within the bounds of ``target``. ``producers``: the active producers, from the producer state.
 
-        Raises CorruptLogError (a batch is unreadable; swaps made before stay valid), InvalidConfigError (a batch has
-        more records than the offset map has room for), DiskFullError, ServerShuttingDownError (``should_stop``),
-        OSError, and the errors of ``execute``.
+        Raises CorruptLogError (a batch is unreadable; earlier swaps stay valid), InvalidConfigError (a batch has more
+        records than the offset map has room for), DiskFullError, ServerShuttingDownError (``should_stop``), OSError,
+        and the errors of ``execute``.
         """
         round_ = _Round(self, log, target, execute, producers, should_stop)
         try:
@@ -200,8 +202,8 @@ class _Round:
         """Find the aborted transactions; returns the end of the cleaning, lowered to the start of the first open
         transaction.
 
-        A transaction with data before the end may have its marker after the end, even in the active segment. So the
-        search continues until it has found the markers of all these transactions.
+        A transaction with data before the end may have its marker after the end, even in the active segment. The search
+        therefore continues until it has found the markers of all transactions with data before the end.
         """
         history = TransactionHistory()
         for segment in self._segments:
@@ -337,7 +339,7 @@ class _Round:
     def _rewrite(
         self, group: Sequence[LogSegment], with_records: Sequence[LogSegment], keep: BatchFilter
     ) -> CleanedSegment:
-        """Write the new segment and make it durable; the files are removed when this raises."""
+        """Write the new segment and make it durable; the files are removed when the function raises."""
         cleaned = CleanedSegment(
             self._fs,
             self._log.directory,
@@ -379,8 +381,8 @@ class _Round:
         self._records_without_key += keep.records_without_key
 
     def _txn_index(self, group: Sequence[LogSegment]) -> bytes | None:
-        """Merge the transaction indexes of a group, without transactions whose data earlier cleanings removed. None if
-        no segment has a transaction index."""
+        """Merge the transaction indexes of a group of segments, without transactions whose data earlier cleanings
+        removed. The result is None if no segment of the group has a transaction index."""
         if all(segment.txn_index.is_empty for segment in group):
             return None
         with_data = {(aborted.producer_id, aborted.last_offset) for aborted in self._aborted}
@@ -408,7 +410,8 @@ def swap_segments(
     False, without a change, unless the ``old`` segments are neighbouring sealed segments of the log and the log's
     ``cuts`` are unchanged. A segment that was cut, filled and rolled again is the same object with other records.
 
-    ServerBusyError: no change. Every OSError is final, because it is unknown which of the new names are durable.
+    ServerBusyError: no change. Every OSError of the replacement is final, because it is unknown which of the new names
+    are durable.
     """
     segments = log.segments
     at = segments.index(old[0]) if old[0] in segments else -1
@@ -450,7 +453,7 @@ def swap_segments(
 
 def _retire(segment: LogSegment) -> None:
     """Keep a segment readable after its replacement. The segment's .log file stays open, but its index files will
-    belong to the new segment. So the segment gets index names that do not exist, and its indexes are rebuilt in memory
-    from the log."""
+    belong to the new segment. The replaced segment therefore gets index names that do not exist, and its indexes are
+    rebuilt in memory from the log."""
     segment.load_indexes()
     segment.rename_indexes(RETIRED_SUFFIX)

@@ -102,9 +102,9 @@ class CleanerManager:
     ) -> CleaningReport | None:
         """Clean a log and record the end of the cleaning; None when another thread is cleaning this log already.
 
-        Raises the errors of ``Cleaner.clean``. After an error the partition is ``uncleanable``, except after
-        ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError (the directory
-        failed): these errors do not come from the partition's log.
+        Raises the errors of ``Cleaner.clean``. An error of a cleaning makes the partition ``uncleanable``. The
+        exceptions are ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError
+        (the directory failed): they do not come from the partition's log.
         """
         partition = target.topic_partition
         with self._lock:
@@ -139,8 +139,8 @@ class CleanerManager:
     # ---------------------------------------------------------------- by the directory's owner
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """Record that a log will end at ``offset``: records appended there later are not clean. The record is durable
-        when this returns."""
+        """Record that a log will end at ``offset``: records that are appended after the cut are not clean. The record
+        of the offset is durable when the method returns."""
         with self._lock:
             self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:
@@ -160,8 +160,8 @@ class CleanerManager:
                 self._write()
 
     def adopt(self, partition: TopicPartition, offset: int | None) -> None:
-        """Add a log that was moved from another log directory, where the log was cleaned up to ``offset``. The entry is
-        durable when this returns."""
+        """Add a log that was moved from another log directory, where the log was cleaned up to ``offset``. The entry of
+        the log is durable when the method returns."""
         if offset is None:
             self.forget([partition])
             return
@@ -176,7 +176,7 @@ class CleanerManager:
         self.forget(gone)
 
     def write_pending(self) -> None:
-        """Write changes that a full disk delayed; OSError if the disk is still full."""
+        """Write the changes of checkpoints that a full disk delayed; OSError if the disk is still full."""
         with self._lock:
             if self._is_unwritten:
                 self._write()

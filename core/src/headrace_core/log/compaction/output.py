@@ -22,7 +22,8 @@ class CleanedSegment:
     def __init__(
         self, fs: FileSystem, directory: str, base_offset: int, end_offset: int, config: LogConfig, *, now_ms: int
     ) -> None:
-        """``end_offset``: exclusive end; the base offset of the segment that follows the replaced segments."""
+        """``end_offset``: exclusive end of the new segment, which is the base offset of the segment that follows the
+        replaced segments."""
         self.base_offset = base_offset
         self.size = 0
         self._directory = directory
@@ -54,7 +55,7 @@ class CleanedSegment:
         call ``discard``.
 
         Raises CorruptLogError when a batch's offsets do not follow those of the batch before it. No CRC covers a base
-        offset, so only this check detects a flipped bit in a base offset, and a cleaned segment must not hide that
+        offset, so only the comparison of offsets detects a flipped bit in it, and a cleaned segment must not hide that
         damage.
         """
         if not batches:

@@ -1,11 +1,12 @@
-"""Plan which logs to clean, up to which offset, in which order. Pure functions of their arguments.
+"""Plan which logs to clean, up to which offset, in which order. The functions of the module depend only on their
+arguments.
 
     first segment             first dirty offset                  end                    log end
          |  cleaned before, one     |   dirty: never read           |  not yet: active,     |
          |  record for each key     |   by a cleaning               |  unstable, too young  |
 
-A cleaning reads the dirty part into the offset map, then rewrites everything before the end. The end is a segment's
-base offset, so later segments are never touched.
+A cleaning reads the dirty part into the offset map, then rewrites everything before the end. The end of a cleaning is a
+segment's base offset, so later segments are never touched.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Target:
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
     """Return the end offset of the last cleaning. A checkpoint outside of the log (after deleted records, a cut or a
-    recreated log) is ignored: all records count as dirty then."""
+    recreated log) is ignored; all records are then dirty."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -78,8 +79,8 @@ def target_of(
     stable_offset: int,
     now_ms: int,
 ) -> Target:
-    """Determine the offset up to which this log could be cleaned now. ``segments``: all segments, oldest first; the
-    last segment is active.
+    """Determine the offset up to which a log could be cleaned now. ``segments``: all segments, oldest first; the last
+    segment is active.
 
     ``stable_offset``: the last stable offset (at most the high watermark); a transaction may still commit or abort the
     records above it. Three kinds of segments are never cleaned: the active segment, a segment that reaches to the

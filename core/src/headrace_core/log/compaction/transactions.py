@@ -1,10 +1,9 @@
 """Find aborted transactions, and markers that may be removed. Pure.
 
 A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055): without an ABORT marker aborted records would
-look committed, without a COMMIT marker they would look open. So, as in Kafka:
+look committed, without a COMMIT marker they would look open. Headrace removes data and markers in Kafka's order:
 
-* The first cleaning that knows of an abort removes the aborted data; the transaction's marker stays at least for that
-  cleaning.
+* The first cleaning that knows of an abort removes the aborted data and keeps the transaction's marker.
 * A marker without data of its transaction before it is a marker *of nothing*. The marker of nothing gets a delete
   horizon, and a cleaning after that horizon removes it: until then, readers that saw some of the data learn how the
   transaction ended.
@@ -46,7 +45,7 @@ class TransactionHistory:
 
 
 class TransactionJudge:
-    """Judges transactional batches and markers in one pass over the log, in its order."""
+    """Judges transactional batches and markers in one pass over the log, in the log's order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))

@@ -13,7 +13,7 @@ from ..segment import LogSegment
 
 class RateLimiter:
     """Limits reading and writing together to ``log.cleaner.io.max.bytes.per.second``; all cleaning threads share one
-    limiter. A burst may have the bytes of one second."""
+    limiter. A burst may have as many bytes as the limit allows in one second."""
 
     def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None]) -> None:
         if bytes_per_s <= 0:
