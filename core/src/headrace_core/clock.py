@@ -5,8 +5,8 @@ Leases and sessions use CLOCK_BOOTTIME, which also runs while the machine is sus
 that was suspended for an hour would not notice that other nodes have taken over its leases. Only Linux has
 CLOCK_BOOTTIME; on other systems the monotonic clock is used, which does not count suspensions.
 
-Timers (asyncio, threads) run on CLOCK_MONOTONIC, so a suspension delays a timer by the suspension's length. Code
-therefore compares a lease with CLOCK_BOOTTIME whenever it uses the lease, and does not rely on a timer alone.
+Timers (asyncio, threads) run on CLOCK_MONOTONIC, so a suspension delays a timer by the suspension's length. Because a
+timer may be late, code compares a lease with CLOCK_BOOTTIME whenever it uses the lease.
 """
 
 from __future__ import annotations

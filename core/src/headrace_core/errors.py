@@ -429,7 +429,7 @@ class ProducerFencedError(HeadraceError):
 
 
 class InvalidUpdateVersionError(HeadraceError):
-    """The cluster cannot change to this feature level."""
+    """The cluster cannot change to the requested feature level."""
 
     code, number = "INVALID_UPDATE_VERSION", 95
 
@@ -465,7 +465,7 @@ class InconsistentClusterIdError(HeadraceError):
 
 
 class TransactionalIdNotFoundError(HeadraceError):
-    """There is no such transactional id."""
+    """The requested transactional id does not exist."""
 
     code, number = "TRANSACTIONAL_ID_NOT_FOUND", 105
 
@@ -602,7 +602,7 @@ class UnexpectedLogEndError(HeadraceError):
 
 
 class ClientError(HeadraceError):
-    """Base of the errors that arise in a client; no response carries such an error."""
+    """Base of the errors that arise in a client, and that no response carries."""
 
     number = -1
 

@@ -150,7 +150,8 @@ class BrokerFenced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDirectoriesOffline(Event):
-    """Log directories of a broker are offline (ids as Kafka writes them); replicas in these directories cannot lead."""
+    """Log directories of a broker are offline (ids as Kafka writes them); replicas in the offline directories cannot
+    lead."""
 
     severity: ClassVar[int] = logging.ERROR
     broker_id: int

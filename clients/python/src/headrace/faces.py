@@ -2,8 +2,8 @@
 
 Every method of an asyncio client may be awaited, so users need not know which methods wait. Methods that never wait
 (assign, seek, pause, metrics, ...) take effect when they are called. Methods that never wait return ``Done``, an
-``AwaitableSet`` or an ``AwaitableDict``. Therefore both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)``
-work, without a task.
+``AwaitableSet`` or an ``AwaitableDict``. Both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work,
+because ``pause`` returns ``Done`` without a task.
 """
 
 from __future__ import annotations

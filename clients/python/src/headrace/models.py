@@ -31,7 +31,7 @@ class ManyMetadata:
 class OffsetAndTimestamp(NamedTuple):
     """An offset that was looked up, with the timestamp of its record.
 
-    ``offset`` is -1 if the log has no such record. ``timestamp_ms`` is -1 for the log start and the log end.
+    ``offset`` is -1 if the log has no record for the lookup. ``timestamp_ms`` is -1 for the log start and the log end.
     ``leader_epoch`` -1: unknown.
     """
 

@@ -82,8 +82,8 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
 def _next(answers: queue.SimpleQueue[T]) -> T:
     """Wait for the next result in ``answers``.
 
-    A signal that comes just before a wait begins does not end the wait: Python handles the signal afterwards. Each wait
-    for an answer is short, because Ctrl-C would have to wait for a silent node during a long one.
+    A signal that comes just before a wait begins does not end the wait, because Python handles the signal only after
+    the wait. Each wait for an answer is short, because Ctrl-C would have to wait for a silent node during a long one.
     """
     while True:
         try:

@@ -6,7 +6,7 @@ values with every default filled in. An unknown key raises InvalidConfigError wi
 
 A key has one of three statuses. *Honoured*: the key works. *Accepted*: the key has no effect, and a note about its
 replacement is logged. *Refused*: a value other than the default is an error that says why. The page
-docs/reference/configuration.md is generated from these declarations.
+docs/reference/configuration.md is generated from the declared keys.
 """
 
 from __future__ import annotations
@@ -328,8 +328,8 @@ def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> C
 class ConfigDef:
     """The configuration keys of one component. ``where`` names the component in errors.
 
-    ``checks``: conditions on several keys together. ``hints``: {name: text} for names that this component does not know
-    but another component does.
+    ``checks``: conditions on several keys together. ``hints``: {name: text} for names that are unknown to the component
+    but known to another component.
     """
 
     def __init__(
@@ -370,8 +370,8 @@ class ConfigDef:
         """Return typed values by dotted name: the given values and, unless ``defaults`` is False, the defaults of all
         other keys.
 
-        ``set_in``: {name as given: the place where the name was set}, for the text of an error. One error names all
-        faults.
+        ``set_in``: {name as given: the place where the name was set}, for the text of an error. One InvalidConfigError
+        names all faults of the configuration.
         """
         values: dict[str, Any] = {}
         wrong = []

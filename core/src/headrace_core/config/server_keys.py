@@ -79,8 +79,8 @@ _heartbeat_below_session = at_most(
 
 
 def _heartbeats_in_time(values: Mapping[str, Any]) -> Iterable[Conflict]:
-    """Check that the heartbeat interval is below the session timeout. A controller uses only the session timeout, so
-    its configuration is not checked."""
+    """Check that a node's heartbeat interval is below its session timeout. A controller uses only the session timeout,
+    so its configuration is not checked."""
     return () if values["process.roles"] == ["controller"] else _heartbeat_below_session(values)
 
 

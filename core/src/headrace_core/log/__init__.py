@@ -2,7 +2,7 @@
 
 ``PartitionLog`` is the log of one partition. ``LogDirectory`` holds the logs of all partitions in one directory.
 ``DirectoryWriter`` makes every change to a directory from asyncio, with group commit: one flush for all appends that
-wait. ``dump`` reads a log's files without these classes.
+wait. ``dump`` reads a log's files without the classes ``PartitionLog`` and ``LogDirectory``.
 
     files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
     segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time

@@ -9,10 +9,10 @@ unmarked file. The clock algorithm approximates "least recently used", and each 
 Closing the descriptor of a file that is still in use is correct only under three rules:
 
 * **A file with unsynced bytes keeps its descriptor.** The kernel reports a write-back error to descriptors that were
-  open when the error happened; an fdatasync on a new descriptor may succeed. A file that was written since its last
-  sync therefore stays open until it is synced. A writer marks the file, then takes its descriptor; the hand takes the
-  descriptor, then reads the mark. Either the hand sees the mark or the writer sees that the descriptor is taken, so the
-  writer needs no lock.
+  open when the error happened; an fdatasync on a new descriptor may succeed. Because the kernel reports an error only
+  to open descriptors, a file that was written since its last sync stays open until it is synced. A writer marks the
+  file, then takes its descriptor; the hand takes the descriptor, then reads the mark. Either the hand sees the mark or
+  the writer sees that the descriptor is taken, so the writer needs no lock.
 * **A file name must still mean the same file when the file is opened again.** All changes of file names pass through
   the cache (unlink, and rename of a file or of its directory). Before a file loses its name, or another file takes that
   name, the file is *retired*. A retired file is opened if it is closed, stays open until its last reader closes it, and

@@ -155,8 +155,8 @@ Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | Abo
 
 def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iterator[Line]:
     """Dump a ``.log``, ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot`` file, a partition's directory, or
-    every partition of one or several log directories. Raises FileNotFoundError, ValueError for a file of another
-    kind."""
+    every partition of one or several log directories. Raises FileNotFoundError; raises ValueError for a file of a kind
+    that ``dump`` cannot read."""
     fs = fs or RealFileSystem()
     path = path.rstrip("/")
     if not fs.exists(path):
@@ -194,7 +194,7 @@ def _partitions(fs: FileSystem, path: str) -> list[str]:
 
 
 def is_last_segment(fs: FileSystem, path: str) -> bool:
-    """Whether this segment is the active segment of its log."""
+    """Whether a segment is the active segment of its log."""
     return segments_in(fs.listdir(os.path.dirname(path) or "."))[-1:] == [_base_offset(path)]
 
 

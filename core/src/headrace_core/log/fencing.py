@@ -3,7 +3,8 @@
 
 A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner of a shard has a larger
 epoch than all owners before. A paused coordinator may continue to write, and the partition's leader may not know the
-new owner. The log itself therefore decides which coordinator may append:
+new owner. Because neither the old coordinator nor the leader may know the new owner, the log itself decides which
+coordinator may append:
 
     every batch of a shard carries its writer's epoch        producer id -1, base sequence = epoch
     an append of a smaller one is refused                    FencedShardEpochError, final
@@ -12,8 +13,8 @@ new owner. The log itself therefore decides which coordinator may append:
 
 Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence, and the
 header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's new owner.
-A claim that was truncated before it was committed fences no coordinator. Its coordinator was not confirmed as owner,
-and claims the shard again.
+A claim that was truncated before it was committed fences no coordinator. The coordinator of a truncated claim was not
+confirmed as owner, and claims the shard again.
 
 ``expected_end`` is the second condition: the append fails with UnexpectedLogEndError when another append came in
 between. The append that came in between may be another coordinator's claim, or the same coordinator's append whose

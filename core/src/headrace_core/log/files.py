@@ -105,10 +105,10 @@ class FileSystem(Protocol):
         """Set a file's modification time; used for a file that replaces an older file."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory exists at this path."""
+        """Whether a file or directory exists at ``path``."""
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory exists at this path."""
+        """Whether a directory exists at ``path``."""
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""

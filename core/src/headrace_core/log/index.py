@@ -291,8 +291,8 @@ class OffsetIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entry_below(self, offset: int) -> IndexEntry:
-        """Return the last entry at or below ``offset``, not compared with the log; (0, -1) if there is no such
-        entry."""
+        """Return the last entry at or below ``offset``, not compared with the log; (0, -1) if all entries are above
+        ``offset``."""
         offsets, positions = self.loaded()
         found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY

@@ -7,10 +7,10 @@
     orders-0/moved-to            orders-0/                           4  the rename, durable: the COMMIT
     orders-0.<...>-delete/       orders-0/                           5  appends continue in the target
 
-Two disks cannot change in one atomic step. A start after a crash must therefore find out which of two directories holds
-the log, even if only one of the directories is present. The marker names the target directory and the future's name,
-and is durable before the rename. A log *without* a marker is the partition's log; a future log in the target directory
-is then an unfinished copy. For a log *with* a marker, the target directory decides:
+Two disks cannot change in one atomic step. A start after a crash must find out which of two directories holds the log,
+even if only one of the directories is present. The marker names the target directory and the future's name, and is
+durable before the rename. A log *without* a marker is the partition's log; a future log in the target directory is then
+an unfinished copy. For a log *with* a marker, the target directory decides:
 
     the target has               then the marked one is
     -------------------------    --------------------------------------------------------------------
@@ -170,8 +170,8 @@ class _SegmentCopy:
 
 
 class LogCopy:
-    """Copies one log to another directory. ``room``: returns DiskFullError if the target lacks room for that many
-    bytes, else None."""
+    """Copies one log to another directory. ``room``: a function of a number of bytes, which returns DiskFullError if
+    the target lacks room for them, else None."""
 
     def __init__(
         self,

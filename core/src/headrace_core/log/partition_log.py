@@ -192,14 +192,15 @@ class PartitionLog(LogReader):
 
     @property
     def recovery_point(self) -> int:
-        """The offset to persist as the recovery point: all records below it are durable. (0 for an empty log, which has
-        no records to recover; a replica's first batch may begin below the end of the empty log.)"""
+        """The offset to persist as the recovery point; all records below the recovery point are durable. (0 for an
+        empty log, which has no records to recover; a replica's first batch may begin below the end of the empty
+        log.)"""
         return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
     @property
     def durable_end(self) -> int:
-        """The offset below which records are as durable as ``log.flush`` demands. These records may be acknowledged,
-        and the high watermark may pass them."""
+        """The offset below which records are as durable as ``log.flush`` demands. Records below ``durable_end`` may be
+        acknowledged, and the high watermark may pass them."""
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
@@ -244,7 +245,7 @@ class PartitionLog(LogReader):
         * replicated: UnexpectedOffsetError, UnexpectedEpochError
 
         Raises OSError when the disk fails in any other way: the state of the file is then unknown, and the log must not
-        be used. ``start_writeback``: let the disk begin to write at once, because other files are written before this
+        be used. ``start_writeback``: let the disk begin to write at once, because other files are written before the
         log is flushed.
         """
         if self.is_closed:
@@ -628,15 +629,16 @@ class PartitionLog(LogReader):
 
     def truncate_to(self, offset: int) -> None:
         """Remove records at and above ``offset``, durably; a batch that contains ``offset`` is removed as a whole. If
-        the log ends at or below ``offset``, only epochs that begin at or after ``offset`` are removed, because such
-        epochs have no records. The caller must lower a higher persisted recovery point first, as
-        ``LogDirectory.truncate`` does.
+        the log ends at or below ``offset``, only epochs that begin at or after ``offset`` are removed, because they
+        have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
+        does.
 
-        After the cut, the log ends at the end of its last batch, as a start after a crash would find. A cut inside a
-        gap that compaction left therefore ends the log at the beginning of the gap. (Only an unclean election cuts
-        compacted records.) The records that the cut removes had replaced the compacted records, so the leader must send
-        the removed records again. If the log's start is at or below ``offset`` but above the end of the last batch that
-        stays, the log becomes empty at its start. No deleted record comes back.
+        After the cut, the log ends at the end of its last batch, as a start after a crash would find. Because a cut log
+        ends at the end of a batch, a cut inside a gap that compaction left ends the log at the beginning of the gap.
+        (Only an unclean election cuts compacted records.) The records that the cut removes had replaced the compacted
+        records, so the leader must send the removed records again. If the log's start is at or below ``offset`` but
+        above the end of the last batch that stays, the log becomes empty at its start. The cut brings back no deleted
+        record.
 
         Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
         """
@@ -684,8 +686,9 @@ class PartitionLog(LogReader):
             self.producers.loaded(self._clock.monotonic_ms())
 
     def end_after_truncating(self, offset: int) -> int:
-        """Return the end of the last batch that ``truncate_to(offset)`` would keep. The end is below ``offset`` if
-        ``offset`` is inside a batch or in a gap. Raises CorruptLogError if the log around the cut is damaged."""
+        """Return the end of the last batch that ``truncate_to(offset)`` would keep. The end of the kept batches is
+        below ``offset`` if ``offset`` is inside a batch or in a gap. Raises CorruptLogError if the log around the cut
+        is damaged."""
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= self._segments[0].base_offset:
@@ -754,8 +757,9 @@ class PartitionLog(LogReader):
             self.cuts += 1
 
     def delete_records(self, before_offset: int) -> int:
-        """Advance the log start to ``before_offset``; returns the new log start. ``LogDirectory`` makes the start
-        durable and then drops segments. Raises OffsetOutOfRangeError for an offset above the log's end."""
+        """Advance the log start to ``before_offset``; returns the new log start. ``LogDirectory`` makes the new log
+        start durable and then drops the segments below it. Raises OffsetOutOfRangeError for an offset above the log's
+        end."""
         if before_offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition}: cannot delete records before {before_offset}, the log ends at "
@@ -817,7 +821,8 @@ class PartitionLog(LogReader):
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """End of the records for read_committed consumers: the start of the first transaction that is open, or whose
-        marker is not committed. Without such a transaction, the high watermark. Any thread."""
+        marker is not committed. If no transaction is open or undecided, the last stable offset is the high watermark.
+        Any thread."""
         stable_offset = self.producers.last_stable_offset(high_watermark)
         if stable_offset == high_watermark:
             return high_watermark
@@ -839,7 +844,7 @@ class PartitionLog(LogReader):
         offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
 
         Call the method after the read of the records: it raises OffsetOutOfRangeError if the records were deleted
-        meanwhile. Other errors are CorruptLogError, OSError, and OffsetNotAvailableError (the log was cut).
+        meanwhile. The method also raises CorruptLogError, OSError, and OffsetNotAvailableError (the log was cut).
         """
         cuts = self.cuts
         while True:

@@ -2,8 +2,8 @@
 them.
 
 ``<offset>.snapshot`` holds the producer table for the records below that offset. As in Kafka, each roll writes a
-snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. Opening a log
-therefore replays at most the headers of the active segment, and no headers after a clean stop.
+snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. Because of the
+snapshots, opening a log replays at most the headers of the active segment, and no headers after a clean stop.
 
     found at the start                          the table
     ----------------------------------------    ---------------------------------------------------------------
@@ -188,8 +188,8 @@ def heal_txn_indexes(
     log_end_offset: int,
 ) -> list[str]:
     """Rebuild the transaction indexes of an opened log that cannot be trusted; returns notes. The indexes to rebuild
-    are those of ``scanned`` segments (each with whether it has a control batch), and a damaged index of the active
-    segment. Raises CorruptLogError, OSError."""
+    are those of ``scanned`` segments, and a damaged index of the active segment. For each scanned segment the caller
+    says whether it has a control batch. Raises CorruptLogError, OSError."""
     notes: list[str] = []
     wanted = [segment for segment in segments if scanned.get(segment)]
     active = segments[-1]

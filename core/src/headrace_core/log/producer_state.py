@@ -5,9 +5,9 @@ id, then ``appended`` or ``marker_appended``. Opening a log feeds the table with
 the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on this replica, on a monotonic clock. Kafka compares
-the record's timestamp with the wall clock. Kafka can therefore forget a producer of old events while the producer still
-writes, and then append a retried batch twice. The snapshot file, whose bytes are Kafka's, does not hold the local time.
-After a load, a producer's time starts at the load.
+the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can forget a producer while the
+producer still writes, and then append a retried batch twice. The snapshot file, whose bytes are Kafka's, does not hold
+the local time. After a load, a producer's time starts at the load.
 
 ``<offset>.snapshot`` holds the state of all producers below that offset, in Kafka's bytes (version 1), big-endian:
 
@@ -20,7 +20,7 @@ After a load, a producer's time starts at the load.
 
 A snapshot holds each producer's last batch only. When a producer's next batch is out of order, the producer's earlier
 batches are looked up once in the log, by headers (``complete_window``). After a restart of the broker, a producer may
-therefore still resend its last five batches.
+still resend its last five batches.
 
 A batch enters the table before it is written, so that the next batch in the same group commit can follow it. A failed
 write is undone in the table.
@@ -374,8 +374,8 @@ class ProducerTable:
         return any(entry.coordinator_epoch >= 0 for entry in self)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Start of the first transaction that is open, or whose marker is at or above the high watermark. Without such
-        a transaction, the result is the high watermark. Any thread.
+        """Start of the first transaction that is open, or whose marker is at or above the high watermark. If no
+        transaction is open or undecided, the result is the high watermark. Any thread.
 
         Returns 0 for a high watermark below the markers of forgotten transactions: the last stable offset is unknown,
         and readers wait until the high watermark is above the markers.
@@ -402,8 +402,8 @@ class ProducerTable:
         self._forgotten_end = max(self._forgotten_end, offset)
 
     def last_records(self) -> dict[int, LastRecord]:
-        """Return, for each producer, what compaction must keep so that the log can rebuild this table. Any thread may
-        call this method."""
+        """Return, for each producer, what compaction must keep so that the log can rebuild the producer table. Any
+        thread may call this method."""
         found: dict[int, LastRecord] = {}
         for entry in list(self._entries.values()):
             batches = entry.batches

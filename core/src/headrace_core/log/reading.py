@@ -8,9 +8,9 @@ A read never returns a damaged batch. ``check_slice`` checks the CRC of each bat
 does not cover with the neighbouring batches. The offsets of a slice must reach, without a gap, the next offset known
 from elsewhere: the next batch's header, the next segment's name or the high watermark. If the offsets of the slice have
 a gap, the batch before the slice is checked too. Leader epochs must match the epoch checkpoint. Where compaction
-removed no records, a batch with wrong offsets is therefore always detected. (Next to a compaction gap, a batch with an
-offset inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check
-are read a second time; if the check fails again, CorruptLogError names file, position and offset.
+removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset
+inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are
+read a second time; if the check fails again, CorruptLogError names file, position and offset.
 """
 
 from __future__ import annotations
@@ -349,8 +349,8 @@ class LogReader:
     # ---------------------------------------------------------------- by time
 
     def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> FoundTimestamp | None:
-        """Find the first record below ``up_to`` with a timestamp at or after ``timestamp_ms``; None when there is no
-        such record."""
+        """Find the first record below ``up_to`` with a timestamp at or after ``timestamp_ms``; None when all records
+        are earlier."""
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:

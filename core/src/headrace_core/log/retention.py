@@ -7,17 +7,17 @@ verdict.
 Kafka's rules (UnifiedLog.deleteOldSegments) apply in order, each to the segments that the earlier rules left:
 
 1. *Log start.* Remove a segment that lies wholly below the log start.
-2. *Size* (``retention.bytes``). Remove segments as long as the remaining segments are not smaller than the limit.
-3. *Time* (``retention.ms``). Remove a segment whose latest record is older than the limit.
+2. *Size* (``retention.bytes``). Remove segments as long as the remaining segments are not smaller than retention.bytes.
+3. *Time* (``retention.ms``). Remove a segment whose latest record is older than retention.ms.
 
 Rules 2 and 3 apply where ``cleanup.policy`` includes ``delete``. A segment that reaches above the high watermark stays.
 When all segments expire, the active segment is rolled before it is removed, and the log continues, empty, at its end.
 
 A segment's age is that of its latest timestamp or, where no record has a timestamp, of the last write to its file. In
-Kafka, a record with a timestamp years ahead therefore keeps its segment and all later segments for years. Headrace
-ignores a timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of
-the file instead. Records with timestamps that far ahead arrived while the topic allowed later timestamps, or with a
-copied log. A topic that allows every future timestamp (the largest number) gets Kafka's rule.
+Kafka, a record with a timestamp years ahead keeps its segment and all later segments for years. Headrace ignores a
+timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of the file
+instead. Records with timestamps that far ahead arrived while the topic allowed later timestamps, or with a copied log.
+A topic that allows every future timestamp (the largest number) gets Kafka's rule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One segment: a ``.log`` file of record batches, back to back, and its indexes.
 
 The writer appends. Readers in any thread look up and read batches, always below an end offset that the partition's
-owner published. The writer publishes bytes first, then ``size``, then index entries. Because of that order, an index
-entry is never visible before its batch, and no lock is needed.
+owner published. The writer publishes bytes first, then ``size``, then index entries. Because entries are published
+after their batches, an index entry is never visible before its batch, and no lock is needed.
 
 An index entry is used only after a comparison with its batch. If entry and batch differ, the index or the log is
 damaged. To find out which one, the whole segment is read and every CRC checked. The result is that the log is damaged
@@ -136,8 +136,8 @@ class LogSegment:
     ) -> LogSegment:
         """Create an empty segment; the file names are durable once the caller has synced the directory. After an
         OSError of ``create``, no file of the segment is left. ``file``: path of an existing empty file that is renamed
-        to the segment's log file, for a log that must get this segment. With ``file``, a lack of room or of descriptors
-        for the index files is ignored, and the next start creates the index files."""
+        to the segment's log file, for a log that must get a new segment. With ``file``, a lack of room or of
+        descriptors for the index files is ignored, and the next start creates the index files."""
         if file is not None:
             fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
@@ -251,7 +251,7 @@ class LogSegment:
         self.write_indexes()
 
     def seal(self) -> None:
-        """End the appends to this segment: write the last time index entry, free unused blocks, make log and indexes
+        """End the appends to the segment: write the last time index entry, free unused blocks, make log and indexes
         durable."""
         self._complete(sealing=True)
         self._sync([self.log, *self.begin_close()])
@@ -522,7 +522,7 @@ class LogSegment:
             return self.find_by_index(offset)
 
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
-        """Return where to cut this segment so that no record at or above ``offset`` stays. ``next_offset``: the base
+        """Return where to cut the segment so that no record at or above ``offset`` stays. ``next_offset``: the base
         offset of the next segment, or the log end offset. A cut cannot be undone, so the last kept and the first
         removed batch are checked first. The checks compare their CRCs, and their base offsets (which no CRC covers)
         with the neighbouring batches. Raises CorruptLogError if a check fails."""
@@ -583,8 +583,9 @@ class LogSegment:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
 
     def _time_place(self, before: TimestampOffset, entry: TimestampOffset) -> int:
-        """Return the position of the batch that a time index entry names. It is the first batch with the entry's
-        timestamp, after batches with earlier timestamps only. All batches from the entry ``before`` on are checked."""
+        """Return the position of the batch that a time index entry names. The named batch is the first batch with the
+        entry's timestamp, after batches with earlier timestamps only. All batches from the entry ``before`` on are
+        checked."""
         if entry.timestamp_ms < 0:
             return 0
         path = self.time_index.file.path

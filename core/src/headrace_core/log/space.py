@@ -8,9 +8,9 @@ An append that would reduce the free bytes below the reserve is refused before a
 most 5 % of the disk). The reserve keeps room for the actions that free space.
 
 A measurement is a statvfs (a few microseconds) and is rare. With much room, the disk is measured after a certain number
-of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that this directory writes
-are subtracted. There is no timer: a full directory is measured again at the next append, or in the broker's
-housekeeping.
+of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that the directory's writer
+writes are subtracted from the free space. There is no timer: a full directory is measured again at the next append, or
+in the broker's housekeeping.
 
 A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
 and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and followers in it

@@ -1,7 +1,7 @@
 """The transaction index of a segment: the aborted transactions whose ABORT markers lie in it; Kafka's .txnindex file.
 
-A read_committed reader skips aborted transactions by the entries of the index (KIP-98). Each entry has 34 bytes,
-big-endian, as in Kafka. The entries are in the order of the markers:
+A read_committed reader skips aborted transactions by the entries of the index (KIP-98). Each entry of the index has 34
+bytes, big-endian, as in Kafka. The entries are in the order of the markers:
 
     int16  version, 0
     int64  producer id
@@ -13,9 +13,10 @@ The file of a transaction index exists only if the index has entries. An empty f
 failed, and is reported as damaged. Memory holds the bytes of the file; the bytes of a sealed segment's file are loaded
 on first use.
 
-The log is the truth: a damaged transaction index is rebuilt from the segment (``producer_files.aborted_in``). But a
-*missing* file says that the index has no entry. The file is therefore durable, with its name, before a segment is
-sealed or cleanly closed. An unclean start rebuilds the transaction indexes of all segments that it scans.
+The log is the truth: a damaged transaction index is rebuilt from the segment (``producer_files.aborted_in``). A
+*missing* transaction index file says that the index has no entry. Because a missing file means no entry, the file is
+durable, with its name, before a segment is sealed or cleanly closed. An unclean start rebuilds the transaction indexes
+of all segments that it scans.
 """
 
 from __future__ import annotations
@@ -203,8 +204,8 @@ def read_entries(data: Buffer) -> list[AbortedTransaction]:
 
 
 def overlapping(data: Buffer, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-    """The entries of transactions with records in [start, end), and whether the indexes of later segments cannot have
-    any such entry. (Kafka's TransactionIndex.collectAbortedTxns.)"""
+    """The entries of transactions with records in [start, end), and whether no later segment can have an entry of a
+    transaction in that range. (Kafka's TransactionIndex.collectAbortedTxns.)"""
     found = []
     for number in range(_first_from(data, start), len(data) // ABORTED_ENTRY.size):
         _, *values = ABORTED_ENTRY.unpack_from(data, number * ABORTED_ENTRY.size)

@@ -2,8 +2,8 @@
 
 A turn writes all queued appends (one writev for each partition) and forces the files whose topic's ``log.flush``
 demands a flush (one fdatasync for each file). After the flush the turn completes the waiting requests, with exactly the
-offsets that it wrote. Turns never overlap. All appends that arrive during a flush therefore share the next flush, and
-an acknowledgement never covers bytes that were written later.
+offsets that it wrote. Turns never overlap. All appends that arrive during a flush share the next flush, and an
+acknowledgement never covers bytes that were written later.
 
 Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
 one thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
@@ -103,13 +103,13 @@ class DirectoryWriter:
 
     * ``on_turn`` after each turn, before the turn's requests complete, with the logs that advanced: it advances high
       watermarks and wakes fetches, once for each log.
-    * ``on_written`` during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced. It sends
-      the bytes to followers, so that the disks of all replicas work at the same time. A flush in the loop would delay
-      the sending, so a turn in the loop flushes after ``on_written`` has called back. A turn on the thread does not
-      wait for ``on_written``, so a log may be closed before its bytes are sent.
+    * ``on_written`` during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced.
+      ``on_written`` sends the bytes to followers, so that the disks of all replicas work at the same time. A flush in
+      the loop would delay the sending, so a turn in the loop flushes after ``on_written`` has called back. A turn on
+      the thread does not wait for ``on_written``, so a log may be closed before its bytes are sent.
     * ``on_failure`` once, when the directory has failed.
     * ``on_full`` with True when the directory begins to refuse appends for lack of space, and with False when an append
-      succeeds again. ``on_short`` likewise for a shortage of space (``space``).
+      succeeds again. ``on_short`` with True when a shortage of space begins, and with False when it ends (``space``).
     """
 
     def __init__(
@@ -294,7 +294,8 @@ class DirectoryWriter:
         return False
 
     def begin_thread(self) -> None:
-        """Start the directory's thread now. Without this call, the first turn that needs the thread starts it."""
+        """Start the directory's thread now. Without a call of ``begin_thread``, the first turn that needs the thread
+        starts it."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._serve_turns, name=f"log-{self.directory.root.rpartition('/')[2]}", daemon=True

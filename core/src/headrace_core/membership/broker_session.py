@@ -85,8 +85,8 @@ class BrokerSession(NodeSession[RegisteredBroker]):
     ) -> None:
         """``on_fenced`` is called each time the controllers fence or unfence the broker. Every heartbeat carries
         ``lag_ms``, the age of the broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead.
-        Call ``hurry`` when ``cannot_lead`` changes. The arguments that are not explained here are documented at
-        NodeSession."""
+        Call ``hurry`` when ``cannot_lead`` changes. The arguments that are not explained in this class are documented
+        at NodeSession."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )

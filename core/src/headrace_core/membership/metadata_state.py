@@ -1,8 +1,8 @@
 """The metadata image that this node has applied, and tasks that wait for later offsets.
 
 An image is "applied" when the node has acted on it: when the image says that this broker leads a partition, the
-partition's log is open. A client that has waited for the metadata offset in the response to an admin call can therefore
-write to a new topic at once.
+partition's log is open. A client that has waited for the metadata offset in the response to an admin call can write to
+a new topic at once.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ notices at once that the connection breaks. Reconnecting fast matters, because t
 broker.session.disconnect.grace.ms (a quarter of an interval) for a node whose connection broke.
 
 Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. After an
-election the heartbeats therefore switch to the new leader at once, even from a controller that is frozen or does not
-know about the election.
+election the heartbeats switch to the new leader at once, even from a controller that is frozen or does not know about
+the election.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
     async def run(self) -> None:
         """Send heartbeats until cancelled, or until the controllers allow the node to stop.
 
-        Two errors end the registration: StaleBrokerEpochError (another process has registered with this id) and
+        Two errors end the registration: StaleBrokerEpochError (another process has registered with the same id) and
         BrokerIdNotRegisteredError (the node was silent for too long, or was unregistered).
         """
         discovery, outage = LeaderDiscovery(self._controllers), Outage(self._logger, "heartbeats")

@@ -57,7 +57,7 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while the partition has no leader.
 
     ``directories`` is parallel to ``replicas``: each replica's directory id, or UNASSIGNED_DIRECTORY. The last five
-    fields are explained at PartitionRecord.
+    fields of a partition are explained at PartitionRecord.
     """
 
     replicas: tuple[int, ...]

@@ -4,9 +4,9 @@
     2   everything else
 
 A cluster is formatted at the newest level. An older log stays at its level until an operator raises the level
-(UpdateFeatures). Before that, only records that a node of the old level can read are written. A record with an unknown
-tag would stop an old node. A record with an unknown trailing field would be worse: an old node would skip the field,
-and the node's image would differ from the images of all other nodes.
+(UpdateFeatures). Before an operator raises the level, only records that a node of the old level can read are written. A
+record with an unknown tag would stop an old node. A record with an unknown trailing field would be worse: an old node
+would skip the field, and the node's image would differ from the images of all other nodes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def range_of(features: Iterable[FeatureRange], name: str = METADATA_VERSION_FEAT
 
 
 def understands(features: Iterable[FeatureRange], level: int) -> bool:
-    """Whether a node with these features can read and write a log at ``level`` of metadata.version."""
+    """Whether a node with the given features can read and write a log at ``level`` of metadata.version."""
     found = range_of(features)
     return found.min_level <= level <= found.max_level
 

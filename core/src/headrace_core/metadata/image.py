@@ -4,12 +4,14 @@ The controller makes decisions based on an image, and brokers serve clients from
 unchanged parts with the old image: the large tables are ``SortedMap``s, so a decision costs microseconds at any size.
 An ``ImageBuilder`` collects changes. The builder copies a topic's partitions when it first changes the topic (6 us per
 thousand), so that the replay of a whole log copies each topic only once. ``finish`` returns the image and the
-``MetadataDelta`` with the changes. A broker with 5,000 partitions therefore processes only the few that changed.
+``MetadataDelta`` with the changes. Because of the delta, a broker with 5,000 partitions processes only the few that
+changed.
 
-Topics are ordered by id, configurations by resource. Because of the sorting, the order is the same in every process,
-whether the image comes from a log or a snapshot.
+Topics are ordered by id, configurations by resource. Because topics and configurations are sorted, their order is the
+same in every process, whether the image comes from a log or a snapshot.
 
-``next_offset`` is the first offset that the image does *not* contain; "applied up to N" always means this offset.
+``next_offset`` is the first offset that the image does *not* contain; "applied up to N" always means that
+``next_offset`` is N.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ LEDGER_RECORDS = tuple(_REPLAY)  #: The kinds of records that change the ledger.
 
 
 def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:
-    """Return the records that build this ledger from an empty ledger, in a log of level ``level``. A snapshot has the
+    """Return the records that build the ledger from an empty ledger, in a log of level ``level``. A snapshot has the
     ledger's records after the records of topics and brokers. Reassignments in progress are in the partitions'
     records."""
     if metadata_version < 2:  # lowering the level was refused while anything depended on it

@@ -71,12 +71,12 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A broker process registered with the controllers. The record replaces the broker's earlier registration, and the
     broker starts fenced.
 
-    ``broker_epoch`` is the offset of this record, so it grows with each registration. The broker's id is bound to its
-    ``directory_ids`` (16 bytes each). ``offline_directories``: directories of earlier registrations that this
-    registration does not name. ``features``: the broker's supported levels; empty: only level 1. A registration does
-    not end the broker's drain. ``default_log_flush``: the value of log.flush in the broker's properties file; "" if not
-    set. ``elections_pending``: the broker stopped uncleanly, and is still an eligible leader of partitions whose last
-    records it may have lost (KIP-966).
+    ``broker_epoch`` is the offset of the registration's record, so it grows with each registration. The broker's id is
+    bound to its ``directory_ids`` (16 bytes each). ``offline_directories``: directories of earlier registrations that
+    the new registration does not name. ``features``: the broker's supported levels; empty: only level 1. A registration
+    does not end the broker's drain. ``default_log_flush``: the value of log.flush in the broker's properties file; ""
+    if not set. ``elections_pending``: the broker stopped uncleanly, and is still an eligible leader of partitions whose
+    last records it may have lost (KIP-966).
     """
 
     broker_id: int
@@ -204,7 +204,7 @@ class BrokerDrainRecord(msgspec.Struct, frozen=True, array_like=True, tag=17):
 
 
 class UnregisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=18):
-    """The broker with this epoch is unregistered; it has no replicas."""
+    """The broker with the given id and epoch is unregistered; it has no replicas."""
 
     broker_id: int
     broker_epoch: int
@@ -250,7 +250,7 @@ class CoordinatorChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """A shard (a partition of __consumer_offsets or __transaction_state) belongs to a coordinator from this record on
+    """A shard (a partition of __consumer_offsets or __transaction_state) belongs to a coordinator from the record on
     (-1: to none). ``shard_epoch`` grows with each ownership record of a shard, and fences earlier owners."""
 
     topic_id: bytes

@@ -4,13 +4,13 @@
     chunks    [ {...} ,  { k1: ... } ,  { k2: ... } ]      about 128 entries each, in order
 
 A new version of the map shares unchanged chunks with the previous version, and copies only the list of chunks (one
-pointer per chunk). With 100,000 entries, a change therefore costs 3 us instead of the 900 us of a copied dict, and a
+pointer per chunk). With 100,000 entries, a change of the map costs 3 us instead of the 900 us of a copied dict, and a
 lookup costs 0.4 us. A comparison of two versions compares chunks, not entries.
 
 Hash tries (``immutables``, ``rpds``) are not used, for two reasons. The order of a hash trie follows Python's hashes,
-which differ in each process, so processes would make decisions from the same log in different orders. A second reason
-is that hash tries cannot compare versions cheaply. A change of a hash trie costs the same as a change of a SortedMap; a
-lookup costs 0.1 to 0.3 us.
+which differ in each process, so processes would make decisions from the same log in different orders. The second reason
+against hash tries is that they cannot compare versions cheaply. A change of a hash trie costs the same as a change of a
+SortedMap; a lookup costs 0.1 to 0.3 us.
 
 The map has no index of a broker's partitions, which would cost some microseconds in each change of replicas, and 100
 bytes per replica.

@@ -1,9 +1,10 @@
 """A node's file descriptors: a limit for connections, and a watch that detects a shortage early.
 
 A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
-Connections are therefore limited to the descriptors that are left (``connections_with_room``), and a few descriptors
-are held in reserve. The watch reports when fewer than ``FLOOR`` descriptors are free. In a shortage the watch closes
-the reserve, so that the broker can still inform the controllers and move its leaderships away.
+Because a broker without descriptors fails badly, connections are limited to the descriptors that are left
+(``connections_with_room``). A few descriptors are also held in reserve. The watch reports when fewer than ``FLOOR``
+descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the controllers
+and move its leaderships away.
 
 To check, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting /proc/self/fd
 would cost milliseconds on a node with thousands of files.

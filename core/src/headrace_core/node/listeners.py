@@ -3,7 +3,7 @@
 A node has up to three listeners. The listener *client* is for clients, and *internal* for other nodes only. The
 listener *external* is for clients that reach the nodes by other addresses, for example from outside a network of
 containers. Metadata responses on the external listener have the external addresses; only brokers and coordinators have
-this listener. Port 0 means any free port, which the node then advertises.
+an external listener. Port 0 means any free port, which the node then advertises.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def format_directories(
     If any directory is formatted already, raises an error before it changes a directory. With ``ignore_formatted``,
     formatted directories stay unchanged if they belong to the same cluster and node. ``first``: a controller's first
     voters. ``write_voters`` writes the first voters into the first directory before that directory is marked as
-    formatted. After a crash, the call can therefore be repeated. Raises InvalidConfigError, InconsistentClusterIdError,
-    OSError.
+    formatted. If a crash interrupts ``format_directories``, the call can be repeated. Raises InvalidConfigError,
+    InconsistentClusterIdError, OSError.
     """
     fs = fs or RealFileSystem()
     check_cluster_id(cluster_id)

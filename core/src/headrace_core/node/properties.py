@@ -26,7 +26,7 @@ class Properties(dict[str, str]):
         self.set_in = dict(set_in or {})
 
     def overridden_by(self, others: Properties) -> Properties:
-        """Return the properties of this object, overridden by ``others``."""
+        """Return the properties of ``self``, overridden by ``others``."""
         return Properties(self | others, set_in=self.set_in | others.set_in)
 
 

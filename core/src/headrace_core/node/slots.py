@@ -6,8 +6,8 @@ volume.
     <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot
 
 Containers of a scaled service are identical. The slot distinguishes the containers of a service, and identifies a
-container again after a restart. The kernel releases the slot's lock whenever the process ends. No clean-up is needed,
-and the next process finds the slot free, with its data.
+container again after a restart. The kernel releases the slot's lock whenever the process ends. After the end of a
+process no clean-up is needed, and the next process finds the slot free, with its data.
 
 A node claims the lowest free slot. With ``slots.host`` (a host name that contains ``{slot}``), a node claims the slot
 whose host name is its own. With ``slots.host``, a host name always leads to the same data. Controllers need that,
@@ -145,7 +145,7 @@ def _try(root: Path, number: int) -> Slot | None:
 
 def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[], WriteVoters] | None = None) -> None:
     """Format a new slot. A controller in a new slot is no voter until `headrace quorum add`. Only the creation of the
-    cluster names first voters, and it has already formatted their slots."""
+    cluster names first voters, and the creation has already formatted the slots of those voters."""
     if (slot.path / FILE_NAME).exists():
         return
     joins = role == "controller"
@@ -206,9 +206,9 @@ def _addresses_of(name: str) -> set[str]:
 
 
 def _is_mine(address: str) -> bool:
-    """Whether this machine has ``address``: packets to an own address have the same address as their source. (A test by
-    binding would accept foreign addresses where net.ipv4.ip_nonlocal_bind is set.) Returns False for the wildcard
-    address and for multicast addresses."""
+    """Whether ``address`` belongs to this machine: packets that the machine sends to its own address have that address
+    as their source. (A test by binding would accept foreign addresses where net.ipv4.ip_nonlocal_bind is set.) Returns
+    False for the wildcard address and for multicast addresses."""
     there = ipaddress.ip_address(address.partition("%")[0])
     if there.is_unspecified or there.is_multicast:
         return False

@@ -13,11 +13,12 @@ calls for up to a second without trying to connect, although the server may be a
 
 The class works around the following behaviour of grpc.aio (1.85):
 
-* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). A task that
-  awaits a gRPC operation is therefore never cancelled.
-* A write that waits for a connection does not learn that its call was cancelled. A part therefore awaits ``connected``
-  first, which ``run`` may cancel because ``connected`` awaits no gRPC operation.
-* ``wait_for_connection`` may return after a failed attempt. ``connected`` therefore also checks the channel's state.
+* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). Because of the
+  leak, a task that awaits a gRPC operation is never cancelled.
+* A write that waits for a connection does not learn that its call was cancelled. Because a waiting write misses the
+  cancellation, a part awaits ``connected`` first, which ``run`` may cancel.
+* ``wait_for_connection`` may return after a failed attempt. Because ``wait_for_connection`` may be wrong, ``connected``
+  also checks the channel's state.
 * A write after the end of the stream replaces the server's status by INTERNAL. If the status arrived before the write,
   the call's done callback records it. If the status arrives after the write has failed, gRPC does not report it, so
   ``read`` and ``write`` poll for the status. Whether the status arrives before or after the write, ``read`` and

@@ -2,8 +2,8 @@
 deserializer.
 
 gRPC calls a deserializer with a message's bytes. When the deserializer raises, grpc.aio ends a unary call on the server
-with UNKNOWN and a stack trace; on a client's side a read returns None. Headrace's deserializer therefore always returns
-an ``Arrival``, and the handler ends the call with the typed error in the ``Arrival``.
+with UNKNOWN and a stack trace; on a client's side a read returns None. Because the deserializer must not raise, it
+always returns an ``Arrival``, and the handler ends the call with the typed error in the ``Arrival``.
 """
 
 from __future__ import annotations

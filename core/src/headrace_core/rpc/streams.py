@@ -6,10 +6,10 @@ writes.
 There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360). In one case, a task
 that awaits a gRPC operation is cancelled; in the other, a write starts on a call that the client has already cancelled.
 The measured leaks are 0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream
-dropped during 1-MiB writes. gRPC cancels only the task that runs the handler. The task that runs the handler therefore
-awaits a plain future. Separate tasks, which are never cancelled, read and write. The pending read ends together with
-the call. Before a large write, the writing task lets the event loop run once, so that a cancellation that has already
-arrived is seen.
+dropped during 1-MiB writes. gRPC cancels only the task that runs the handler. Because gRPC cancels the task that runs
+the handler, that task awaits a plain future and no gRPC operation. Separate tasks, which are never cancelled, read and
+write. The pending read ends together with the call. Before a large write, the writing task lets the event loop run
+once, so that a cancellation that has already arrived is seen.
 
 A callback handles requests, so that a request needs no task; ``send`` queues responses, which are written in order.
 Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` shows how much is unwritten.
@@ -243,10 +243,10 @@ class PushHandler(Generic[Response]):
     block."""
 
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
-        """Return the next message and its approximate size in bytes. If that takes long, return an awaitable of the
-        pair instead. Return None if the handler has no message now; the method is called again after ``wake``.
-        ``is_due``: no message was written for ``idle_s``, so a message should be sent. An exception raised in ``next``
-        ends the call with that error."""
+        """Return the next message and its approximate size in bytes. If making the message takes long, return an
+        awaitable of the pair (message, size) instead. Return None if the handler has no message now; the method is
+        called again after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent. An
+        exception raised in ``next`` ends the call with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:

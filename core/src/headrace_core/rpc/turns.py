@@ -2,13 +2,13 @@
 call stops.
 
 All long work of an event loop shares the turns: one piece of work runs, the other pieces queue, and after each turn the
-loop runs no long work for a while. Ten long requests therefore delay a short request no more than one long request
-does.
+loop runs no long work for a while. Because long requests take turns, ten long requests delay a short request no more
+than one long request does.
 
 **Order.** Pieces of similar size (within a factor of four) form a class. A class completes its pieces one after another
-in order of arrival, and the classes alternate. Of 50 equal pieces, the first is therefore done after a fiftieth of the
-total time. The mean time of all pieces is half of what it would be if all pieces shared the turns. Between two of its
-turns, a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
+in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the total
+time. The mean time of all pieces is half of what it would be if all pieces shared the turns. Between two of its turns,
+a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class _Desk:
         self._holder: asyncio.Task[Any] | None = None
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
-        """Wait for a turn. ``keeps_place``: the piece has a turn, which ends with this call. Raises CancelledError if
-        the task is cancelled. Raises RuntimeError if the task already has a turn, because it would wait for itself."""
+        """Wait for a turn. ``keeps_place``: the piece has a turn, which ends with the call of ``turn``. Raises
+        CancelledError if the task is cancelled. Raises RuntimeError if the task already has a turn, because it would
+        wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
             raise RuntimeError(

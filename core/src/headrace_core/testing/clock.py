@@ -70,11 +70,11 @@ class NodeClock:
 
     @property
     def rate(self) -> float:
-        """Milliseconds of this clock per virtual millisecond."""
+        """Milliseconds of the simulated clock per virtual millisecond."""
         return self._rate
 
     def due_in_ms(self, monotonic_ms: float) -> float:
-        """Return the virtual time until this clock reaches the monotonic time ``monotonic_ms``; 0 if it has reached
-        that time."""
+        """Return the virtual time until the simulated clock reaches the monotonic time ``monotonic_ms``; 0 if it has
+        reached that time."""
         now_ms = self._base_ms + (self._scheduler.now_ms - self._since_ms) * self._rate
         return (monotonic_ms - now_ms) / self._rate if monotonic_ms > now_ms else 0.0

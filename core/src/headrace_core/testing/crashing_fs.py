@@ -20,7 +20,7 @@ and ``capacity_bytes``. ``flip`` damages durable bytes. ``mount`` makes a direct
 operation, and ``note`` adds events of the test (such as an acknowledgement), so that a test can prove the order of
 both.
 
-Production code runs on this file system unchanged, because it implements the protocol of ``headrace_core.log.files``.
+Production code runs on CrashingFileSystem unchanged, because it implements the protocol of ``headrace_core.log.files``.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class CrashingFileSystem:
         del self._broken[path]
 
     def crash_at(self, number: int) -> None:
-        """Lose power at the operation with this number (from 0), after its effect has reached only the page cache. The
-        operation with that number and every later operation raise SimulatedCrash until ``crash``."""
+        """Lose power at the operation with the given number (from 0), after its effect has reached only the page cache.
+        The operation with that number and every later operation raise SimulatedCrash until ``crash``."""
         self.crash_after = number
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:
@@ -230,7 +230,7 @@ class CrashingFileSystem:
         self._used_bytes = self._count_bytes()
 
     def crash_clone(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> CrashingFileSystem:
-        """Return a copy of the file system as it would be after a power loss at this moment; the original is
+        """Return a copy of the file system as it would be after a power loss at the moment of the call; the original is
         unchanged."""
         if loss in (Loss.PREFIX, Loss.BLOCKS) and rng is None:
             raise ValueError(f"{loss} needs a random source")

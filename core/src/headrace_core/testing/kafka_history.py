@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """Identity of a record. A producer that restarts must get another name."""
+    """Identity of a record. A producer that restarts must get a new name."""
 
     producer: str
     sequence: int

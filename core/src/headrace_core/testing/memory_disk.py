@@ -6,8 +6,8 @@ copies a directory tree as a machine finds it after a power loss.
 A failed flush behaves as on Linux. After a failed flush, the pages stay in the cache and are marked clean, although the
 disk does not have their contents (``Inode.lost``). A later flush skips the lost pages, and succeeds. A write to a lost
 page makes the whole page dirty again. When a lost page is evicted, or the machine loses power, the disk's older
-contents reappear. Names, and cuts of files, are metadata: the file system's journal keeps such changes pending until a
-flush succeeds.
+contents reappear. Names, and cuts of files, are metadata: the file system's journal keeps changes of metadata pending
+until a flush succeeds.
 """
 
 from __future__ import annotations

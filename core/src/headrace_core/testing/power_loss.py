@@ -14,8 +14,8 @@ call of ``lose_power``, the test is a plain kill.
 
 A failed sync behaves as on Linux (``memory_disk``): the bytes written before the sync stay clean in the page cache, and
 are not on the disk. A later sync does not write the bytes of a failed sync. Only a later write to the same 4-KiB page
-makes that page dirty again. A power loss therefore undoes a write whose sync failed, even after any number of later
-syncs.
+makes the page of a failed sync dirty again. A power loss undoes a write whose sync failed, even after any number of
+later syncs.
 
 A journal entry is written before its change. After a kill between an entry and its change, the undo of a change that
 did not happen has no effect. A sync that is done but not yet in the journal is treated as not done, because its caller

@@ -1,8 +1,8 @@
 """Virtual time for simulations: one heap of planned actions.
 
 A simulation has one ``Scheduler``; every event of the simulation (messages, ticks, slow disks, faults) is an action at
-a virtual time. Actions with the same time run in the order in which they were planned. A run therefore depends only on
-its seed, and not on the machine, its load, or ``PYTHONHASHSEED`` (if no code iterates over sets of strings).
+a virtual time. Actions with the same time run in the order in which they were planned. A run depends only on its seed,
+and not on the machine, its load, or ``PYTHONHASHSEED`` (if no code iterates over sets of strings).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Support for ``concurrent.futures.wait`` and ``as_completed`` with record futures.
 
-Both standard functions lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and unlock
-the future. A record future has no lock: it creates ``_condition``, ``_state`` and ``_waiters`` on demand and drops them
-afterwards. "Locking" a record future only freezes the state that it reports, and never blocks. Unlocking a record
-future calls its waiters if its state changed while it was frozen.
+``wait`` and ``as_completed`` lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and
+unlock the future. A record future has no lock: it creates ``_condition``, ``_state`` and ``_waiters`` on demand and
+drops them afterwards. "Locking" a record future only freezes the state that it reports, and never blocks. Unlocking a
+record future calls its waiters if its state changed while it was frozen.
 """
 
 from __future__ import annotations

@@ -136,7 +136,8 @@ class Admin(Face):
 
         In the results ``offset`` is -1 when no record was found; ``timestamp_ms`` is the record's timestamp, and -1 for
         "earliest" and "latest". ``isolation_level`` is "read_uncommitted" or "read_committed". Raises
-        UnknownTopicOrPartitionError, InvalidArgumentError (no such partition), RequestTimedOutError.
+        UnknownTopicOrPartitionError, InvalidArgumentError (the topic has no partition with that number),
+        RequestTimedOutError.
         """
         times, isolation = offsets.wanted_offsets(wanted), offsets.wanted_isolation(isolation_level)
         return self._run(lambda calls: offsets.list_offsets(calls, times, isolation, timeout))
@@ -343,8 +344,8 @@ class Admin(Face):
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupLag]:
         """The lag of each group, per partition with a committed offset, in records and in time, with a health verdict.
-        The errors are the same as in ``describe_groups``. The coordinator maintains the lag figures all the time, so
-        the call is cheap."""
+        The errors are the same as the errors of ``describe_groups``. The coordinator maintains the lag figures all the
+        time, so the call is cheap."""
         wanted = groups.wanted_groups(group_ids)
         return self._run(
             lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors

@@ -350,7 +350,8 @@ class AsyncConsumer(Face):
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up the first record at or after each timestamp (ms since 1970); None if there is no such record."""
+        """Look up the first record at or after each timestamp (ms since 1970); None for a timestamp after all
+        records."""
         core = self._core
         core.reading.check_open()
         found = await core.engine.io.run_async(core.offsets(arguments.times(timestamps_ms), timeout))

@@ -284,9 +284,9 @@ class Consumer(Face):
     ) -> pa.Table:
         """Return fetched records as an Arrow table; the table is empty after ``timeout`` seconds without records.
 
-        The columns are the same as in the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. ``fetch_arrow`` makes no Python object for a record, and does not call deserializers. ``columns``:
-        names of the columns to return; ``max_bytes``: limit of encoded record bytes per table.
+        The columns of the table are the same as in the Spark source: key, value, topic, partition, offset, timestamp,
+        timestampType, headers. ``fetch_arrow`` makes no Python object for a record, and does not call deserializers.
+        ``columns``: names of the columns to return; ``max_bytes``: limit of encoded record bytes per table.
         """
         import pyarrow as pa
 
@@ -331,7 +331,8 @@ class Consumer(Face):
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up the first record at or after each timestamp (ms since 1970); None if there is no such record."""
+        """Look up the first record at or after each timestamp (ms since 1970); None for a timestamp after all
+        records."""
         core = self._core
         core.reading.check_open()
         found = core.engine.io.run(core.offsets(arguments.times(timestamps_ms), timeout))

@@ -269,7 +269,7 @@ class FetchLink:
         self._event.set()
 
     def _gone(self, tp: TopicPartition, tracked: Tracked) -> None:
-        """Note that the broker's session no longer has this partition."""
+        """Note that the broker's session no longer has the partition."""
         del self.members[tp]
         self._named.discard(tp)
         tracked.link = None

@@ -105,7 +105,7 @@ class Reading:
                 self._void(assigned)
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The known positions of these partitions (None: all), with the leader epoch of the record before each
+        """The known positions of the given partitions (None: all), with the leader epoch of the record before each
         position. With the leader epoch of a commit, the next reader detects a diverged log (KIP-320)."""
         found = {}
         for tp in self.partitions if partitions is None else partitions:
@@ -149,7 +149,7 @@ class Reading:
         return found
 
     def _void(self, assigned: Assigned) -> None:
-        """Make all fetched slices of this partition stale."""
+        """Make all fetched slices of the partition stale."""
         self._generation += 1
         assigned.generation = self._generation
         self._held.pop(assigned.tp, None)
@@ -455,7 +455,7 @@ class Reading:
     def _arrow_before_damage(
         self, entries: list[tuple[Slice, int]], decode: Callable[[list[bytes], int], list[pa.RecordBatch]]
     ) -> list[pa.RecordBatch]:
-        """Decode batch by batch until a batch fails; the failed batch and those after it stay queued."""
+        """Decode batch by batch until a batch fails; the failed batch and the batches after it stay queued."""
         batches: list[pa.RecordBatch] = []
         for index, (item, start) in enumerate(entries):
             position = start

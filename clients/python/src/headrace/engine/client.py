@@ -42,8 +42,8 @@ class Engine:
     """The connections and the metadata of one client. All methods except ``__init__``, ``io`` and ``is_used`` run on
     the I/O thread.
 
-    A client that is open but unused has no thread, and the fork handlers do not know it. Because no thread has started
-    for it, an unused client works in a child process.
+    Because no thread has started for it, an unused client works in a child process. Because no thread has started for
+    it, an unused client works in a child process.
     """
 
     def __init__(self, config: dict[str, Any], tenant: Tenant, *, watches: bool = True) -> None:
@@ -155,8 +155,8 @@ class Engine:
     async def anywhere(
         self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float, *, once: bool = False
     ) -> Any:
-        """Send a request to any node: the response of the first node that can be reached counts. ``stub_of(address)``
-        returns the gRPC method for one node.
+        """Send a request to any node; the result is the response of the first node that can be reached.
+        ``stub_of(address)`` returns the gRPC method for one node.
 
         ``once``: do not repeat a call that may have taken effect, neither here nor in ``retrying``;
         RequestTimedOutError then means that the outcome is unknown.

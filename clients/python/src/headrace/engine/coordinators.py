@@ -33,8 +33,8 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Shard(NamedTuple):
-    """Metadata of a group's shard: the shard's epoch (0: unknown), whether it lacks a coordinator, and an upper limit
-    of the age of these data (None: unknown)."""
+    """Metadata of a group's shard: the shard's epoch (0: unknown), whether the shard lacks a coordinator, and an upper
+    limit of the metadata's age (None: unknown)."""
 
     shard_epoch: int
     is_vacant: bool
@@ -156,7 +156,7 @@ class Coordinators:
         is missing, unreachable or changed are retried until ``deadline``.
 
         ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was
-        lost. The ``when_repeated`` error counts as success (result None).
+        lost. An item with the ``when_repeated`` error is a success (result None).
         """
         found: dict[str, Any] = dict.fromkeys(group_ids)
         waiting = list(found)

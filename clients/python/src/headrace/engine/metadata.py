@@ -176,7 +176,7 @@ class MetadataCache:
     ) -> dict[str, HeadraceError]:
         """Read the metadata of ``topics`` (None: all that this client uses) again; return the errors by topic.
 
-        ``unless_known``: send no request if another caller's request has returned these topics meanwhile.
+        ``unless_known``: send no request if another caller's request has returned the given topics meanwhile.
         """
         seen = self._version
         async with self._my_turn(deadline):

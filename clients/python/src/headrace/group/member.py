@@ -22,9 +22,9 @@ member also stops reading after its process was paused for the grace period: its
 pause.
 
 **Without a coordinator** a member continues to read, based on the metadata. A coordinator that lost the shard *before*
-the end of the grace period has not removed the member. It cannot remove the member later either, because a coordinator
-removes members only while it provably owns the shard. The new coordinator counts every session timeout from the moment
-when it takes over the shard. After a change of coordinator, the member's lease is therefore again a whole session
+the end of the grace period has not removed the member. A coordinator cannot remove a member after it lost the shard,
+because it removes members only while it provably owns the shard. The new coordinator counts every session timeout from
+the moment when it takes over the shard. After a change of coordinator, the member's lease is again a whole session
 timeout. The lease starts when the old coordinator last proved its ownership, or at the time of metadata in which the
 shard has no coordinator. At the start of the lease the shard certainly had no newer coordinator. The member uses
 metadata about the shard only during the lease, and only if the last request got a response. A lost request may have
@@ -408,7 +408,7 @@ class Member:
         return events
 
     def request(self, now: float) -> Request | None:
-        """The heartbeat to send now, or None. A heartbeat that this method returns counts as sent."""
+        """The heartbeat to send now, or None. A heartbeat that ``request`` returns is treated as sent."""
         if not self._is_connected or not self.is_wanted or self._sent is not None:
             return None
         if now < self._not_before or not (self._is_due or now >= self._next_at):

@@ -105,7 +105,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Send a leave request if there is a connection, then end the stream; a static member keeps its place in the
-        group. Do not call this method during another leave or during ``subscribe``."""
+        group. Do not call ``leave`` during another leave or during ``subscribe``."""
         may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be in flight
         self.member.left()
         self.waiting = None

@@ -11,16 +11,16 @@ batches. Many small requests would overload a link, because a message costs as m
 sent at once, as soon as its link may send a request.
 
 **Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
-batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. After
-the last of these responses, all failed batches of the partition are retried, oldest first. An idempotent producer gives
-its batches sequence numbers (``sequences.py``), so the broker refuses the batches behind a failed one. Without sequence
-numbers, a later batch may be written before the retry of an earlier one, unless
+batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. When a
+partition has no batch in flight any more, all its failed batches are retried, oldest first. An idempotent producer
+gives its batches sequence numbers (``sequences.py``), so the broker refuses the batches behind a failed one. Without
+sequence numbers, a later batch may be written before the retry of an earlier one, unless
 max.in.flight.requests.per.connection=1.
 
 **Outcome unknown.** When a stream breaks or a request times out, the batches of the unanswered requests may have been
 written. Batches with an unknown outcome are retried within delivery.timeout.ms with the same sequence numbers, by which
-the broker detects duplicates. Without idempotence such batches may be written twice. When the retries of a batch that
-may have been written end without an acknowledgement, the error is UnknownOutcomeError.
+the broker detects duplicates. Without idempotence, a retried batch with an unknown outcome may be written twice. When
+the retries of a batch that may have been written end without an acknowledgement, the error is UnknownOutcomeError.
 
 **Leader changes.** The sender uses a new leader at once, when a broker's refusal names it (KIP-951) or the metadata
 watch reports it; batches that wait for a retry are then sent without a further wait. Without news of a new leader, a

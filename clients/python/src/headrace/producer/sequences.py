@@ -1,9 +1,9 @@
 """The sequence numbers of an idempotent producer in one partition (KIP-98, KIP-360). Pure.
 
-A batch gets its number (producer id, epoch, base sequence) at its first attempt. All further attempts use the same
-number, so that the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, the batches
-in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. The failed batch and the batches refused behind it
-are retried, oldest first.
+A batch gets its number (producer id, epoch, base sequence) at its first attempt. All attempts to send a batch use the
+same number, so that the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, the
+batches in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. The failed batch and the batches refused
+behind it are retried, oldest first.
 
     state      batches in flight       left by
     probing    one                     an acknowledgement (flowing)
@@ -189,8 +189,8 @@ class PartitionSequences(Generic[B]):
 
     def regroup(self) -> list[B]:
         """Drop the numbers of given-up batches; call this method when no batch is in flight. Returns the batches that
-        must not be retried: they may have been written, and a retry would need a new number. The returned batches are
-        given up (UNKNOWN)."""
+        must not be retried: they may have been written, and a retry would need a new number. The batches in the result
+        are given up (UNKNOWN)."""
         if not self._is_broken:
             return []
         hopeless: list[B] = []

@@ -161,7 +161,7 @@ class Values:
         self.pool = [self.blob[at : at + size] for at in range(0, len(self.blob), size)]
 
     def portions(self, total: int, portion: int) -> list[list[bytes]]:
-        """``total`` values in lists of at most ``portion`` values; call this before the clock starts."""
+        """``total`` values in lists of at most ``portion`` values; call this method before the clock starts."""
         length = min(portion, total)
         if total <= self.distinct:
             return [self.pool[at : min(at + length, total)] for at in range(0, total, length)]
@@ -212,6 +212,7 @@ def portion_of(options: BenchOptions, wanted: int) -> int:
 
 
 def timed(latencies: list[float]) -> Callable[[Any], None]:
-    """A done callback for a future: it appends the time since the call of this function to ``latencies``."""
+    """Return a done callback for a future, which appends the time between the call of this function and the callback to
+    ``latencies``."""
     begun = time.perf_counter()
     return lambda _future: latencies.append((time.perf_counter() - begun) * 1e3)

@@ -1,7 +1,7 @@
 """The common options of client commands (``--bootstrap``, ``--profile``, ``-X``), and the client configuration that
 they give.
 
-The address of the cluster comes from the first of these that is set: ``--bootstrap`` and ``--profile``,
+The address of the cluster comes from the first of the following that is set: ``--bootstrap`` and ``--profile``,
 ``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile chosen by ``headrace profile use``, the default
 address. If the default address is a broker of a local cluster, all brokers of that cluster are used (local/finding.py).
 """
@@ -43,8 +43,8 @@ def _servers_here(default: str) -> str:
 
 
 def is_given(context: typer.Context, name: str, *, only_typed: bool = False) -> bool:
-    """Whether the user gave the option: by flag, environment or profile. With ``only_typed``,
-    only a flag counts."""
+    """Whether the user gave the option: by flag, environment or profile. With ``only_typed``, environment and profile
+    are ignored, and only a flag makes the result True."""
     if only_typed:
         return _is_typed(context, name)
     profile = _chosen.get()
@@ -176,8 +176,8 @@ def client_config(
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The configuration keys for a client of this ``kind`` (admin, producer, consumer). The order of precedence is,
-    lowest first: the defaults here and the command's ``defaults``, the profile, the command's ``flags``, -X. The
-    bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
+    lowest first: the defaults in this module and the command's ``defaults``, the profile, the command's ``flags``, -X.
+    The bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
@@ -230,8 +230,8 @@ def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
 
 def _listens(host: str, port: int) -> bool:
     """Whether a process accepts connections at ``address``; False for a process that has ended, which controllers may
-    still list. A process that accepts connections but does not respond counts as listening: it may be slow, or its
-    session may end and its shards get another coordinator."""
+    still list. A process that accepts connections but does not respond is treated as listening, because it may be slow,
+    or its shards may soon get another coordinator."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except TimeoutError:

@@ -167,7 +167,7 @@ def alter(
 
 
 class Held(NamedTuple):
-    """The value of a key after it was reset. ``brokers``: the brokers with this value, if brokers have different
+    """The value of a key after it was reset. ``brokers``: the brokers that have ``value``, if brokers have different
     values. ``value`` is None if the value is hidden (a password)."""
 
     brokers: tuple[int, ...]

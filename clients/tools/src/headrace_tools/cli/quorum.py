@@ -107,7 +107,8 @@ def add(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make a running controller a voter. Before that, format the controller with --no-initial-controllers and start it.
+    """Make a running controller a voter. Before you make a controller a voter, format it with --no-initial-controllers
+    and start it.
 
     \b
     Examples:

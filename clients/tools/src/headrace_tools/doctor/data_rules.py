@@ -257,7 +257,7 @@ def _partitions(facts: Facts) -> Iterator[tuple[str, PartitionDescription]]:
 
 
 def _adding(facts: Facts) -> dict[tuple[str, int], set[int]]:
-    """The replicas that reassignments are adding, and which are therefore expected to be incomplete."""
+    """The replicas that reassignments are adding, which are still expected to be incomplete."""
     return {(move.topic, move.partition): set(move.adding) for move in facts.moves}
 
 

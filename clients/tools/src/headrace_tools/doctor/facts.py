@@ -127,8 +127,8 @@ class Facts:
         return next((node for node in self.local if (node.role, node.node_id) == (role, node_id)), None)
 
     def hung(self, broker_id: int) -> bool:
-        """Whether this fenced broker hangs: its process on this machine runs, or its address accepts connections but
-        does not answer."""
+        """Whether a fenced broker hangs: its process on this machine runs, or its address accepts connections but does
+        not answer."""
         local, tried = self.local_node("broker", broker_id), self.fenced_brokers.get(broker_id)
         if local is not None:
             return local.pid is not None

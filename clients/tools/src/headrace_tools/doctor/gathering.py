@@ -162,8 +162,8 @@ class Gathering:
 
     def _configs_of(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
         """Configurations of topics. The request for all topics fails as a whole if one topic was deleted after the
-        listing. After such a failure the two halves of the list are requested separately, and a single missing topic is
-        ignored."""
+        listing. After the request for all topics failed, the two halves of the list are requested separately, and a
+        single missing topic is ignored."""
         try:
             entries = self._client.describe_configs(
                 [ConfigResource("topic", name) for name in names], timeout=self._timeout_s

@@ -53,7 +53,8 @@ class LocalCluster(Face):
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
-    only approximates a crash of such a node: it cuts the connections without notice and leaves the files as they are.
+    only approximates a crash of an in-process node: it cuts the connections without notice and leaves the files as they
+    are.
 
     Raises InvalidArgumentError for impossible arguments; ``start`` raises ClusterStartError, which quotes the log of
     the node that failed.
@@ -97,7 +98,7 @@ class LocalCluster(Face):
     # -- lifecycle
 
     def start(self) -> LocalCluster:
-        """Start every node and wait until all serve; return this LocalCluster."""
+        """Start every node and wait until all nodes serve; return this LocalCluster."""
         if self._cluster is not None:
             raise IllegalStateError("this LocalCluster is running already")
         temporary = self._data is None

@@ -55,8 +55,8 @@ def listens(address: str) -> bool:
 
 def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | None = None) -> Here:
     """Find the local clusters for a command that uses the address ``default``. A cluster whose broker at ``default`` is
-    dead does not count if another process listens at that address now. If two clusters outside the data directory have
-    the default address, neither counts, because the choice is ambiguous."""
+    dead is left out if another process listens at that address now. If two clusters outside the data directory have the
+    default address, both are left out, because the choice is ambiguous."""
     answers: list[bool] = []
 
     def is_meant(cluster: Running) -> bool:

@@ -9,8 +9,8 @@ and ports.
 **Event loop.** Nodes share the event loop of the clients (engine/io_thread.py). grpc.aio has one poller per process,
 which wakes every event loop that it has ever met for every event; a loop that has ended stays bound to the poller, with
 its descriptors. An event loop per cluster would leak three descriptors each, and would pass events from thread to
-thread. One loop for all is as fast. The price of the shared loop: a callback that blocks the I/O thread also blocks the
-nodes.
+thread. One event loop for all nodes and clients is as fast as an event loop per cluster. The price of the shared event
+loop: a callback that blocks the I/O thread also blocks the nodes.
 
 ``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
 signal, wait. The handles are not stored in ``cluster.json``, because the `down` of another command would then kill this

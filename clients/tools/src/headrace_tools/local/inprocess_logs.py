@@ -47,7 +47,7 @@ class NodeLog:
         _begin(self._level)
 
     def enter(self) -> None:
-        """Direct the lines of this context to the node's file from now on."""
+        """Direct the log lines of the current context (contextvars) to the node's file from now on."""
         _file.set(self)
 
     def write(self, record: logging.LogRecord) -> None:

@@ -31,7 +31,8 @@ class ProcessId:
     started: str
 
     def alive(self) -> bool:
-        """Whether the process with this identity is running. A zombie counts as ended: only its exit code is left."""
+        """Whether the process with this identity is running. A zombie is treated as ended, because only its exit code
+        is left."""
         return _start_mark(self.pid) == self.started
 
     def stopped(self) -> bool:

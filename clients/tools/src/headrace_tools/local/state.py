@@ -1,8 +1,8 @@
 """The file ``cluster.json``: the nodes of a local cluster, their directories and their processes.
 
 The file is the only state of a local cluster. Every command and every LocalCluster reads ``cluster.json`` and replaces
-it atomically. Each change is made under an exclusive flock on the file ``.lock`` in the same directory. A reader of
-``cluster.json`` without the lock sees either the old file or the new file.
+it atomically. Each change of ``cluster.json`` is made under an exclusive flock on the file ``.lock`` in the same
+directory. A reader of ``cluster.json`` without the lock sees either the old file or the new file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class ClusterState:
         return tuple(node for node in self.nodes if node.role == role)
 
     def node(self, role: str, node_id: int) -> Node:
-        """A node. Raises InvalidArgumentError, which names the existing nodes, if there is no such node."""
+        """A node. Raises InvalidArgumentError, which names the existing nodes, if there is no node with that role and
+        id."""
         for node in self.nodes:
             if (node.role, node.id) == (role, node_id):
                 return node

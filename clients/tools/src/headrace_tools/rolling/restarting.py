@@ -123,7 +123,7 @@ class RollingRestart:
 
     def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
         """Wait until the cluster is whole, or the roll should end. Return the last facts, and the last entry of
-        ``done`` with the duration of this wait."""
+        ``done`` with the duration of the wait."""
         last = done[-1]
         at_ms, since = time.time() * 1_000, time.monotonic()
 

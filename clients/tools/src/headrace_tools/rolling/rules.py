@@ -5,8 +5,9 @@ The order is: controllers, the active controller last of them; then brokers; the
 * **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
   that they support, and controllers must not be older than other nodes. Controllers are also the safest start: a
   controller that does not come back affects no client.
-* **The active controller** is the last of the controllers, because stopping a leader costs an election. If it were
-  stopped earlier, the leadership might move to a controller that is stopped next, and cost another election.
+* **The active controller** is the last of the controllers, because stopping a leader costs an election. If the active
+  controller were stopped earlier, the leadership might move to a controller that is stopped next, and cost another
+  election.
 * **Coordinators** are restarted last: a new coordinator reads its shard from the partition's leader, and after the
   restart of all brokers the leaders no longer change.
 

@@ -65,8 +65,8 @@ class OffsetMap:
 
 def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
     """Return the control type of a whole control batch whose CRC was checked. NO_CONTROL_TYPE when the batch has no
-    record, no type or unreadable records: such a batch ends no transaction, as in the producer table, and stays in the
-    log."""
+    record, no type or unreadable records. A batch without a control type ends no transaction, as in the producer table,
+    and stays in the log."""
     if header.record_count == 0 or header.attributes & COMPRESSION_MASK:
         return NO_CONTROL_TYPE
     body = memoryview(data)[position + HEADER_BYTES : position + header.size]
@@ -80,7 +80,7 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
     """Call ``observe(header, control_type)`` for each control batch and each transactional batch. Batches that are
     neither control nor transactional are skipped by their header, even a batch that ends beyond ``data``. The returned
-    position may therefore be after the end of ``data``."""
+    position may be after the end of ``data``, because a skipped batch may end there."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -114,9 +114,9 @@ class KeyIndexer:
     """Puts the keys of records from ``start_offset`` on into the map, batch by batch, until the keys of a whole batch
     do not fit (``is_full``).
 
-    ``latest``: every batch up to this offset is in the map. ``judge`` is called for control and transactional batches,
-    in the log's order. Records that ``judge`` discards are not put into the map, because an aborted record replaces no
-    earlier record.
+    ``latest``: every batch up to the offset ``latest`` is in the map. ``judge`` is called for control and transactional
+    batches, in the log's order. Records that ``judge`` discards are not put into the map, because an aborted record
+    replaces no earlier record.
     """
 
     def __init__(self, offset_map: OffsetMap, start_offset: int, judge: Judge) -> None:

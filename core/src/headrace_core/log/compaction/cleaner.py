@@ -9,9 +9,9 @@ rest of a cleaning runs at the same time as appends and fetches. A swap detects 
 since the cleaning read them, and abandons a group whose segments have changed. The active segment is never mapped or
 rewritten.
 
-Each new segment keeps the last batch of its source segments, or at least the header of that batch. Because of that
-header, the new segment replaces exactly the segments that begin before its end, and an interrupted swap needs no list
-of sources. Keys are hashed with a secret of the process: a client that could choose two colliding keys would make
+Each new segment keeps the last batch of its source segments, or at least the header of that batch. Because a new
+segment keeps that header, it replaces exactly the segments that begin before its end, and an interrupted swap needs no
+list of sources. Keys are hashed with a secret of the process: a client that could choose two colliding keys would make
 compaction drop a record.
 """
 
@@ -153,7 +153,7 @@ class _Round:
             return self._report(self._target.first_dirty_offset, is_interrupted=True)
 
     def _is_overtaken(self) -> bool:
-        """Whether the log's owner truncated or closed the log, or deleted segments that this cleaning reads."""
+        """Whether the log's owner truncated or closed the log, or deleted segments that the cleaning reads."""
         present = self._log.segments[:-1]
         return self._log.cuts != self._cuts or not self._expected.issubset(present)
 
@@ -203,7 +203,7 @@ class _Round:
         transaction.
 
         A transaction with data before the end may have its marker after the end, even in the active segment. The search
-        therefore continues until it has found the markers of all transactions with data before the end.
+        continues until it has found the markers of all transactions with data before the end.
         """
         history = TransactionHistory()
         for segment in self._segments:
@@ -453,7 +453,7 @@ def swap_segments(
 
 def _retire(segment: LogSegment) -> None:
     """Keep a segment readable after its replacement. The segment's .log file stays open, but its index files will
-    belong to the new segment. The replaced segment therefore gets index names that do not exist, and its indexes are
-    rebuilt in memory from the log."""
+    belong to the new segment. Because its index files now belong to the new segment, the replaced segment gets index
+    names that do not exist. Its indexes are rebuilt in memory from the log."""
     segment.load_indexes()
     segment.rename_indexes(RETIRED_SUFFIX)

@@ -54,9 +54,9 @@ class CleanedSegment:
         """Append whole batches with their sizes, offsets and times. After an OSError a part of the batches is written:
         call ``discard``.
 
-        Raises CorruptLogError when a batch's offsets do not follow those of the batch before it. No CRC covers a base
-        offset, so only the comparison of offsets detects a flipped bit in it, and a cleaned segment must not hide that
-        damage.
+        Raises CorruptLogError when a batch's offsets do not follow the offsets of the previous batch. No CRC covers a
+        base offset, so only the comparison of offsets detects a flipped bit in it, and a cleaned segment must not hide
+        that damage.
         """
         if not batches:
             return

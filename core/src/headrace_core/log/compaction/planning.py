@@ -44,7 +44,7 @@ class CleanableSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A log that can be cleaned: from ``first_dirty_offset`` to below ``end_offset``."""
+    """A log that can be cleaned, from ``first_dirty_offset`` up to and without ``end_offset``."""
 
     topic_partition: TopicPartition
     first_dirty_offset: int
