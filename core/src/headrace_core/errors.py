@@ -266,7 +266,7 @@ class InvalidProducerEpochError(HeadraceError):
 
 
 class InvalidTxnStateError(HeadraceError):
-    """The transaction is not in a state that allows the request."""
+    """The transaction is in a state that does not allow the request."""
 
     code, number = "INVALID_TXN_STATE", 48
 

@@ -244,7 +244,7 @@ class SubtractConfig:
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
     """A controller (voter or observer) as the leader of the quorum sees it. A field is None if its value is unknown, or
-    if the controller was not seen since this leader was elected.
+    if the controller was not seen since the quorum's present leader was elected.
 
     ``log_end_offset``: end of the part of the controller's log that is durable and equal to the leader's log; ``lag``:
     offsets behind the leader. ``last_fetch_timestamp_ms``: when the leader last received a fetch from the controller.

@@ -27,7 +27,7 @@ _CTRL_C_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """The result or the error for one item, and the time when it came (``steady_s``, in time.monotonic())."""
+    """The result or the error for one item, and the time when it arrived (``steady_s``, in time.monotonic())."""
 
     value: T | None
     error: HeadraceError | None
@@ -83,7 +83,7 @@ def _next(answers: queue.SimpleQueue[T]) -> T:
     """Wait for the next result in ``answers``.
 
     A signal that comes just before a wait begins does not end the wait, because Python handles the signal only after
-    the wait. Each wait for an answer is short, because Ctrl-C would have to wait for a silent node during a long one.
+    the wait. Each wait for an answer is short, because during a long wait Ctrl-C would have to wait for a silent node.
     """
     while True:
         try:

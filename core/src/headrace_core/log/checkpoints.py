@@ -18,9 +18,9 @@ crash cannot separate them, and 5,000 partitions need no second file, fsync or r
 * ``.kafka_cleanshutdown``: the last field of the file's JSON; Kafka ignores unknown fields.
 
 A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged:
-its name is logged and loading it returns None. The caller of the load then assumes the safe value (offset 0, an unclean
-stop) or rebuilds the file. All checkpoint files are replaced atomically, so damage comes from a bad disk, not from a
-crash.
+its name is logged and loading it returns None. If loading fails, the caller assumes the safe value (offset 0, an
+unclean stop) or rebuilds the file. All checkpoint files are replaced atomically, so damage comes from a bad disk, not
+from a crash.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ coordinator may append:
     so epochs never fall along the log                       the last batch that carries one has the largest
     so a new leader finds it at the end of the log           no file beside the log that could be lost alone
 
-Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence, and the
-header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's new owner.
-A claim that was truncated before it was committed fences no coordinator. The coordinator of a truncated claim was not
-confirmed as owner, and claims the shard again.
+Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence of a batch,
+and the header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's
+new owner. A claim that was truncated before it was committed fences no coordinator. The coordinator of a truncated
+claim was not confirmed as owner, and claims the shard again.
 
 ``expected_end`` is the second condition: the append fails with UnexpectedLogEndError when another append came in
 between. The append that came in between may be another coordinator's claim, or the same coordinator's append whose

@@ -249,8 +249,8 @@ def aborted_by_segment(
 def _table_at(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], offset: int, notes: list[str]
 ) -> ProducerTable:
-    """Load the table before ``offset`` from the newest sound snapshot at or below it, and from the log after that
-    snapshot. Raises CorruptLogError."""
+    """Load the producer table before ``offset`` from the newest sound snapshot at or below it, and from the log after
+    that snapshot. Raises CorruptLogError."""
     table = ProducerTable(next_offset=segments[0].base_offset)
     for found in reversed([each for each in snapshots.offsets if each <= offset]):
         path = snapshots.path(found)
@@ -264,7 +264,7 @@ def _table_at(
 def _believed(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], log_end_offset: int, *, clean: bool
 ) -> tuple[ProducerTable, int, list[str]]:
-    """Return the table, the offset of the snapshot that it was loaded from, and notes."""
+    """Return the producer table, the offset of the snapshot that it was loaded from, and notes."""
     notes: list[str] = []
     unsound: list[int] = []
     table: ProducerTable | None = None
@@ -319,8 +319,8 @@ def _replace(
 
 
 def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int, notes: list[str]) -> None:
-    """Feed the table with all batches from the table's offset up to ``end_offset``; unreadable markers are reported in
-    ``notes``. Reads only headers and markers. Raises CorruptLogError."""
+    """Feed the producer table with all batches from the table's offset up to ``end_offset``; unreadable markers are
+    reported in ``notes``. Reads only headers and markers. Raises CorruptLogError."""
     start = table.next_offset
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, start) - 1, 0) : bisect_left(bases, end_offset)]:
@@ -340,7 +340,7 @@ def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int
 
 
 def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int, notes: list[str]) -> None:
-    """Feed the table with one batch of the log. Raises CorruptLogError for a damaged marker."""
+    """Feed the producer table with one batch of the log. Raises CorruptLogError for a damaged marker."""
     if not header.is_control:
         table.appended(header)
         return
@@ -354,9 +354,9 @@ def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, positio
 
 
 def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> str | None:
-    """Feed the table with a control batch of this log or of its leader. If the batch's records are unreadable, the
-    batch is ignored and the reason returned (see the module's docstring). Raises CorruptMessageError when the CRC is
-    wrong."""
+    """Feed the producer table with a control batch of this log or of its leader. If the batch's records are unreadable,
+    the batch is ignored and the reason returned (see the module's docstring). Raises CorruptMessageError when the CRC
+    is wrong."""
     try:
         tell_marker(table, header, batch)
     except InvalidRecordError as error:
@@ -365,7 +365,7 @@ def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | m
 
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
-    """Feed the table with a control batch; only the end of a transaction changes the table. After CorruptMessageError
+    """Feed the producer table with a control batch; only the end of a transaction changes it. After CorruptMessageError
     or InvalidRecordError the table is unchanged. A marker without records is what compaction left to keep the
     producer's epoch; the marker's coordinator epoch is unknown."""
     if header.record_count == 0:

@@ -4,10 +4,10 @@ This module reads and writes no files. The partition's owner calls ``check`` bef
 id, then ``appended`` or ``marker_appended``. Opening a log feeds the table with the batches after the last snapshot in
 the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
-A producer expires (KIP-854) by the local time of its last append on this replica, on a monotonic clock. Kafka compares
-the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can forget a producer while the
-producer still writes, and then append a retried batch twice. The snapshot file, whose bytes are Kafka's, does not hold
-the local time. After a load, a producer's time starts at the load.
+A producer expires (KIP-854) by the local time of its last append on the replica, on a monotonic clock. Kafka decides
+about expiry by comparing the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can
+forget a producer while the producer still writes, and then append a retried batch twice. The snapshot file, whose bytes
+are Kafka's, does not hold the local time. After a load, a producer's time starts at the load.
 
 ``<offset>.snapshot`` holds the state of all producers below that offset, in Kafka's bytes (version 1), big-endian:
 
@@ -467,8 +467,8 @@ class ProducerTable:
 
 
 def _undecided_before(undecided: Iterable[Undecided], end_offset: int) -> tuple[Undecided, ...]:
-    """The undecided transactions of a log that was cut at ``end_offset``: without later transactions, and open again
-    without later markers."""
+    """The undecided transactions of a log that was cut at ``end_offset``. Transactions after the cut are left out, and
+    transactions with a marker after the cut are open again."""
     return tuple(
         each._replace(last_offset=_OPEN) if each.last_offset >= end_offset else each
         for each in undecided

@@ -4,9 +4,9 @@ The writer appends. Readers in any thread look up and read batches, always below
 owner published. The writer publishes bytes first, then ``size``, then index entries. Because entries are published
 after their batches, an index entry is never visible before its batch, and no lock is needed.
 
-An index entry is used only after a comparison with its batch. If entry and batch differ, the index or the log is
-damaged. To find out which one, the whole segment is read and every CRC checked. The result is that the log is damaged
-(CorruptLogError), or that the indexes are rebuilt from the log, in memory.
+An index entry is used only after a comparison with its batch. If an index entry and its batch differ, the index or the
+log is damaged. To find out which one, the whole segment is read and every CRC checked. The result is that the log is
+damaged (CorruptLogError), or that the indexes are rebuilt from the log, in memory.
 
 An index entry is (last offset of a batch, position where the batch starts). A lookup may first find the batch that ends
 just below the wanted offset, and skips that batch.
@@ -768,8 +768,8 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
     """Whether compaction left a gap between or inside batches of the segments. The search walks over headers up to the
-    first gap. Raises CorruptLogError. (A topic may have been compacted before its policy changed, or before its files
-    were copied to this broker.)"""
+    first gap. Raises CorruptLogError. (Gaps are possible because a topic may have been compacted before its policy
+    changed, or before its files were copied to this broker.)"""
     for segment in segments:
         next_offset = segment.base_offset
         for _, header in segment.places(0, segment.size):

@@ -11,9 +11,9 @@ The file names are Kafka's. The order of the steps avoids the data loss of KAFKA
 
 After a crash before step 3 is durable, .cleaned and .swap files are removed; the old segments were never changed. After
 a crash between steps 3 and 5, ``finish_swaps`` repeats steps 4 and 5 before the log is opened. ``finish_swaps`` needs
-no list of old segments. A cleaned segment keeps the last batch of its sources (at least that batch's header), so every
-segment that begins before the cleaned segment's end is a source. The .log file is renamed last, so a new index is never
-next to an old .log file without a .swap file.
+no list of the replaced segments. A cleaned segment keeps the last batch of its sources (at least that batch's header),
+so every segment that begins before the cleaned segment's end is a source. The .log file is renamed last, so a new index
+is never next to an old .log file without a .swap file.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def _file(fs: FileSystem, path: str) -> FileLine:
 
 
 class _Bounds(NamedTuple):
-    """Facts about a segment that distinguish a torn tail from damage."""
+    """``counts`` is updated during the check, for a progress display."""
 
     recovery_point: int
     is_last: bool

@@ -34,7 +34,7 @@ class BrokerRegistration:
     """The broker's identity. Ids have 16 bytes; ``incarnation_id`` is new at each start. An endpoint is (name, host,
     port).
 
-    ``previous_broker_epoch``: the broker epoch of the last clean stop, None if the last stop was not clean (KIP-966).
+    ``previous_broker_epoch``: the broker epoch of the last clean stop; None if the last stop was not clean (KIP-966).
     ``default_log_flush``: the value of log.flush in the broker's properties file.
     """
 

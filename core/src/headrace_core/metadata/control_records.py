@@ -256,7 +256,8 @@ def _text(text: str) -> bytes:
 
 
 class _Reader:
-    """Reads the fields of a value in order. Raises ValueError where the value ends too early or is impossible."""
+    """Reads the fields of an encoded value in order. Raises ValueError where the value ends too early or is
+    impossible."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

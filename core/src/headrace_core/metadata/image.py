@@ -124,8 +124,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     def apply(self, records: Iterable[MetadataRecord], next_offset: int, epoch: int = -1) -> MetadataImage:
-        """Return the image after ``records``, which end just below ``next_offset``. Raises CorruptLogError for a record
-        that contradicts the image."""
+        """Return the image after applying ``records``, which end just below ``next_offset``. Raises CorruptLogError for
+        a record that contradicts the image."""
         return self.apply_with_delta(records, next_offset, epoch)[0]
 
     def apply_with_delta(

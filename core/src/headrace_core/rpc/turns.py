@@ -7,8 +7,8 @@ than one long request does.
 
 **Order.** Pieces of similar size (within a factor of four) form a class. A class completes its pieces one after another
 in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the total
-time. The mean time of all pieces is half of what it would be if all pieces shared the turns. Between two of its turns,
-a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
+time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. Between two of
+its turns, a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
 """
 
 from __future__ import annotations

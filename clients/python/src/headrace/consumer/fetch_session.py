@@ -279,8 +279,8 @@ class FetchLink:
         return info.partitions[tp.partition].leader_epoch if info and tp.partition < len(info.partitions) else -1
 
     def _failed(self, tp: TopicPartition, tracked: Tracked, result: fetch_pb2.FetchPartitionResult) -> None:
-        """Handle a partition's error, which removed it from the session: find its new leader, or pass the error to the
-        caller."""
+        """Handle a partition's error, which removed the partition from the session: find its new leader, or pass the
+        error to the caller."""
         fetcher = self.fetcher
         detail = result.error.message
         error = from_number(result.error.code, detail if detail.startswith(str(tp)) else f"{tp}: {detail}")

@@ -19,7 +19,7 @@ Committed = Callable[[list[TopicPartition], float], Awaitable[dict[TopicPartitio
 
 
 class Session(Protocol):
-    """The methods of a fetch session that its partitions use."""
+    """The methods that a fetch session offers to the partitions in it."""
 
     def add(self, tracked: Tracked) -> None: ...
 

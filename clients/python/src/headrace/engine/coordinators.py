@@ -90,8 +90,7 @@ class Coordinators:
         return {group_id: self._addresses.get(group_id, located) for group_id, located in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
-        """Look up the shard of a group; the result does not come from the cache. Raises the errors of a call to any
-        broker."""
+        """Look up the shard of a group, without the cache. Raises the errors of a call to any broker."""
         engine = self._engine
         request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=[group_id])
         answer = await engine.anywhere(
@@ -151,8 +150,8 @@ class Coordinators:
         *,
         when_repeated: type[HeadraceError] | None = None,
     ) -> dict[str, Any]:
-        """Call ``method`` for many groups. The result of a group is its item of a response (with ``group_id`` and
-        ``error``) or a HeadraceError. Each round of attempts makes one call per coordinator. Groups whose coordinator
+        """Call ``method`` for many groups. The result of a group is its item in a response (with ``group_id`` and
+        ``error``), or a HeadraceError. Each round of attempts makes one call per coordinator. Groups whose coordinator
         is missing, unreachable or changed are retried until ``deadline``.
 
         ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was

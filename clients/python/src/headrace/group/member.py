@@ -34,7 +34,7 @@ reached a coordinator with an epoch that the member does not know.
 connection first, two members may read the same records until the request times out and the lease ends. If the
 coordinator fails too, two members may read the same records until a new coordinator takes over. The coordinator refuses
 the commits of a member that has lost its partitions. To detect a half-open connection first, the member would need a
-heartbeat per grace period: each response later than the grace period would then mean a broken connection.
+heartbeat per grace period. Each response later than the grace period would then mean a broken connection.
 
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
 member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions

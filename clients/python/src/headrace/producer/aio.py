@@ -68,7 +68,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
         """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. Await the
-        returned future for the outcome of the records. Either all records are refused or none, as in
+        returned future for the outcome of the records. An error means that all records of the call are refused, as in
         Producer.send_many."""
         core, start = self._core, 0
         arguments.topic(topic)

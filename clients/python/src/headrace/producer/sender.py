@@ -226,8 +226,8 @@ class Sender:
                 link.nudge()
 
     async def compressed(self, batch: SendBatch) -> None:
-        """Compress the batch on a worker thread; the work is done once, even if the link that requested it no longer
-        exists."""
+        """Compress the batch on a worker thread. The work is done once, even if the link that requested the compression
+        no longer exists."""
         work = self._compressing.get(batch)
         if work is None:
             loop = asyncio.get_running_loop()
@@ -307,7 +307,7 @@ class Sender:
         self.metrics["record-send"].record(count, count)
 
     def fail(self, batch: SendBatch, error: HeadraceError) -> None:
-        """Set ``error`` as the outcome of the batch; later responses have no effect."""
+        """Set ``error`` as the outcome of the batch; later responses for the batch have no effect."""
         self.metrics["record-error"].record(batch.count, batch.count)
         notes: QueueNotes | None = batch.queue.sender
         if notes is not None and notes.sequences is not None:

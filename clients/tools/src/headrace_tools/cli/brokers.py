@@ -115,9 +115,9 @@ def drain(
 ) -> None:
     """Move all replicas away from brokers, a few at a time. A draining broker gets no new replicas.
 
-    `headrace cluster drain` and `headrace brokers drain` are the same command. To remove several brokers, drain them in
-    one command, so that no replica moves from one of these brokers to another of them. With --wait the command fails
-    when none of the remaining replicas can move; the error names their partitions.
+    `headrace cluster drain` and `headrace brokers drain` are the same command. To remove several brokers, drain all of
+    them in one command, so that no replica moves from one of them to another. With --wait the command fails when none
+    of the remaining replicas can move; the error names their partitions.
 
     \b
     Examples:

@@ -175,9 +175,9 @@ def client_config(
     defaults: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The configuration keys for a client of this ``kind`` (admin, producer, consumer). The order of precedence is,
-    lowest first: the defaults in this module and the command's ``defaults``, the profile, the command's ``flags``, -X.
-    The bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
+    """The configuration keys for a client of ``kind`` (admin, producer, consumer). The order of precedence is, lowest
+    first: the defaults in this module and the command's ``defaults``, the profile, the command's ``flags``, -X. The
+    bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})

@@ -266,9 +266,9 @@ class _Choice:
 
 @dataclass
 class _Reading:
-    """How far to read each partition. ``stops``: end offsets by partition. ``stop_ms``: the first record with this
-    timestamp or a later one ends the reading of its partition. ``left``: how many records may still be printed (None:
-    no limit)."""
+    """How far to read each partition. ``stops``: end offsets by partition. ``stop_ms``: the first record with the
+    timestamp ``stop_ms`` or a later one ends the reading of its partition. ``left``: how many records may still be
+    printed (None: no limit)."""
 
     stops: dict[TopicPartition, int]
     stop_ms: int | None

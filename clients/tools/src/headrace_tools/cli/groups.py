@@ -175,7 +175,7 @@ _COLUMNS = (
 
 def _show_groups(groups: list[dict[str, Any]]) -> None:
     """Print a table for each group. In a pipe the table has Kafka's columns. A terminal has less room: the group is
-    only named in the heading, member ids are cut, and a narrow terminal shows no members (`groups members` shows their
+    only named in the heading, and member ids are cut. A narrow terminal shows no members (`groups members` shows their
     full ids)."""
     if not groups:
         print("no group")

@@ -532,8 +532,8 @@ def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
 
 
 def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
-    """The time at which the quorum was described, by the clock of the quorum's leader; None: unknown. The leader's
-    clock also sets all other times in the description."""
+    """The time at which the quorum was described, by the clock of the quorum's leader; None: unknown. All times in the
+    description of the quorum are by the leader's clock."""
     return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
 
 

@@ -371,7 +371,7 @@ class ClusterDirectory:
             return running
 
     def delete(self) -> None:
-        """Stop the cluster and remove its files. Remove the directory too, if no other files are in it."""
+        """Stop the cluster and remove its files. The cluster's directory is removed too if no other files are in it."""
         self.down()
         with self._file.locked():
             state = self.state()

@@ -1,8 +1,8 @@
 """The standard gRPC health check, sent over a plain socket.
 
 ``headrace up`` must be quick, fork-safe and light, and the health check is the only call that it needs. Importing grpc
-costs more time than the check, and gRPC's threads break a later fork (Spark's workers). Instead of grpc, this module
-implements only the frames of HTTP/2 (RFC 9113) and gRPC that the health check needs:
+costs more time than a health check, and gRPC's threads break a later fork (Spark's workers). Instead of grpc, this
+module implements only the frames of HTTP/2 (RFC 9113) and gRPC that the health check needs:
 
     client: preface, SETTINGS, HEADERS(stream 1, POST /grpc.health.v1.Health/Check), DATA(00 00000000, END_STREAM)
     server: SETTINGS, ..., HEADERS, DATA(00 00000002 08 01), HEADERS(grpc-status, END_STREAM)

@@ -138,8 +138,8 @@ def _end() -> None:
 
 def _loggers() -> list[logging.Logger]:
     """All existing loggers of the nodes. Each logger of a node needs the filter, because a filter sees only the records
-    of its own logger. A log handler would need loggers that do not propagate, and pytest adds its handlers to such
-    loggers."""
+    of its own logger. A log handler instead of a filter would need loggers that do not propagate, and pytest adds its
+    handlers to loggers that do not propagate."""
     known = dict(logging.Logger.manager.loggerDict)
     inside = (logger for name, logger in known.items() if _room(name))
     return [logger for logger in inside if isinstance(logger, logging.Logger)]

@@ -69,7 +69,7 @@ class CleanerManager:
         now_ms: int,
     ) -> list[Target]:
         """List the logs worth cleaning now, most urgent first, without logs whose cleaning is in progress or failed.
-        ``stable_offset_of``: the last stable offset, at most the high watermark."""
+        ``stable_offset_of``: returns a partition's last stable offset, at most the high watermark."""
         with self._lock:
             left_out = self._in_progress | self._uncleanable.keys()
             offsets = dict(self._offsets)

@@ -6,7 +6,7 @@ arguments.
          |  record for each key     |   by a cleaning               |  unstable, too young  |
 
 A cleaning reads the dirty part into the offset map, then rewrites everything before the end. The end of a cleaning is a
-segment's base offset, so later segments are never touched.
+segment's base offset, so segments after the end are never touched.
 """
 
 from __future__ import annotations
