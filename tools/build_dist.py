@@ -38,7 +38,7 @@ class BuildError(Exception):
 
 
 def paths_of_this_machine(*more: Path) -> list[bytes]:
-    """Paths that no published file may contain: this checkout, this Python, this home, and ``more``."""
+    """Paths that no published file may contain: this checkout, this Python, the home directory, and ``more``."""
     own = {ROOT, Path(sys.prefix), Path(sys.exec_prefix), Path.home(), *more}
     return sorted({f"{path}/".encode() for path in own if len(path.parts) > 1})
 

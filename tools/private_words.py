@@ -4,7 +4,7 @@
     tools/private_words.py core/src    each use below these paths, as file:line: word: text
     tools/private_words.py --lower     write today's counts into this file as the limits
 
-The aim is at most 40 private words in all, without the tests.
+The aim is at most 40 private words in the whole repository, without the tests.
 """
 
 from __future__ import annotations

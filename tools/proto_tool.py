@@ -83,8 +83,8 @@ def problems() -> list[str]:
 
 
 def generate() -> list[str]:
-    """Write the generated code and extend the baseline; if the .proto files break the baseline, return the breaking
-    changes instead."""
+    """Write the generated code, and extend the baseline unless the .proto files break it; returns the breaking
+    changes."""
     generate_into(SOURCES)
     now = describe_sources()
     broken = proto_compat.breaking_changes(load_baseline(), now) if BASELINE.exists() else []

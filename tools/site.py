@@ -3,8 +3,8 @@
     tools/site.py                 build/site; read it with `python -m http.server -d build/site` (part of CI)
     tools/site.py sources         only MkDocs' input, in build/site-src
 
-MkDocs and its plugins are installed into build/site-venv from tools/site_requirements.txt. The build is strict: it
-fails on a warning, and on a page that loads a script, style, font or picture from another host.
+MkDocs and its plugins are installed into build/site-venv, in the versions of tools/site_requirements.txt. The build is
+strict: it fails on a warning, and on a page that loads a script, style, font or picture from another host.
 """
 
 from __future__ import annotations

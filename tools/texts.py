@@ -4,7 +4,7 @@
     tools/texts.py --draw 50 --seed 2026-11-22  so many of them at random, for a reading
     tools/texts.py --check                      refuse private words and plurals in parentheses (part of `make check`)
 
-A text is a string in the product's code that is not a docstring, not the message of an assert, and not a log line below
+A text is a string in the product's code that is neither a docstring nor the message of an assert nor a log line below
 WARNING. In a listed text, an expression whose value is filled in is shown in braces. The docstring of a command is its
 help, so it is a text too. The first line of an error class's docstring is the message of an error that is raised
 without a message.

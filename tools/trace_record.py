@@ -12,7 +12,8 @@ counts.
 * *functions*: distinct functions of the product (generated protobuf code and compiled modules are not seen).
 * *files*: the files that contain them.
 * *handoffs*: places where another thread, task, callback or process takes over: a function that the event loop or a
-  thread starts or resumes. The count leaves out the thread that calls ``send``, and includes the thread that polls.
+  thread starts or resumes. The count of functions leaves out the thread that calls ``send``, and includes the thread
+  that polls.
 
 The two followers do the same work, so the tool counts only one of them.
 """

@@ -51,8 +51,8 @@ class GroupProgress:
         self._under_way: tuple[PartitionOffsets, Future[None]] | None = None
 
     def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit ``offsets``: the query has processed all records before them. Never raises; returns within
-        ``COMMIT_TIMEOUT_S``."""
+        """Commit ``offsets``: the query has processed all records before these offsets. ``reached`` never raises an
+        error, and returns within ``COMMIT_TIMEOUT_S``."""
         self._look(0.0)
         now = self._now_s()
         if not offsets or self._under_way is not None or now < self._not_before_s:

@@ -21,8 +21,8 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def find_java(environment: dict[str, str] | None = None, directories: Iterable[str] = JVM_DIRECTORIES) -> Path:
-    """The home directory of a Java that can run Spark: JAVA_HOME if this Java is new enough, otherwise the Java in
-    PATH, otherwise the Java in Debian's directory.
+    """The home directory of a Java that can run Spark: JAVA_HOME if that Java is new enough, else the Java in PATH,
+    else Debian's.
 
     Raises JavaNotFoundError, which lists the places searched and how to install Java.
     """

@@ -1,7 +1,7 @@
 """The columns of the source's rows, which are the Kafka source's columns, as Spark and Arrow schemas.
 
-A query may select columns with ``.schema("partition INT, value BINARY")``: Spark does not pass the columns that a query
-uses to a Python source, and the transfer of unused columns to the JVM costs time.
+A query may select columns with ``.schema("partition INT, value BINARY")``. Spark does not tell a Python source which
+columns a query uses, and the transfer of unused columns to the JVM costs time.
 """
 
 from __future__ import annotations

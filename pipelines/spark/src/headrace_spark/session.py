@@ -28,8 +28,8 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
 
     ``master`` defaults to the master of spark-submit, otherwise to ``local[*]``. ``settings`` are Spark settings, with
     ``_`` in place of ``.`` (``spark_sql_shuffle_partitions=4``) or with their own names
-    (``**{"spark.sql.shuffle.partitions": 4}``). If a session is already active, this session is returned unchanged.
-    Raises JavaNotFoundError.
+    (``**{"spark.sql.shuffle.partitions": 4}``). If a session is already active, the active session is returned
+    unchanged. Raises JavaNotFoundError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:

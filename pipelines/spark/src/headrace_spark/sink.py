@@ -44,8 +44,8 @@ class SinkTask:
         return [*self.options.notes, *([self.columns.note] if self.columns.note else [])]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task. Runs in a worker process; the producer stays open until the worker process
-        ends."""
+        """Write the rows of one task. The method runs in a worker process; the producer stays open until the worker
+        process ends."""
         producer = worker_producer(self.options.client)
         commit = write_rows(
             iterator,
@@ -75,7 +75,7 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
             logger.warning("headrace sink: %s", note)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Does nothing, because the rows of every task are already acknowledged."""
+        """``commit`` does nothing, because the rows of every task are already acknowledged."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report the records that may have been written; the sink cannot remove them."""

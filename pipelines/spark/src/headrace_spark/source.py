@@ -86,7 +86,8 @@ def use_own_interpreter() -> None:
 
 
 class HeadraceBatchReader(RangeTask, DataSourceReader):
-    """A bounded read from the starting to the ending offsets. The offsets are resolved when Spark plans the query."""
+    """A bounded read from the starting to the ending offsets. The offsets of a batch query are resolved when Spark
+    plans the query."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=False)

@@ -174,9 +174,9 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """The offsets ``begin``, but the log start for topics that were deleted and created again since the last
         trigger.
 
-        If a batch does not begin at the end of the previous batch, the batch's end offset also stores its start, so
-        that a restart within the batch reads the same records. The reader does not detect a topic that was created
-        again while the query did not run, because offsets have no topic ids.
+        If a batch does not begin at the end of the previous batch, its end offset also stores its start. A restart
+        within the batch then reads the same records. The reader does not detect a topic that was created again while
+        the query did not run, because offsets have no topic ids.
         """
         reader = self._reader()
         topics = reader.take_renewed()
@@ -206,7 +206,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """Whether a restart within the first batch would find another start offset (see offsets.py).
 
         The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
-        the batch is empty: ``_true_start`` handles these three cases.
+        the batch is empty. ``_true_start`` handles these three cases.
         """
         if START_KEY in start or begin != self._initial:
             return False
@@ -218,8 +218,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """The start of the batch that ends at ``end``: the start stored in ``end``, otherwise ``start``, if ``start``
         is the real start.
 
-        ``start`` is not the real start when Spark asked this process for the initial offset, that is, in the first
-        batch of a new or restarted query.
+        ``start`` is not the real start if Spark asked this process for the initial offset: in the first batch of a new
+        or restarted query.
         """
         carried = start_within(end)
         if carried is not None:

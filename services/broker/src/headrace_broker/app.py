@@ -2,12 +2,13 @@
 
 ``start`` reads the formatted directories and binds both listeners, so that the ports are known before the broker
 serves. The broker loads the last metadata snapshot, follows the metadata log, registers itself, and catches up with
-every committed entry. The broker then opens and recovers the logs with their topics' settings, while heartbeats keep it
-fenced. Finally the broker applies the metadata to its partitions, asks to be unfenced, and serves.
+every committed entry. The starting broker then opens and recovers the logs with their topics' settings, while
+heartbeats keep it fenced. As its last steps, the starting broker applies the metadata to its partitions, asks to be
+unfenced, and serves.
 
 A clean stop asks the controller to move leaderships away, refuses new requests and finishes the requests in progress.
-The broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop with
-``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
+The stopping broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop
+with ``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
 A broker that cannot reach the controllers continues to serve. Every append that the broker acknowledges is on its disk,
 and no record is committed without the in-sync replicas.

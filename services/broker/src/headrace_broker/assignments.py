@@ -77,7 +77,8 @@ class DirectoryAssignments:
         self.metadata_changed(image, MetadataDelta(0, image.next_offset, partitions=everything))
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Compare the partitions of ``delta`` after the broker applied it, when their logs exist or have failed."""
+        """Compare the partitions of ``delta``; call this method after the broker applied ``delta``, when the
+        partitions' logs exist or have failed."""
         self._image = image
         for topic_id, numbers in delta.partitions.items():
             topic = image.topics[topic_id]
@@ -94,8 +95,8 @@ class DirectoryAssignments:
     def report_fresh(self, topic_id: bytes, partition: int, directory: bytes, recorded: Callable[[int], None]) -> None:
         """Report that this broker's replica starts again with an empty log in ``directory``. The replica's old log is
         missing, or is damaged and about to be deleted. ``recorded`` is called with the metadata offset from which the
-        controllers know the replica as fresh. A caller that does not find the replica as fresh in the metadata may call
-        again."""
+        controllers know the replica as fresh. A caller may call again if the metadata do not show the replica as
+        fresh."""
         key = (topic_id, partition)
         self._fresh[key] = recorded
         self._pending[key] = directory

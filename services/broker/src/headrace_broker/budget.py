@@ -70,7 +70,7 @@ class ByteBudget:
                 break  # the others follow one by one, as room is made
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when no request is in progress, immediately if there is none now."""
+        """Call ``callback`` once when no request is in progress, or immediately if none is in progress now."""
         if self.used:
             self._emptied = callback
         else:

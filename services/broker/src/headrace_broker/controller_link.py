@@ -44,7 +44,7 @@ ReplicaKey = tuple[bytes, int]  #: A replica of this broker, as a pair of topic 
 
 
 class Sending(enum.Enum):
-    """How often one call may send its request; see the module's docstring."""
+    """How often one call to the controller may send its request; see the module's docstring."""
 
     AT_MOST_ONCE = "at most once"
     UNTIL_ATTEMPTED = "until one controller has attempted it"
@@ -76,8 +76,8 @@ class IsrAnswer(NamedTuple):
 
 
 class DirectoriesAssigned(NamedTuple):
-    """Answer to AssignReplicasToDirs: the replicas whose directory the controllers refused; all others are recorded at
-    ``metadata_offset``."""
+    """Answer to AssignReplicasToDirs: the replicas whose directory the controllers refused. The controllers recorded
+    all other replicas at ``metadata_offset``."""
 
     refused: Mapping[ReplicaKey, HeadraceError]
     metadata_offset: int
@@ -101,8 +101,8 @@ class ControllerLink:
         *,
         timeout_ms: int,
     ) -> None:
-        """``identity`` is this broker's identity, which its calls contain. ``timeout_ms`` is the default timeout of the
-        calls."""
+        """``identity`` is the broker's identity, which all calls to the controller contain. ``timeout_ms`` is the
+        default timeout of calls to the controller."""
         self._controllers = controllers
         self._clock = clock
         self._identity = identity
@@ -112,8 +112,8 @@ class ControllerLink:
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
         """Send a call of the Admin service to the active controller and return the answer. The call searches for the
         active controller until ``timeout_ms`` are over, then raises the error of the last attempt. RequestTimedOutError
-        means that the request was sent and its outcome is unknown. An error that the active controller returns is
-        raised at once."""
+        means that the request was sent and its outcome is unknown. An error in the active controller's answer is raised
+        at once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
@@ -121,8 +121,9 @@ class ControllerLink:
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
     ) -> DirectoriesAssigned:
         """Report the directories of this broker's replicas (KIP-858); returns the replicas that the controllers
-        refused. The replicas in ``fresh`` will be created again with empty logs. When this call returns, the ``fresh``
-        replicas are eligible for no election (KIP-903). Raises the errors of ``call``, and StaleBrokerEpochError."""
+        refused. The replicas in ``fresh`` will be created again with empty logs. When ``assign_directories`` returns,
+        the ``fresh`` replicas are eligible for no election (KIP-903). Raises the errors of ``call``, and
+        StaleBrokerEpochError."""
         request = cluster_pb2.AssignReplicasToDirsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
@@ -152,8 +153,8 @@ class ControllerLink:
         """Propose new in-sync sets of partitions that this broker leads (KIP-497). Returns each partition's state after
         the call, or the error of the refusal (cluster.proto lists the errors). ``metadata_offset`` is the offset up to
         which this broker has applied the metadata log. ``alter_partitions`` sends at most one request; the caller
-        repeats a failed request. The controller answers a repeated change like a new change. Raises the errors of
-        ``call``, StaleBrokerEpochError, and NetworkError if the answer was lost."""
+        repeats a failed request. The controller answers a repeated AlterPartition like a new AlterPartition. Raises the
+        errors of ``call``, StaleBrokerEpochError, and NetworkError if the answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=self._identity.broker_id,
             broker_epoch=self._identity.broker_epoch,

@@ -1,7 +1,7 @@
 """Timeouts of many requests, with one timer for all of them.
 
 Requests nearly always end long before their deadline. Adding and discarding a deadline must therefore cost next to
-nothing, and an expiry may be late by a tick. The timer stops while no deadline is pending.
+nothing, and an expiry may be late by a tick. The timer of the deadlines stops while no deadline is pending.
 """
 
 from __future__ import annotations

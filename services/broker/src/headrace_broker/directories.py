@@ -2,15 +2,15 @@
 partition.
 
 A directory is *online*, with a writer, or *offline*: not formatted (perhaps not mounted), unreadable, read-only, or
-failed in use. An offline directory stays offline until the broker restarts. The broker continues with the other
-directories, and stops when none is left (KIP-112).
+failed in use. An offline directory stays offline until the broker restarts. When a directory fails, the broker
+continues with its other directories; it stops when none is left (KIP-112).
 
 An unmounted directory looks like an empty one. The broker therefore creates no file in a directory before it could open
 ``.lock`` and found the directory's id in ``meta.properties`` (``check_mounted``, every five seconds).
 
 A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
-EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). ENOENT and ESTALE mean that the file
-was deleted during the read, and EMFILE that the process has no free descriptor.
+EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). ENOENT and ESTALE mean that a file
+was deleted during a read, and EMFILE that the process has no free descriptor.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class LogDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryDescription:
-    """Description of one log directory in DescribeLogDirs (KIP-113, KIP-827). Byte counts are -1 when they are
-    unknown."""
+    """Description of one log directory in DescribeLogDirs (KIP-113, KIP-827). Byte counts in the description of a
+    directory are -1 when they are unknown."""
 
     root: str
     directory_id: uuid.UUID | None
@@ -168,8 +168,8 @@ def tell_left(directories: Collection[HeldDirectory]) -> None:
 
 
 def raise_all_failed(failures: Sequence[Exception]) -> None:
-    """Raise an error because no directory is left: the first failure if it names a cure, else a StorageError that lists
-    all failures."""
+    """Raise an error because no directory is left: the first failure if its message names a cure, else a StorageError
+    that lists all failures."""
     if isinstance(failures[0], HeadraceError):
         raise failures[0]
     raise StorageError("no log directory is usable: " + "; ".join(map(str, failures))) from failures[0]
@@ -177,7 +177,7 @@ def raise_all_failed(failures: Sequence[Exception]) -> None:
 
 def check_mounted(directory: LogDirectory) -> None:
     """Raise OSError if the path no longer leads to the directory that was opened: unmounted, replaced, or read-only.
-    The check opens two files and writes none; call it on the directory's thread."""
+    The check of a directory opens two files and writes none; call it on the directory's thread."""
     fs, root = directory.fs, directory.root
     fs.open(f"{root}/{LOCK}", write=True).close()
     try:

@@ -126,11 +126,11 @@ class LeaderReplica:
         UnexpectedLogEndError, and InvalidRequestError for batches without the fence's epoch.
 
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
-        After ``written`` was called, this broker no longer keeps the request's bytes.
+        After ``written`` was called, the broker no longer keeps the bytes of the produce request.
 
         A repeated batch of an idempotent producer gets the offset of its first append, and is answered under the same
-        conditions as a new batch. Batches that are costly to check are checked on a thread; later batches wait, to keep
-        the order.
+        conditions as a new batch. Batches that are costly to check are checked on a thread; later batches of the
+        partition wait, to keep the order.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
@@ -213,8 +213,8 @@ class LeaderReplica:
             self.leader.when_committed(outcome.next_offset, lambda failed: done(outcome if failed is None else failed))
 
     def hold(self) -> None:
-        """Hold appends until ``release``, because the log is about to change directories. Appends that the writer
-        already has are written before the writer's next work."""
+        """Hold appends until ``release``, because the log is about to change directories. Appends that were passed to
+        the writer before ``hold`` are written before the writer's next work."""
         if self._held is None:
             self._held, self._released = [], asyncio.Event()
 
@@ -405,7 +405,7 @@ def read_for(log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, comm
 
 def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:
     """Raise OffsetOutOfRangeError if the log lost records that a client has read (KIP-320). The client read up to
-    ``offset``; its last record has ``last_fetched_epoch`` (-1 if unknown)."""
+    ``offset``; the last record that it read has ``last_fetched_epoch`` (-1 if unknown)."""
     if last_fetched_epoch < 0:
         return
     end = log.epoch_end_offset(last_fetched_epoch)

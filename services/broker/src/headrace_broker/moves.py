@@ -1,9 +1,9 @@
 """Moves of partitions between this broker's directories, while the partitions are written and read (KIP-113).
 
-One move runs at a time, with its own task and its own thread. The copy catches up while appends continue. When the copy
-is near the log's end, the replica holds appends for some milliseconds (``LeaderReplica.hold``) until the rest is
-copied. After a move, appends continue in the partition's new directory. ``headrace_core.log.moving`` describes the
-steps on the disk, and the state after a crash in each step.
+One move runs at a time, with its own task and its own thread. The copy of a moving log catches up while appends
+continue. When the copy is near the log's end, the replica holds appends for some milliseconds (``LeaderReplica.hold``)
+until the rest is copied. After a move, appends continue in the partition's new directory. ``headrace_core.log.moving``
+describes the steps on the disk, and the state after a crash in each step.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class PartitionTable:
         return replica
 
     def readable(self, partition: TopicPartition) -> Readable:
-        """The replica on this broker that a consumer may read up to its high watermark: the leader, or a follower
-        (KIP-392). Raises as ``leader``."""
+        """The replica on this broker that a consumer may read up to the replica's high watermark: the leader, or a
+        follower (KIP-392). Raises as ``leader``."""
         if self.refusal is not None:
             raise self.refusal
         followed = self.followed.get(partition)
@@ -96,7 +96,8 @@ class PartitionTable:
         return NotLeaderOrFollowerError(f"{error.message}; another replica becomes leader: refresh the metadata")
 
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-        """The directory that the controllers recorded for this broker's replica; the zero id if they recorded none."""
+        """The directory that the controllers recorded for this broker's replica; the zero id if they recorded no
+        directory."""
         state = self.image.partition(topic_id.bytes, partition.partition)
         return None if state is None else uuid.UUID(bytes=state.directory_of(self.identity.broker_id))
 
@@ -112,7 +113,8 @@ class PartitionTable:
         return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
 
     def leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
-        """The leaders of partitions that changed in ``delta``, or that have a replica on a broker that changed."""
+        """The leaders of partitions that changed in ``delta``, or that have a replica on a broker that ``delta``
+        changed."""
         if delta.brokers:
             return [replica.leader for replica in self.led.values()]
         names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
@@ -149,7 +151,7 @@ class PartitionTable:
 
     def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
         """The logs in ``logs`` have new, unflushed records, which can already be pushed to followers. Calls ``sent``
-        when the pushes are sent, immediately if there are no followers."""
+        when the pushes to followers are sent, or immediately if there are no followers."""
         has_followers = False
         for log in logs:
             replica = self.led.get(log.topic_partition)

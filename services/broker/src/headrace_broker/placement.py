@@ -50,7 +50,8 @@ class Placement:
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
         """Id of the directory that has the partition's log (sound or damaged), or that failed before the log was
-        created. LOST if the log may be in a directory that was offline at the start; None if there is no log."""
+        created. LOST if the log may be in a directory that was offline at the broker's start; None if there is no
+        log."""
         if partition in self.withheld:
             return LOST
         held = self.at.get(partition)
@@ -63,8 +64,9 @@ class Placement:
     def place(
         self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
     ) -> HeldDirectory:
-        """The directory for the partition's log. ``added`` counts the logs that are planned in each directory. Raises
-        StorageError if no directory works, DiskFullError, or the error of an existing log that must not be used."""
+        """The directory in which the partition's log is or will be created. ``added`` counts the logs that are planned
+        in each directory. Raises StorageError if no directory works, DiskFullError, or the error of an existing log
+        that must not be used."""
         if partition in self.refused:
             raise self.refused[partition]
         held = self.at.get(partition)
@@ -95,7 +97,7 @@ class Placement:
     def anew(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
         """The directory in which a lost log would be created again, empty; None if the log is not lost, or if it may
         return. The log is lost if its recorded directory no longer belongs to this broker (a replaced disk). The log is
-        also lost if its directory is LOST, all directories are online, and none has the log."""
+        also lost if its directory is LOST, all directories are online, and no directory has the log."""
         if partition in self.refused or partition in self.withheld or partition in self.at:
             return None
         if any(each.failure is not None or each.writer is None for each in self._held):

@@ -1,9 +1,10 @@
 """Producer ids of this broker, which the controller allocates in blocks (KIP-730), before they are needed.
 
-A block of producer ids belongs to its broker, even if the broker stops before using all ids. There are 2^63 ids, and
-none is used twice. The broker requests the next block when 90 % of the current block are used, as in Kafka. One request
-at a time serves all waiting producers. A producer therefore waits for the controller only if the broker has no block. A
-broker has no block right after its start, or when the controllers were unreachable for the last 10 % of the block.
+A block of producer ids belongs to its broker, even if the broker stops before using all ids. There are 2^63 producer
+ids, and none is used twice. The broker requests the next block when 90 % of the present block's producer ids are used,
+as in Kafka. One request for a block at a time serves all waiting producers. A producer therefore waits for the
+controller only if the broker has no block. A broker has no block right after its start, or if the controllers were
+unreachable while it used the last 10 % of its block.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class ProducerIds:
         self._is_closed = False
 
     async def next_id(self) -> int:
-        """Return a new producer id. Raises CoordinatorNotAvailableError (retriable) if no block is available now,
-        UnsupportedVersionError if the cluster's metadata.version has no producer ids, and ServerShuttingDownError."""
+        """Return a new producer id. Raises CoordinatorNotAvailableError (retriable) if no block is available now, and
+        ServerShuttingDownError. Raises UnsupportedVersionError if the cluster's metadata.version has no producer
+        ids."""
         while self._next >= self._end:
             if self._spare is not None:
                 self._begin(self._spare)
@@ -117,6 +119,6 @@ def _closed() -> ServerShuttingDownError:
 
 
 def _ignored(fetching: asyncio.Task[None]) -> None:
-    """Ignore a failed request for the next block; the next caller repeats it."""
+    """Ignore a failed request for the next block; the next caller requests the block again."""
     if not fetching.cancelled() and (error := fetching.exception()) is not None:
         logger.info("cannot fetch the next block of producer ids ahead of need; the next producer retries: %s", error)

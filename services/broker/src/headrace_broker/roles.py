@@ -11,8 +11,8 @@ state of each partition with the current role::
     not a replica any more       end the old role, delete the log (a reassignment is over)
 
 Between two roles of a partition, the broker waits for all appends of the directory writer. Because of the wait between
-two roles, a new leader knows where its epoch begins, and a new follower knows its log end. The high watermark passes
-from one role to the next.
+two roles, a new leader knows where its epoch begins, and a new follower knows its log end. The high watermark of a
+partition passes from one role of the broker to the next.
 
 A missing log is created in the directory that the metadata names. If this broker no longer has the recorded disk, the
 broker first reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log of a
@@ -156,8 +156,8 @@ class Roles:
             await self._heal()
 
     async def retry_full(self) -> list[TopicPartition]:
-        """Create the logs again that could not be created because of a full disk or a lack of file descriptors. Returns
-        the partitions of the created logs. The call costs nothing when there are no logs to create."""
+        """Try again to create the logs that could not be created because of a full disk or a lack of file descriptors.
+        Returns the partitions of the created logs. The call costs nothing when there are no logs to create."""
         failed = self._table.failed
         if not failed:
             return []
@@ -467,7 +467,7 @@ class Roles:
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
         """Whether the log is open and belongs to the topic with the id ``topic_id``. A log without a topic id is
-        created again, which adds the id: the broker crashed while it created the log. A log with another topic's id is
+        created again, with the id: the broker crashed during the log's creation. A log with the id of another topic is
         refused."""
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
@@ -530,7 +530,7 @@ class Roles:
             followed.log_advanced()  # another policy means another durable end
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
-        """Take a log out of service whose damage was confirmed by a second read, now or after a restart. A log taken
+        """Take out of service a log whose damage was confirmed by a second read, now or after a restart. A log taken
         out of service is healed if other replicas have its records; otherwise the operator must act. The broker's
         partitions with undamaged logs continue."""
         if not self._storage.quarantine(log, error):

@@ -322,7 +322,7 @@ class Storage:
         self._moves.set_rate(bytes_per_second)
 
     def set_recovery_threads(self, threads: int) -> None:
-        """Set ``num.recovery.threads.per.data.dir``; call this before ``open``."""
+        """Set ``num.recovery.threads.per.data.dir``; call this method before ``open``."""
         self._recovery_threads = threads
 
     def begin_threads(self) -> None:
@@ -421,7 +421,7 @@ class Storage:
         """Create logs durably, each in the directory that ``placement`` chooses. Returns None for each log that exists
         now, otherwise its error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
 
-        ``at_start``: the partitions come from the first image, so their logs may be in an offline directory.
+        ``at_start``: the partitions come from the first metadata image, so their logs may be in an offline directory.
         """
         shares: dict[HeldDirectory, list[NewLog]] = {}
         added: dict[HeldDirectory, int] = {}
@@ -483,8 +483,8 @@ class Storage:
             return []
 
     async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
-        """Set a log's configuration, in order with the log's appends. A log that is moving gets the configuration in
-        its new directory; an offline log gets it when it is opened."""
+        """Set a log's configuration, in order with the log's appends. A moving log gets the configuration in its new
+        directory; an offline log gets the configuration when it is opened."""
         while (log := self.log(partition)) is not None:
             writer = self._at[partition].writer
             assert writer is not None
@@ -505,7 +505,7 @@ class Storage:
         a future log until the copy replaces the log. ``directory_changed`` reports that the copy replaced the log, and
         ``until_moved`` waits for it. A move does not continue after a restart of the broker.
 
-        Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if one of the two directories is
+        Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if the old or the new directory is
         offline. Raises DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker
         has no log of the partition.
         """
@@ -542,8 +542,8 @@ class Storage:
             replica.release(log, writer)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The high watermark of the leader or follower on this broker, or the checkpointed one if the partition has no
-        role."""
+        """The high watermark of the leader or follower on this broker; if the partition has no role, the checkpointed
+        high watermark."""
         if (replica := self._replicas.get(partition)) is not None:
             return replica.leader.high_watermark if isinstance(replica, LeaderReplica) else replica.high_watermark
         return self.checkpointed(partition)
@@ -581,7 +581,7 @@ class Storage:
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Check that every online directory is present and writable, measure its disk, and write recovery points and
         high watermarks. The storage writes the recovery points and high watermarks of all directories at the same time.
-        Because every directory is written, the failure of an idle disk is also noticed."""
+        Because the check writes to every directory, the failure of an idle disk is also noticed."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -596,7 +596,7 @@ class Storage:
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
     ) -> bool:
         """Flush and close every directory, and mark each directory as cleanly closed. Returns True if all directories
-        are clean. With ``clean`` False the directories are only closed, not flushed."""
+        were cleanly closed. With ``clean`` False the directories are only closed, not flushed."""
         await self._moves.cancel()
         self._threads.close()
         if clean:

@@ -156,8 +156,8 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     """Refuse several configured voters on a directory without stored voters, which an old release formatted for a sole
-    voter. Three controllers with directories for a sole voter would form three clusters; a controller that lost its log
-    would form a second cluster."""
+    voter. Three controllers with such directories would form three clusters. A controller that lost its log would form
+    a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return
@@ -283,6 +283,6 @@ class _Handlers:
         self._cluster.close()
 
     async def stop(self) -> None:
-        """Stop the services; call this after the listeners have stopped."""
+        """Stop the services; call ``stop`` after the listeners have stopped."""
         await self.following.stop()
         await self._any_admin.close()

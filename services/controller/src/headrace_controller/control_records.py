@@ -79,7 +79,8 @@ def check_entry(entry: Entry) -> BatchHeader:
 
 
 def voter_set(voters: Iterable[SnapshotVoter]) -> VoterSet:
-    """The voters of a record, as a VoterSet. Raises CorruptLogError if the voters record names a node twice."""
+    """The voters that a control record names, as a VoterSet. Raises CorruptLogError if the voters record names a node
+    twice."""
     found = tuple(voters)
     try:
         return VoterSet.of(

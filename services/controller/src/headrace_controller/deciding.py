@@ -59,8 +59,8 @@ class Decider:
         self._core.lead(now_ms)
 
     def decide(self, request: Request, now_ms: float) -> Decision:
-        """Decide a request. A rule only returns records and changes no state, so a bug in a rule fails only its own
-        request."""
+        """Decide a request. A rule of the cluster only returns records and changes no state, so a bug in a rule fails
+        only its own request."""
         try:
             decision = self._core.decide(request, now_ms)
             if decision.records and isinstance(request, _GROWTH):
@@ -95,9 +95,9 @@ class Decider:
         self._core.skip(entry.next_offset, entry.term)
 
     def forgive_pause(self, now_ms: float) -> None:
-        """Call this method with each tick, before any decision of the tick. After a pause of this process, the nodes'
-        silence proves nothing, so their sessions start again. A planned sleep is no pause, however short the sessions
-        are; otherwise short sessions would never end."""
+        """Call this method with each tick, before any decision of the tick. After a pause of this process, the silence
+        of the nodes proves nothing, so their sessions start again. A planned sleep is no pause, however short the
+        sessions are; otherwise short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning(

@@ -1,9 +1,9 @@
-"""The driver: one task that runs a QuorumController by the clock and by arriving messages. quorum_controller.py defines
-a turn; this module schedules turns and calls the waiters of completed requests.
+"""The driver: one task that runs a QuorumController by the clock and by arriving messages. The module
+quorum_controller.py defines a turn; this module schedules turns and calls the waiters of completed requests.
 
 A separate thread writes and flushes the log, while the event loop accepts the next requests. A request needs several
-passes of the event loop to get from its socket into a turn. With an fdatasync in each pass, a turn would contain only
-one or two requests. Messages to other controllers are also sent during a write.
+passes of the event loop to get from its socket into a turn. With an fdatasync in each pass of the event loop, a turn
+would contain only one or two requests. Messages to other controllers are also sent while the log is being written.
 
 A thread for snapshots encodes, writes and flushes them, one at a time. Only the renaming of the snapshot and the
 trimming of the log run in the event loop.
@@ -131,7 +131,8 @@ class ControllerDriver:
     async def read_barrier(self, *, is_deferred: bool) -> int:
         """A linearizable read: returns a metadata offset. An image with all entries below the returned offset contains
         every change that was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600
-        ms longer (the heartbeat interval is 300 ms). Raises NotControllerError unless this node leads."""
+        ms longer than other reads (the heartbeat interval is 300 ms). Raises NotControllerError unless this node
+        leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_deferred=is_deferred))
         return offset
 

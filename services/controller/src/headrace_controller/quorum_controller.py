@@ -1,8 +1,8 @@
 """A controller without its event loop: a Raft node, the cluster's state, and the disk.
 
-The controller is synchronous, without threads and sockets. A ``Clock`` gives the time, ``draw`` the random numbers, and
-``send`` takes the messages. The driver runs the controller in a real process, the simulator in a simulated process. A
-controller works in *turns*:
+The controller is synchronous, without threads and sockets. ``Clock`` gives the controller the time, ``draw`` gives it
+random numbers, and ``send`` takes its messages. The driver runs the controller in a real process, the simulator in a
+simulated process. A controller works in *turns*:
 
     begin     processes due ticks; decides submitted requests, each on the speculation after the one before; gets Raft's
               Ready, and sends what promises nothing about this disk (Ready, step 1). True: there is work for the disk
@@ -108,8 +108,8 @@ class _VoterChange(NamedTuple):
 
 
 class QuorumController:
-    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``. An error that ``begin``,
-    ``persist`` or ``finish`` raises is final. ``done`` is called once for each request, from ``finish`` or
+    """See the module. Call ``begin``, then ``persist`` if ``begin`` returned True, then ``finish``. An error that
+    ``begin``, ``persist`` or ``finish`` raises is final. ``done`` is called once for each request, from ``finish`` or
     ``fail_all``, with the result or a HeadraceError."""
 
     def __init__(
@@ -360,10 +360,10 @@ class QuorumController:
 
     def read(self, done: Done, *, is_deferred: bool = False) -> None:
         """A linearizable read (ReadIndex): calls ``done(metadata_offset)`` when this node's image contains every change
-        that any controller answered before this call. ``is_deferred``: the read waits for the next heartbeat round,
-        which begins within three tenths of an election timeout. A deferred read does not wait for the next heartbeat
-        round if the heartbeat interval is longer than DEFERRED_MS_MAX. The read fails with NotControllerError unless
-        this node leads."""
+        that was answered before the read. ``is_deferred``: the read waits for the next heartbeat round, which begins
+        within three tenths of an election timeout. A deferred read does not wait for the next heartbeat round if the
+        heartbeat interval is longer than DEFERRED_MS_MAX. The read fails with NotControllerError unless this node
+        leads."""
         is_deferred = is_deferred and self.settings.heartbeat_ms <= DEFERRED_MS_MAX
         if not is_deferred:
             self._stir()
@@ -536,11 +536,11 @@ class QuorumController:
         self._is_due, self._ticks_planned = True, 1
 
     def _count_ticks(self) -> None:
-        """Process past ticks without an effect before an event that arrives between turns. If past ticks were not
-        processed first, an event between turns (such as the start of a wait for a leader) would be dated too early. The
-        last planned tick is left to the turn, even when the tick is due, because the turn processes arrived messages
-        before it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would take them for
-        a pause.)"""
+        """Before an event that arrives between turns, process the past ticks, which have no effect. If past ticks were
+        not processed first, an event between turns (such as the start of a wait for a leader) would be dated too early.
+        The last planned tick is left to the turn, even when the tick is due, because the turn processes arrived
+        messages before it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would take
+        them for a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:
@@ -575,8 +575,8 @@ class QuorumController:
                 self._wait(decision, asked.done)
 
     def _wait(self, decision: Decision, done: Done) -> None:
-        """Answer ``decision`` when its state is committed. If the state is committed already, answer when a heartbeat
-        round has confirmed that no other node leads."""
+        """Answer ``decision`` when the state that it depends on is committed. If the state is committed already, answer
+        when a heartbeat round has confirmed that no other node leads."""
         offset = self._decider.end
         result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
         if offset > self._applier.applied:

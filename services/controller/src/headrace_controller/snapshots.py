@@ -200,9 +200,10 @@ class SnapshotStore:
             file.close()
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a snapshot chunk durably. Returns False, and removes the file, in two cases. The chunk does not follow
-        the bytes in the file, or the completed snapshot is not the expected one or damaged. Raises DiskFullError (and
-        removes the file), UnsupportedVersionError for a snapshot of a newer Headrace, and OSError."""
+        """Write a snapshot chunk durably. Returns False, and removes the file, if the chunk does not follow the bytes
+        in the file. The chunk does not follow the bytes in the file, or the completed snapshot is not the expected one
+        or damaged. Raises DiskFullError (and removes the file), UnsupportedVersionError for a snapshot of a newer
+        Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()
@@ -291,7 +292,7 @@ def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
     it is added to a quorum.
 
     Raises InvalidConfigError if the directory already names other voters, or has a metadata log, which must not be
-    started again. Raises CorruptLogError if the present file is damaged. OSError.
+    started again. Raises CorruptLogError if the snapshot file in the directory is damaged. OSError.
     """
     directory = f"{root.rstrip('/')}/{METADATA_DIRECTORY}"
     path = f"{directory}/{snapshot_name(*BEGINNING)}"

@@ -51,7 +51,7 @@ class SnapshotSchedule:
         return self._job
 
     def done(self, job: SnapshotJob) -> SnapshotId | None:
-        """``job`` has run. Returns the new start of the log, if the start has changed."""
+        """``job`` has run. Returns the new start of the log, if the snapshot has moved the start."""
         assert job is self._job, "another snapshot is being made"
         self._job = None
         return self._storage.finish_snapshot(job)

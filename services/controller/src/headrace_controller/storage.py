@@ -7,10 +7,10 @@
 The directory is locked while a controller uses it. Opening the directory truncates an incomplete batch at the end of
 the log. Damage before the last batch raises CorruptLogError, and the controller does not start: a metadata log with a
 hole must never be served. A last batch that is complete but wrong also counts as damage
-(``LogConfig.refuse_whole_tail``), because its voter may have acknowledged it.
+(``LogConfig.refuse_whole_tail``), because the voter may have acknowledged this batch.
 
-The log begins after the snapshot before the newest one. A follower that is a little behind therefore finds in the log
-the entries that it lacks. If the newest snapshot is damaged, the snapshot before it and the log replace it.
+The metadata log begins after the snapshot before the newest one. A follower that is a little behind therefore finds in
+the log the entries that it lacks. If the newest snapshot is damaged, the snapshot before it and the log replace it.
 
       snapshot n-1                     snapshot n
            |  log ...                       |  ... log          |
@@ -163,8 +163,8 @@ class MetadataStorage:
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
-        unformatted or belongs to another node, StorageError if another process uses it, CorruptLogError,
-        UnsupportedVersionError, and OSError."""
+        unformatted or belongs to another node, and StorageError if another process uses the directory. Raises also
+        CorruptLogError, UnsupportedVersionError, and OSError."""
         _refuse_lost_log(fs, root.rstrip("/"))
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id
@@ -257,7 +257,8 @@ class MetadataStorage:
     def append(self, entries: Sequence[Entry]) -> int:
         """Append entries of any terms, all or none, and flush them. Returns the durable end of the log. Raises
         DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; after either error no entry
-        was appended. (Exception: an empty log on a full disk may keep the first entries of more than a segment.)"""
+        was appended. (Exception: if the entries need more than a segment, an empty log on a full disk may keep the
+        first of them.)"""
         self._settle()
         start = self._log.log_end_offset
         end = start
@@ -304,7 +305,8 @@ class MetadataStorage:
         self._forget_terms_behind_the_end()
 
     def _forget_terms_behind_the_end(self) -> None:
-        """Remove terms without an entry from the history, because they would refuse a later entry with a lower term."""
+        """Remove terms without an entry from the epoch history, because the log would refuse a later entry with a lower
+        term."""
         epochs, end = self._log.epochs, self._log.log_end_offset
         epochs.restore(each for each in epochs.entries if each.start_offset < end)
 
@@ -419,8 +421,8 @@ class MetadataStorage:
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
         """``job`` has run, and its snapshot is durable. From now on the new snapshot is used, and the log begins after
-        the snapshot before the new one. Returns the snapshot before the job's snapshot if the log has a new start (then
-        call ``RaftNode.compacted``), else None."""
+        the snapshot before the new one. If the log has a new start, returns the snapshot before the job's snapshot
+        (then call ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
@@ -455,8 +457,8 @@ class MetadataStorage:
         return self._snapshots.write_chunk(chunk)
 
     def install(self, snapshot: SnapshotId) -> None:
-        """Replace the log by a snapshot that was received whole: the log is then empty and begins after the snapshot,
-        durably. Raises DiskFullError; ``stored`` then shows the state that was reached."""
+        """Replace the log by a snapshot that was received whole: the empty log then begins after the snapshot, durably.
+        Raises DiskFullError; ``stored`` then shows the state that was reached."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
             # The entries from the snapshot's place on were never committed. Remove the uncommitted entries before the

@@ -28,7 +28,7 @@ Done = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, and the metadata offset up to which a node must apply the log to see the effect."""
+    """A reply, and the metadata offset up to which a node must apply the log to see the effect of the request."""
 
     reply: Any
     metadata_offset: int

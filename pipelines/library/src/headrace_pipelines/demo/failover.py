@@ -17,7 +17,7 @@ _LOOK_S = 0.02
 
 
 class FailoverFailedError(HeadraceError):
-    """Error of the failover step: no replica became leader, or the restarted broker is not in sync."""
+    """In the failover step, no replica became leader, or the restarted broker is not in sync."""
 
     code = "DEMO_FAILED"
 

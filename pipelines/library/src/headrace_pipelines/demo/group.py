@@ -23,7 +23,7 @@ _GLANCE_S = 2.0
 
 
 class GroupFailedError(HeadraceError):
-    """The lag of the group contradicts the result of the query."""
+    """The lag of the consumer group contradicts the result of the demo's query."""
 
     code = "DEMO_FAILED"
 

@@ -1,4 +1,4 @@
-"""The result as tables and charts."""
+"""The demo's result as tables and charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INK, FAINT = "#222222", "#8a8a8a"
 
 
 def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
-    """The result as tables for the terminal: airports, and carriers ranked by mean delay."""
+    """The demo's result as tables for the terminal: airports, and carriers ranked by mean delay."""
     carriers = Table(title="Carriers by mean departure delay, worst first", title_justify="left")
     for header, justify in (("", "right"), ("carrier", "left"), ("scheduled", "right"), ("left", "right")):
         carriers.add_column(header, justify=justify)  # type: ignore[arg-type]

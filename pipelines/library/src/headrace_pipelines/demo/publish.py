@@ -109,7 +109,7 @@ def publish_markers(bootstrap_servers: str) -> None:
 
 
 def count_lost(bootstrap_servers: str, acknowledged: Mapping[int, Mapping[int, bytes]]) -> int:
-    """Read the log back; returns the number of acknowledged records that are missing or differ at their offset."""
+    """Read the log back; returns how many acknowledged records are not in the log or differ at their offset."""
     with Consumer({"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
         partitions = [TopicPartition(TOPIC, partition) for partition in acknowledged]
         consumer.assign(partitions)

@@ -1,17 +1,18 @@
 """The Fetch service. A stream is a fetch session, and each request gets one response, in order.
 
-A stream is in one of three states::
+A fetch stream is in one of three states::
 
     idle      no request, or too many answers unwritten          -> a request, or room in the queue
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
-All states run in callbacks: an idle session needs no task, and a waiting request needs one timer. A session's position
-advances only when a response is queued, so an abandoned request changes no position.
+Callbacks handle all states of a fetch stream: an idle session needs no task, and a waiting request needs one timer. A
+session's position advances only when a response is queued, so an abandoned request changes no position.
 
-A consumer that names its rack may read from a follower. The leader's response names a follower in that rack, if there
-is one (KIP-392). When a response names another broker, the partition leaves the session, and the consumer adds it to a
-session with that broker. A consumer without a rack reads only from leaders, so it notices a change of leader at once.
+A consumer that names its rack may read from a follower. If a follower is in the consumer's rack, the leader's response
+names this follower (KIP-392). When a response names another broker, the partition leaves the session, and the consumer
+adds it to a session with that broker. A consumer without a rack reads only from leaders, so it notices a change of
+leader at once.
 
 A new request on the stream ends the wait of the previous request, even if the new request is empty. A client that
 always keeps two requests in flight would poll without pause at the log's end. Clients should send the next request
@@ -227,8 +228,8 @@ class FetchStream(StreamHandler[Any]):
         return request
 
     def _look(self, *, give_up: bool) -> None:
-        """Answer the current request if possible. With ``give_up`` the response contains only the records that are
-        already in memory."""
+        """Answer the current request, if it can be answered now. With ``give_up`` the response contains only the
+        records that are already in memory."""
         request = self._current
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
@@ -253,7 +254,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int, int] | None]:
         """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions. The third
-        item of the result is a read that must wait for the disk; later partitions were not visited."""
+        item of the result is a read that must wait for the disk; partitions behind it in the queue were not visited."""
         pieces: list[_Piece] = []
         size = 0
         self._held_back = False
@@ -357,8 +358,8 @@ class FetchStream(StreamHandler[Any]):
         self._count_unread()
 
     def _schedule_wake(self) -> None:
-        """Enough bytes have arrived for the waiting request. Answer the request at the end of this event loop pass,
-        with all records that arrive in the pass."""
+        """Enough bytes have arrived for the waiting request. Answer the request at the end of the present event loop
+        pass, with all records that arrive in this pass."""
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon(self._woken)

@@ -169,7 +169,7 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
     (KIP-107).
 
     Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will
-    delete theirs. Raises also the error with which the leader resigned.
+    delete theirs. ``delete_records`` also raises the error with which the leader resigned.
     """
     reached: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -7,9 +7,9 @@ append happens even if the stream ends, so a cancellation never leaves half a wr
 
 Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
 broker also stops reading a stream while its budget for all requests is exceeded, or while the client leaves its answers
-unread. A produce request is in progress until it is answered. A request that timed out counts as in progress until its
-records are no longer in memory. A request counts as in progress while it waits for the disk, but not while it waits
-only for other brokers.
+unread. A produce request is in progress until the broker has answered it. A request that timed out counts as in
+progress until its records are no longer in memory. A request counts as in progress while it waits for the disk, but not
+while it waits only for other brokers.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A lane knows which records to push next (``partition/leader_lane.py``). The module handlers/replication.py gives each
 lane a stream, a clock, and threads for reads that wait for the disk. Each event of a lane (new records, an
-acknowledgement, room in the stream) schedules one callback in the event loop. The callback makes one message of all
-pending events. While a message of a lane is being written, the lane makes no second message. A follower that does not
-read therefore costs the memory of one message.
+acknowledgement, room in the stream) schedules one callback in the event loop. The callback of a lane makes one message
+of all pending events. While a message of a lane is being written, the lane makes no second message. A follower that
+does not read therefore costs the memory of one message.
 """
 
 from __future__ import annotations
@@ -279,7 +279,8 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
     def wake(self) -> None:
-        """Schedule one ``_turn`` at the end of this event loop pass, because the lane may have messages to send."""
+        """Schedule one ``_turn`` at the end of the present event loop pass, because the lane may have messages to
+        send."""
         if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
             self._service.pushes.begin(self)
@@ -297,8 +298,8 @@ class LeaderStream(StreamHandler[Any]):
         self._stream.finish(error)
 
     def _turn(self) -> None:
-        """Send the lane's next message. A failure to make a message ends the stream, because flushes must not wait for
-        a message that is never sent."""
+        """Write the lane's next message to the stream. A failure to make a message ends the stream, because flushes
+        must not wait for a message that is never sent."""
         self._is_scheduled = False
         try:
             self._push()
@@ -330,7 +331,7 @@ class LeaderStream(StreamHandler[Any]):
             self.wake_at(due_ms)
 
     def wake_at(self, due_ms: int) -> None:
-        """Set one timer for the lane's next deadline; a call that is too early is harmless."""
+        """Set one timer for the lane's next deadline; a callback that is too early does no harm."""
         if self._closed or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:

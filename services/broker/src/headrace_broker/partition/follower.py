@@ -45,7 +45,7 @@ class FollowerState(enum.Enum):
 
 
 class LogsMatch(NamedTuple):
-    """The logs match: the leader will push records."""
+    """The follower's log matches the leader's log, so the leader will push records."""
 
 
 class Truncate(NamedTuple):
@@ -85,7 +85,7 @@ class Take(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """The message does not belong to the current join: ignore it."""
+    """The pushed message does not belong to the current join: ignore it."""
 
 
 class Refuse(NamedTuple):
@@ -236,7 +236,7 @@ class PartitionFollower:
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
-        """The log was truncated or restarted, durably. The log ends at ``log_end``, and its last record has
+        """The log was truncated or restarted, durably. The follower's log ends at ``log_end``, and its last record has
         ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
         self.log_end = self.durable_end = self._taken_end = log_end
@@ -255,8 +255,8 @@ class PartitionFollower:
         return OtherLane()
 
     def disconnected(self) -> None:
-        """The stream broke, or the handle was released. The follower joins again when the log has all received
-        records."""
+        """The stream to the leader broke, or the follower's handle was released. The follower joins again when the log
+        has all received records."""
         if self.state is not FollowerState.TRUNCATING:
             self._end(FollowerState.JOINING)
 
@@ -295,7 +295,7 @@ class PartitionFollower:
 
     def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
         """Describe the fault of a batch; "" if the batch is valid. A gap in the offsets is valid, because compaction
-        leaves gaps. Repeated offsets and lower epochs are faults."""
+        leaves gaps. Repeated offsets in a batch, or an epoch lower than before, are faults."""
         # (A log that restarted empty may begin in the middle of a batch, at the leader's log start.)
         if batch.base_offset < end and not (epoch < 0 and batch.next_offset > end):
             return f"a batch at offset {batch.base_offset}, but the log ends at {end}"
@@ -306,14 +306,15 @@ class PartitionFollower:
         return ""
 
     def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:
-        """The log has the received records up to ``log_end``, and has met its flush policy up to ``durable_end``."""
+        """The follower's log has the received records up to ``log_end``, and has met its flush policy up to
+        ``durable_end``."""
         assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
         self.log_end, self.last_epoch = log_end, last_epoch
         self.flushed(durable_end)
         self._advance()
 
     def flushed(self, durable_end: int) -> None:
-        """The log has met its flush policy up to ``durable_end``."""
+        """The follower's log has met its flush policy up to ``durable_end``."""
         assert durable_end <= self.log_end, f"{self.partition}: durable end {durable_end} beyond the end {self.log_end}"
         self.durable_end = max(self.durable_end, durable_end)
 

@@ -8,9 +8,9 @@ partition is *joining* until the leader answers, and *following* until its handl
       ^                     |                      |
       +--- join() again ----+-- error, cut, ... ---+      and all of them when the stream breaks
 
-Outgoing items are collected into one message. If a partition advanced a hundred times while the last message was
-written, the next message has only its last position. A released handle belongs to no partition, so the lane drops later
-messages for the handle.
+Outgoing items of a lane are collected into one message. If a partition advanced a hundred times while the last message
+was written, the next message has only its last position. A released handle belongs to no partition, so the lane drops
+later messages for the handle.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def broken(self) -> list[F]:
-        """The stream ended, and all its handles ended with it. Returns the partitions, which will join the next stream.
-        After the next join the leader pushes again the records that were received but not written."""
+        """The stream ended, and all its handles ended with it. Returns the partitions that were on the stream, which
+        will join the next stream. After the next join the leader pushes again the records that were received but not
+        written."""
         lost = list(self._by_replica)
         self._by_number.clear()
         self._by_replica.clear()

@@ -262,7 +262,7 @@ class InSyncSet:
 
     def grew(self, old_end: int) -> bool:
         """The leader's log grew, so followers that had the whole log are now behind. Returns True if any followers were
-        up to date before."""
+        up to date before the leader's log grew."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:

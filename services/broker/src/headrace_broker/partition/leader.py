@@ -8,7 +8,7 @@ The offsets of a partition, in ascending order::
     ----[=======================================================)
          readable by consumers: [log start, high watermark)
 
-*Durable end.* Records below the durable end are as durable on one replica as the topic's ``log.flush`` asks. The
+*Durable end.* On each replica, the records below the durable end have met the topic's flush policy (``log.flush``). The
 durable end is the flushed end under ``commit``, and the log end under ``interval`` and ``os`` (the produce response
 names the policy). Each follower acknowledges the durable end of its own log. *High watermark.* The high watermark is
 the smallest durable end in the maximal ISR (isr.py), which includes the leader (decision 4). The durable end of a
@@ -255,9 +255,9 @@ class PartitionLeader:
 
     @property
     def low_watermark(self) -> int:
-        """The smallest log start of this replica, the joined followers and the other members of the in-sync set. No
-        replica that may lead next has records below the low watermark. Returns -1 if a member of the in-sync set has
-        not joined in this leader epoch."""
+        """The smallest log start of this replica, the joined followers and the other members of the in-sync set. A
+        replica that becomes the leader next has no records below the low watermark. Returns -1 if a member of the
+        in-sync set has not joined in this leader epoch."""
         return min((self.log_start, *(follower.log_start for follower in self._deleters())))
 
     def yet_to_delete(self, offset: int) -> list[int]:
@@ -305,7 +305,7 @@ class PartitionLeader:
         )
 
     def check_serving(self) -> None:
-        """Raise the error that was given to ``resign``, if there was one."""
+        """Raise the error that was given to ``resign``, if the leader has resigned."""
         if self._resigned is not None:
             raise self._resigned
 
@@ -409,8 +409,8 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def _take_readable(self, end_offset: int) -> int:
-        """Number of bytes that became readable; at least 1. Bytes that were appended before this leadership were not
-        counted, and a reader that is notified of 0 bytes would continue to wait."""
+        """Number of bytes that became readable; at least 1. Bytes from before this leader's epoch are not counted, and
+        a reader that is notified of 0 bytes would continue to wait."""
         unread, size = self._unread, 0
         while unread and unread[0][0] <= end_offset:
             size += unread.popleft()[1]
@@ -491,7 +491,7 @@ class PartitionLeader:
             follower.absent_ms = now_ms
 
     def _speaker(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
-        """The follower, if the message is from its current broker epoch, else None."""
+        """The follower, if the message is from the follower's current broker epoch, else None."""
         follower = self._in_sync.get(broker_id)
         if follower is None or not follower.joined:
             return None
@@ -514,8 +514,8 @@ class PartitionLeader:
         self._log_watchers.pop(watcher, None)
 
     def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
-        """The AlterPartition proposal to send now; call ``proposed`` before sending it. The result is None if there is
-        no change, or an answer is outstanding."""
+        """The AlterPartition proposal to send now; call ``proposed`` before sending it. The result is None if the
+        in-sync set need not change, or if the answer to an earlier proposal is outstanding."""
         if self._resigned is not None:
             return None
         self._is_stirred = False
@@ -538,7 +538,8 @@ class PartitionLeader:
         return self._in_sync.is_uncertain
 
     def proposed(self, change: IsrChange) -> None:
-        """``change`` is about to be sent: from now on the high watermark waits for the replicas that it adds."""
+        """``change`` is about to be sent: from now on the high watermark waits for the replicas that ``change``
+        adds."""
         self._in_sync.proposed(change)
 
     def altered(self, isr: tuple[int, ...], partition_epoch: int, leader_epoch: int, recovering: bool = False) -> bool:
@@ -568,8 +569,9 @@ class PartitionLeader:
         min_insync: int,
         recovering: bool = False,
     ) -> bool:
-        """Apply the partition's metadata in this leader epoch. Older metadata changes only ``min_insync``, which
-        depends on the topic alone; the method then returns False. Newer metadata ends an open proposal."""
+        """Apply the partition's metadata in this leader epoch. Metadata that is older than the leader's state changes
+        only ``min_insync``, which depends on the topic alone; the method then returns False. Newer metadata ends an
+        open proposal."""
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
         self._recompute()

@@ -17,14 +17,14 @@ A handle is in one of six states::
     PACED     the throttle delays it (catch-up lane)                 -> time
     ENDED     left, ended, or replaced by a later join: queues skip it
 
-``next`` makes one message, with a share from each partition in ``_ready``. Partitions with more records move to the end
-of the queue. An idle partition costs nothing, no partition starves another, and small amounts of records share a
-message. Records are read only when there is room to send them, so a slow or silent follower costs at most its window in
-memory.
+``next`` makes one message, with a share from each partition in ``_ready``. Partitions with more records than fit into
+the message move to the end of the queue. An idle partition costs nothing, no partition starves another, and small
+amounts of records share a message. Records are read only when there is room to send them, so a slow or silent follower
+costs at most its window in memory.
 
-Records are sent as soon as they are in the leader's log, before its flush. Because all replicas flush at the same time,
-acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable ends that
-followers acknowledge.
+The leader sends records as soon as they are in its log, before the log is flushed. Because all replicas flush at the
+same time, acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable
+ends that followers acknowledge.
 
 A join compares the follower's log with the leader's log: is the follower's log a prefix (``matching.py``)? A replica
 that is far behind uses the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73). Near the log's
@@ -116,7 +116,8 @@ class LedPartition(Protocol):
         """Approximate number of bytes of the records from ``offset`` on, computed without I/O."""
 
     def read_appended(self, offset: int, max_bytes: int) -> Slice | None:
-        """Read batches from ``offset`` up to the log's end, at least one; None if they are not in the page cache."""
+        """Read batches from ``offset`` up to the log's end, at least one; None if the batches are not in the page
+        cache."""
 
 
 class ColdRead(NamedTuple):
@@ -164,7 +165,7 @@ class LaneHost(Protocol):
         InconsistentTopicIdError."""
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
-        """Whether the leader's throttle applies to this replica, which is behind (KIP-73)."""
+        """Whether the leader's throttle applies to the replica, which is out of sync (KIP-73)."""
 
 
 class JoinedReplica:
@@ -344,8 +345,9 @@ class LeaderLane:
         )
 
     def ack(self, ack: Ack) -> None:
-        """Apply an acknowledgement; a late acknowledgement of an ended handle is ignored. Raises InvalidRequestError
-        for an end beyond the pushed records, because it would advance the high watermark beyond existing records."""
+        """Apply an acknowledgement; a late acknowledgement of an ended handle is ignored. Raises InvalidRequestError if
+        an acknowledged end is beyond the pushed records, because the high watermark would advance beyond existing
+        records."""
         replica = self._replicas.get(ack.handle)
         if replica is None:
             return
@@ -465,8 +467,8 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _collect(self, pushes: list[Push], now_ms: int) -> int:
-        """Fill ``pushes`` with records of the ready partitions, visiting each at most once; returns the bytes of the
-        records."""
+        """Fill ``pushes`` with records of the ready partitions, visiting each partition at most once; returns the bytes
+        of the records."""
         ready, size = self._ready, 0
         for _ in range(min(len(ready), ITEMS_MAX)):
             room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
@@ -566,7 +568,8 @@ class LeaderLane:
         return tuple(updates)
 
     def due_ms(self) -> int | None:
-        """Time at which ``next`` may have a message without a ``wake``; None if only ``wake`` announces one."""
+        """Time at which ``next`` may have a message without a call of ``wake``; None if only ``wake`` announces a
+        message."""
         due_ms = self._updates_due_ms if self._updates else None
         if self._paced:
             now_ms = self._now_ms()
@@ -665,7 +668,7 @@ class LeaderLane:
                 self.end(replica, error)
 
     def _unpace(self, now_ms: int) -> None:
-        """Check all PACED replicas again, because the throttle may have been lifted for some of them."""
+        """Check all PACED replicas again, because the throttle may no longer apply to some of them."""
         for _ in range(len(self._paced)):
             replica = self._paced.popleft()
             if replica.state is State.PACED and self._may_go(replica, now_ms):

@@ -11,10 +11,10 @@ epoch. The leader looks up the follower's last epoch in its own epoch history:
     its last epoch is older than the first one that we     restart: its records below our start may never have been
     know, because retention deleted ours                   committed, and it must neither show nor keep them
 
-The follower truncates its log at the end of that epoch, in the leader's log or in its own log, whichever is lower.
-After the truncation the follower joins again. Each join that leads to a truncation removes one epoch that the leader
-never had, so any number of elections is covered (KIP-279). The comparison never uses the high watermark, because
-records above the follower's high watermark may be committed (KIP-101).
+The follower truncates its log where the epoch that the leader found ends in either log, whichever end is lower. After
+the truncation the follower joins again. Each join that leads to a truncation removes one epoch that the leader never
+had, so any number of elections is covered (KIP-279). The comparison never uses the high watermark, because records
+above the follower's high watermark may be committed (KIP-101).
 
 A follower may name an epoch of which it has no record. An epoch has no record if the disk became full after the epoch
 was stored, before its first batch. The leader's next push has an older epoch than an epoch without records in the
@@ -39,9 +39,9 @@ EndOf = Callable[[int], tuple[int, int]]
 
 
 class Match(NamedTuple):
-    """Result of a comparison of a follower's log with the leader's log. The logs match, or they diverge at
-    ``diverging``. If ``matches`` is false and ``diverging`` is None, the follower's log is out of range and restarts at
-    the leader's start."""
+    """Result of a comparison of a follower's log with the leader's log. ``matches``: the logs match; ``diverging``:
+    where the logs diverge. If ``matches`` is false and ``diverging`` is None, the follower's log is out of range and
+    restarts at the leader's start."""
 
     matches: bool
     diverging: Divergence | None = None

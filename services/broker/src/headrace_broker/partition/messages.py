@@ -2,7 +2,7 @@
 
 Lanes, leaders, followers and the simulator use the values of this module; handlers convert them to and from protobuf
 messages. A handle names one partition on one stream, from its join to its end. The stream never uses the handle's
-number again. End offsets are exclusive.
+number again. End offsets in messages are exclusive.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Hello(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A request to push a partition, with the start, the end and the durable end of the follower's log, and the epoch
-    of its last record (-1 if there is none). ``window_bytes`` limits the unacknowledged records."""
+    """A request to push a partition, with the start, the end and the durable end of the follower's log. It also has the
+    epoch of the log's last record (-1 if the log has none). ``window_bytes`` limits the unacknowledged records."""
 
     handle: int
     topic_id: bytes

@@ -1,14 +1,14 @@
 """A fetch session: the partitions that a client reads over one stream, its position in each, and the partitions that
 are ready.
 
-The session lasts as long as the stream (fetch.proto). A partition stays in the session once the client has named it,
-and its position advances by the records sent. A partition is *ready* when it may have something to send: records beyond
-the position, a new log start, or an error. A partition becomes ready when the client names it and when its leader
-reports progress. A partition stays ready until a response has taken all of its records. A fetch looks only at ready
-partitions, so a thousand idle partitions cost nothing.
+A fetch session lasts as long as its stream (fetch.proto). A partition stays in the session once the client has named
+it, and its position advances by the records sent. A partition is *ready* when it may have something to send: records
+beyond the position, a new log start, or an error. A partition becomes ready when the client names it and when its
+leader reports progress. A partition stays ready until a response has taken all of its records. A fetch looks only at
+ready partitions, so a thousand idle partitions cost nothing.
 
-The ready partitions form a queue, for fairness. A response takes records from the head of the queue; partitions with
-more records move to the tail.
+The ready partitions of a session form a queue, for fairness. A response takes records from the head of the queue;
+partitions with more records move to the tail.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class FetchSession:
         return iter([partitions[partition] for partition in self._ready])
 
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
-        """A response took the records up to ``next_offset``. ``exhausted`` means that the partition has nothing more to
-        send."""
+        """A response took the records up to ``next_offset``. ``exhausted`` means that the partition has no more records
+        to send."""
         assert next_offset >= entry.position, f"{entry.partition}: position {entry.position} back to {next_offset}"
         entry.position = next_offset
         del self._ready[entry.partition]
@@ -124,7 +124,7 @@ class FetchSession:
                 self._wake()
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """The log start advanced, or the leader resigned: the wait ends at once."""
+        """The log start advanced, or the leader resigned: the fetch no longer waits."""
         if partition not in self._partitions:
             return
         self._ready[partition] = None

@@ -1,17 +1,17 @@
 """A partition that follows its leader: the pure follower state, the log, and the directory's writer.
 
 Pushed records are checked when they arrive and passed to the directory writer, which flushes them together with records
-of other partitions. The replica acknowledges the records after the flush. Several appends may be in progress. Each
-append names its start offset, so no append is written behind a refused append.
+of other partitions. The replica acknowledges records after the flush. Several appends of a followed partition may be in
+progress. Each append names its start offset, so no append is written behind a refused append.
 
 Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
 again, after increasing pauses. A replica whose append or join failed acknowledges no records until it has joined again.
 A follower that refuses pushes leaves the in-sync set after replica.lag.time.max.ms, and returns when it has caught up.
 
-If the log takes no appends, the replica reports this to the leader at once (``cannot_append``). When a follower cannot
-append, its leader proposes the follower's removal from the in-sync set. While the directory is short of space, the
-replica still joins at intervals, to learn the leader's log start: retention then makes room in this directory too. A
-join while the disk is short of space asks for one batch, and the replica does not accept the batch.
+If the log takes no appends, the replica reports this state to the leader at once (``cannot_append``). When a follower
+cannot append, its leader proposes the follower's removal from the in-sync set. While the directory is short of space,
+the replica still joins at intervals, to learn the leader's log start. Retention then makes room in the follower's
+directory too. A join while the disk is short of space asks for one batch, and the replica does not accept the batch.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class FollowerReplica:
         self._put_out(self.follower.ended(message))
 
     def lost(self) -> None:
-        """The stream broke: join again when the records received before are in the log."""
+        """The stream broke: join again when all records received from it are in the log."""
         self.follower.disconnected()
 
     def stumbled(self, error: Exception) -> None:

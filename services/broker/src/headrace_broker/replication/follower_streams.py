@@ -1,5 +1,5 @@
 """The streams of this broker as a follower. There is one live stream to each broker that leads a partition replicated
-on this broker. A catch-up stream to a broker is added while any partition that follows this broker is far behind.
+on this broker. A catch-up stream to a broker is added while any partition led by that broker is far behind here.
 
 Each stream is a task that connects, and that runs as long as its lane has partitions. Within a stream, one task writes
 and one reads (rpc/duplex.py). A lane collects outgoing items while a message is being sent, so under load one message
@@ -109,7 +109,7 @@ class FollowerStreams:
         self.leave(replica)
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        """Call ``done`` when the leader of ``replica`` has confirmed that it received the leave. The leader's answer
+        """Call ``done`` when the leader of ``replica`` has confirmed the receipt of the leave. The leader's answer
         comes on the stream that carried the leave, or on a later stream. Returns a function that cancels the
         confirmation."""
         confirmation = LeaveConfirmation(replica, self, done)
@@ -412,7 +412,7 @@ class _Silence:
 
 
 class LeaveConfirmation:
-    """Confirms a leave: it joins the same lane again after the leave, as an empty replica, and leaves again when the
+    """Confirms a leave: joins the same lane again after the leave, as an empty replica, and leaves the lane when the
     answer arrives.
 
     The leader reads the messages of a stream in order. The answer to a join that was sent after a leave therefore shows
@@ -454,11 +454,11 @@ class LeaveConfirmation:
         pass
 
     def stumbled(self, error: Exception) -> None:
-        """The callback ``done`` failed; call it again after a pause."""
+        """The callback ``done`` failed; call ``done`` again after a pause."""
         self._again = asyncio.get_running_loop().call_later(_CONFIRM_AGAIN_S, self._streams.join, self)
 
     def cancel(self) -> None:
-        """Stop to confirm the leave, because the confirmation is not needed any more."""
+        """Stop confirming the leave, because the confirmation is not needed any more."""
         if self._again is not None:
             self._again.cancel()
         self._streams.leave(self)

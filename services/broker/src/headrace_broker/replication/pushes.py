@@ -27,7 +27,7 @@ class PendingPushes:
         self._awake[stream] = None
 
     def end(self, stream: object) -> None:
-        """gRPC has the push of ``stream``, or the stream has no push to make. ``done`` may be called often."""
+        """gRPC has taken the push of ``stream``, or the stream has no push to make. ``done`` may be called often."""
         if stream not in self._awake:
             return
         del self._awake[stream]

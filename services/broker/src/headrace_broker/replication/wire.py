@@ -98,8 +98,8 @@ def request_to_proto(request: Request) -> Any:
 
 
 def request_of(message: Any) -> Request:
-    """Parse a later request of a stream. Raises InvalidRequestError for a request with a hello, or with more than
-    ITEMS_MAX items."""
+    """Parse a request of a stream after the first request. Raises InvalidRequestError for a request with a hello, or
+    with more than ITEMS_MAX items."""
     if message.HasField("hello"):
         raise InvalidRequestError("a Follow stream has a second hello")
     count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)

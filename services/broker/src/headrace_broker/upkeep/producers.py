@@ -82,7 +82,7 @@ class ProducerExpiry:
             self._changed.set()
 
     async def check(self) -> int:
-        """Check all logs once; returns the number of removed producers."""
+        """Check the producers of all logs once; returns the number of removed producers."""
         gone = 0
         for writer in self._writers():
             logs = [log for log in writer.directory.logs.values() if len(log.producers)]

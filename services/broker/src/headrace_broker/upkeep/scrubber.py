@@ -126,7 +126,7 @@ class Scrubber:
         self._limiter[1].spend(size)
 
     def scrub_all(self) -> None:
-        """Check all logs that exist now, in one round."""
+        """Check all logs that exist now for damage, in one round."""
         began_ms, segments, size = self._clock.monotonic_ms(), 0, 0
         for writer in self._writers():
             for partition in sorted(writer.directory.logs):

@@ -77,7 +77,7 @@ class Upkeep:
         await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Call this method when a metadata change is in effect. Topics with new settings (the topic's own, or a broker
+        """Call this method when a metadata change is in effect. Topics with new settings (of the topic, or a broker's
         default) may now be worth cleaning, or be cleanable again."""
         if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
             self.cleaners.retry()

@@ -56,7 +56,7 @@ class PlanningClock:
     not_before_ms: float = 0.0
 
     def steady_ms(self, members: frozenset[int], now_ms: float) -> float:
-        """For how many milliseconds the set of brokers that may take replicas has been unchanged."""
+        """Number of milliseconds for which the set of brokers that may take replicas has been unchanged."""
         if members != self.members:
             self.members, self.since_ms = members, now_ms
         return now_ms - self.since_ms

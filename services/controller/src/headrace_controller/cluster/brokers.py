@@ -7,10 +7,10 @@
 A broker's id belongs to its log directories: a broker with the same directories gets the same id. Each registration has
 a larger broker epoch, so messages from before a restart are refused.
 
-A broker that cannot lead now reports this in its heartbeats (leadership.py). Elections follow a report that a broker
-cannot lead at once, as for a failed directory.
+A broker that cannot lead now reports this state in its heartbeats (leadership.py). Elections follow a report that a
+broker cannot lead at once, as for a failed directory.
 
-A directory goes offline with a heartbeat that reports it, or with a registration that does not name it. A directory is
+A directory goes offline when a heartbeat reports it as failed, or when a registration does not name it. A directory is
 online again when a later registration names it (directories.py tracks the replicas' directories). A broker without an
 online directory is fenced: it sends heartbeats, but cannot serve.
 
@@ -242,7 +242,7 @@ def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImag
 
 
 def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Directories that the broker had and no longer names, oldest first and limited in number."""
+    """Directories that the broker had and that its registration no longer names, oldest first and limited in number."""
     if before is None:
         return ()
     had = dict.fromkeys((*before.offline_directories, *before.directory_ids))
@@ -250,8 +250,8 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's previous registration if it ended without a clean shutdown (KIP-966), or if changes after an earlier
-    unclean stop are missing. None otherwise."""
+    """The broker's previous registration, if it ended without a clean shutdown (KIP-966), or if records after an
+    earlier unclean stop are not written yet. None otherwise."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before

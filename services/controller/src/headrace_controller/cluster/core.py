@@ -236,9 +236,10 @@ class ClusterCore:
         return features.at_level(view.image, decision)
 
     def next_upkeep_ms(self, now_ms: float) -> float:
-        """Monotonic milliseconds at which ``upkeep`` may have work. If anything changed since ``upkeep`` last found no
-        work, the result is now. If not, the result is when a session may expire or a duty is due. (Balancing and queued
-        reassignments wait for seconds, so a call of ``upkeep`` every few hundred milliseconds is enough for them.)"""
+        """Monotonic milliseconds at which ``upkeep`` may have work. If anything changed after ``upkeep`` last found no
+        work, ``upkeep`` may have work now. If nothing changed, the result is the time when a session may expire or a
+        duty is due. (Balancing and queued reassignments wait for seconds, so a call of ``upkeep`` every few hundred
+        milliseconds is enough for them.)"""
         image = self.speculative
         if self._in_flight or image is not self._at_rest:
             return now_ms

@@ -53,8 +53,8 @@ class Agenda:
     it from the image.
 
     ``elections_pending``: brokers whose partition changes were too many for one decision. ``min_insync_offset``: the
-    offset at which min.insync.replicas last changed, or at which this term began. ``nothing_begins``: a state in which
-    no queued reassignment could begin, so the leader makes no attempt until the state changes.
+    offset at which min.insync.replicas last changed, or at which the leader's term began. ``nothing_begins``: a state
+    in which no queued reassignment could begin, so the leader makes no attempt until the state changes.
     """
 
     elections_pending: set[int] = field(default_factory=set)

@@ -15,16 +15,16 @@ failed directory could not serve.
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
 the high watermark does not advance. A replica that leaves a too small ISR therefore still has every committed record.
 The replica stays eligible until the ISR is large enough again, because records are then committed without this replica.
-The ISR may become empty. When the ISR becomes empty, its last member moves to the ELR, and the partition has no leader
-until a member of the ELR works. The ELR rules rely on two duties of brokers. First, a leader must not advance the high
-watermark while the ISR is too small, by the same ``min_insync_replicas`` as the controllers. Second, a broker must not
-lose records that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not
-always ``commit`` (brokers.py).
+The ISR of a partition may become empty. When the ISR becomes empty, its last member moves to the ELR, and the partition
+has no leader until a member of the ELR works. The ELR rules rely on two duties of brokers. First, a leader must not
+advance the high watermark while the ISR is too small, by the same ``min_insync_replicas`` as the controllers. Second, a
+broker must not lose records that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose
+``log.flush`` was not always ``commit`` (brokers.py).
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. After the loss of all
 eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
-may lead again, a topic with one replica and a weak flush policy recovers. The last known leader must have been recorded
-when the partition lost its leader, and must not have returned with an empty disk.
+may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again only if
+it was recorded when the partition lost its leader, and has not returned with an empty disk.
 
 All unclean elections but that of the last known leader need an operator (ElectLeaders) or
 ``unclean.leader.election.enable``. The setting ``unclean.leader.election.enable`` of the topic counts first, then that
@@ -102,8 +102,8 @@ class Electorate:
         return tuple(each for each in every if self.can_lead(partition, each)) or every
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """Number of in-sync replicas needed to commit a record: min.insync.replicas, or the number of replicas if that
-        is smaller."""
+        """Number of in-sync replicas needed to commit a record: min.insync.replicas, or the partition's number of
+        replicas if this number is smaller."""
         least = self._minimums.get(topic.name)
         if least is None:
             least = self._minimums[topic.name] = min_insync_replicas(self.image, topic.name)
@@ -184,7 +184,8 @@ class Electorate:
 
     def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
         """Whether a LOST replica that is reported in ``directory`` may be a new, empty replica. The replica's old log
-        may be in an offline directory. A broker whose properties no longer name that directory cannot check it."""
+        may be in an offline directory. A broker whose properties no longer name the offline directory cannot check
+        whether the log is there."""
         broker = self.image.brokers[broker_id]
         was_lost = partition.directory_of(broker_id) == LOST_DIRECTORY
         return was_lost and bool(broker.offline_directories) and broker.has_online(directory)
@@ -202,8 +203,8 @@ def partition_change(
     """The record that applies the election rules to a partition of ``topic``; None if the partition does not change.
 
     ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
-    Leader and epochs are set by this function, not in ``wanted``. ``lost``: brokers whose replicas may have lost
-    acknowledged records. The image of ``electorate`` has the brokers' own present state.
+    This function sets the leader and the epochs; ``wanted`` does not contain them. ``lost``: brokers whose replicas may
+    have lost acknowledged records. The image of ``electorate`` has the brokers' own present state.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted

@@ -2,11 +2,13 @@
 
 The feature level of a cluster can be raised if every registered broker and controller supports the new level. A fenced
 broker must also support the new feature level, because the broker may return. Brokers that are down and have no
-replicas are unregistered. A level can be lowered only if no part of the image needs the higher level (Kafka's safe
-downgrade). An unsafe downgrade is refused, as in Kafka. A node that does not support the current level cannot register.
+replicas are unregistered, so that they do not block the new level. The cluster's feature level can be lowered only if
+no part of the image needs the higher level (Kafka's safe downgrade). An unsafe downgrade of a feature level is refused,
+as in Kafka. A node that does not support the current feature level cannot register.
 
-Level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher metadata.version is
-refused with an error that names the cure. A record field that an old node would ignore is not written.
+Feature level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher
+metadata.version is refused with an error that names the cure. A record field that an old node would ignore is not
+written.
 """
 
 from __future__ import annotations

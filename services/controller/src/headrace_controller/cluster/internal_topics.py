@@ -1,8 +1,8 @@
 """Settings and rules of the internal topics: ``__consumer_offsets``, whose partitions are the shards of groups, and
 ``__transaction_state``. The settings are Kafka's (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager),
 with one difference. If fewer brokers are active than the replication factor, each active broker gets one replica of an
-internal topic's partition. Kafka refuses to create an internal topic with too few brokers, so a cluster with one broker
-has no groups until an operator changes the replication factor.
+internal topic's partition. Kafka refuses to create an internal topic with too few brokers. A cluster with one broker
+then has no groups until an operator changes the replication factor.
 
 A broker creates an internal topic when a client first looks for a coordinator (CreateInternalTopic); this module
 completes the broker's request. Clients cannot create or delete internal topics, nor change their cleanup policy
@@ -101,7 +101,8 @@ def check_may_grow(name: str) -> None:
 def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
     """Partitions of internal topics that have fewer replicas than they should and could have. The result has, for each
     of these partitions, its new replicas, which include the present replicas. Partitions with a reassignment in
-    progress or queued are left out. The call of ``growth`` costs some microseconds if no replica is missing."""
+    progress or queued are left out of the result. The call of ``growth`` costs some microseconds if no replica is
+    missing."""
     brokers = image.placeable_brokers()
     found: list[tuple[Key, tuple[int, ...]]] = []
     for name in SHARD_TOPICS:
@@ -147,8 +148,8 @@ class _Placing:
 
 
 def may_grow_to(image: MetadataImage, key: Key, planned: tuple[int, ...], targets: tuple[int, ...]) -> bool:
-    """Whether this reassignment was planned by ``growth``: it adds replicas to an internal topic's partition and keeps
-    all present ones."""
+    """Whether ``growth`` planned the reassignment, which then adds replicas to an internal topic's partition and keeps
+    all present replicas."""
     return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(planned) and set(planned) <= set(targets)
 
 

@@ -15,7 +15,7 @@ The last line of the table of outdated proposals is an addition of Headrace to K
 ISR below min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A leader
 that does not know that min.insync.replicas was raised would still commit records. Before the leader gets an ISR below
 min.insync.replicas, even if the ISR is unchanged, it must know the new setting. (The metadata log delivers the setting
-and the ISR in order.)
+min.insync.replicas and the ISR in order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. An earlier attempt at the same partition epoch could therefore be
 granted later, when the refused member works again. A leader with an earlier attempt marks its request as ``uncertain``;

@@ -51,8 +51,9 @@ def elect(view: View, request: ElectLeaders) -> Decision:
 
 
 def balance(view: View) -> Decision:
-    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE in a decision. The balancing of leaders acts
-    on a broker that lacks more than leader.imbalance.per.broker.percentage of the leaderships it is preferred for."""
+    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE leaderships in a decision. The balancing of
+    leaders acts on a broker that lacks more than leader.imbalance.per.broker.percentage of the leaderships it is
+    preferred for."""
     if not view.settings.auto_leader_rebalance_enable:
         return Decision()
     preferred: Counter[int] = Counter()

@@ -55,7 +55,7 @@ def check(reported: tuple[CannotLead, ...]) -> None:
 
 
 def with_reported(hindered: Hindered, broker_id: int, reported: tuple[CannotLead, ...]) -> Hindered:
-    """The broker reports in ``hindered``, with the new report of ``broker_id``."""
+    """``hindered``, the reports of brokers that cannot lead, with the new report of ``broker_id``."""
     others = {each: said for each, said in hindered.items() if each != broker_id}
     return {**others, broker_id: reported} if reported else others
 

@@ -1,11 +1,12 @@
 """Placement of new replicas: evenly over brokers, and over as many racks as possible.
 
-The preferred leader of each partition is placed on the broker that leads the fewest partitions (of this topic first,
-then of all). Each further replica is placed in a rack without a replica of the same partition. In a rack, the replica
-is placed on the broker with the fewest replicas (of this topic, then of all). The counts start from the image's
-``loads``, so many topics with one partition balance as well as one large topic. At the end, moving followers evens out
-the remaining imbalance. The placement uses no randomness. Ties between brokers are broken by their order, rotated for
-each leader, so that two brokers do not always share the same third follower.
+The preferred leader of each partition is placed on the broker that leads the fewest partitions (of the topic first,
+then of all topics). Each further replica is placed in a rack without a replica of the same partition. Within a rack,
+the replica is placed on the broker with the fewest replicas (of the topic first, then of all topics). The counts of a
+placement start from the image's ``loads``, so many topics with one partition balance as well as one large topic. At the
+end of a placement, moving followers evens out the remaining imbalance. The placement uses no randomness. Ties between
+brokers are broken by their order, rotated for each leader, so that two brokers do not always share the same third
+follower.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Placer:
                     slot_or_none.topic_leaders += position == 0
 
     def place_all(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Replicas of the next partitions, chosen as in ``place``. The counts of any two brokers differ by at most one
-        where the racks permit it."""
+        """Replicas of the next partitions, chosen as in ``place``. The replica counts of any two brokers differ by at
+        most one where the racks permit it."""
         placed = [self.place(replication_factor) for _ in range(partitions)]
         self._even_out(placed)
         return placed

@@ -53,7 +53,8 @@ _LOOK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """An entry of ListPartitionReassignments; the entry of a queued reassignment shows the state after it begins."""
+    """An entry of ListPartitionReassignments; the entry of a queued reassignment shows the state after the reassignment
+    begins."""
 
     topic: str
     partition: int
@@ -64,8 +65,8 @@ class OngoingReassignment:
 
 
 def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None) -> Iterator[OngoingReassignment]:
-    """The reassignments in progress or queued, of all partitions or of the ``wanted`` (topic, number) ones. Partitions
-    without a reassignment are left out."""
+    """The reassignments in progress or queued: of all partitions, or of the partitions ``wanted`` (topic, number).
+    Partitions without a reassignment are left out of the list."""
     ledger = image.ledger
     if wanted is None:
         keys: Iterable[Key] = sorted({*ledger.reassigning, *ledger.queued})
@@ -152,7 +153,7 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
 
 
 def complete(view: View) -> Decision:
-    """Complete reassignments whose new replicas are in sync; if there are many, only a part of them."""
+    """Complete reassignments whose new replicas are in sync; one decision completes only some of many."""
     steps = _Steps(view)
     for key in view.image.ledger.reassigning:
         steps.complete(key)
@@ -213,7 +214,7 @@ def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
-    """Guard: when automatic rebalancing is switched off, its queued plans stop, except for drains."""
+    """Guard: when automatic rebalancing is switched off, its queued plans stop, except for plans of drains."""
     planned = planned_replicas(view.image.topics[key[0]].partitions[key[1]])
     leaving = [view.image.brokers[each] for each in planned if each not in queued.targets]
     return any(broker.draining for broker in leaving) or is_enabled(view)

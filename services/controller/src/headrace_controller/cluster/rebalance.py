@@ -10,8 +10,8 @@ as few moves as possible.
               partitions, then within each topic (topics differ in load) as far as the first permits
 
 A new replica takes the position of the replica that it replaces, so the preferred leadership moves with the replica.
-Partitions that are already moving are left out; ``fill`` and ``lead`` also leave out unhealthy partitions. Fenced
-brokers keep their replicas and get no new ones, so a restart causes no moves. Source: the replica and leader
+Partitions that are already moving are left out of the plan; ``fill`` and ``lead`` also leave out unhealthy partitions.
+Fenced brokers keep their replicas and get no new ones, so a restart causes no moves. Source: the replica and leader
 distribution goals of Cruise Control. Cruise Control's load model is not used: all replicas count alike.
 
 The planned moves are queued; ``reassignment.py`` starts a few at a time, and ``balancing.py`` decides when to plan.

@@ -1,6 +1,7 @@
 """The controller's requests and answers, as frozen values without protobuf.
 
-An answer about several items has one result for each item, in the request's order; ``error`` is None for a success.
+An answer about several items has one result for each item, in the request's order; a successful item has ``error``
+None.
 """
 
 from __future__ import annotations
@@ -401,8 +402,8 @@ class CoordinatorRegistered:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeat:
-    """``want_shutdown``: the coordinator asks to transfer its shards to other coordinators. ``stream``: number of the
-    stream that carries this heartbeat."""
+    """``want_shutdown``: the coordinator asks the controllers to transfer its shards to other coordinators. ``stream``:
+    number of the stream that carries this heartbeat."""
 
     coordinator_id: int
     coordinator_epoch: int

@@ -213,7 +213,8 @@ class _Session:
 
 
 class CoordinatorSessions:
-    """``timeout_ms``: silence that ends a session. ``grace_ms``: longest time without a connection."""
+    """``timeout_ms``: milliseconds of silence after which a session ends. ``grace_ms``: longest time in milliseconds
+    that a node may be without a connection."""
 
     def __init__(self, timeout_ms: float, grace_ms: float) -> None:
         self._timeout_ms = timeout_ms
@@ -253,8 +254,8 @@ class CoordinatorSessions:
             session.broken_at_ms = contact.at_ms
 
     def is_gone(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Whether this epoch of the coordinator has been silent, or disconnected, for too long. Returns True if this
-        leader had no contact with the coordinator."""
+        """Whether the coordinator with the given epoch has been silent, or disconnected, for too long. Returns True if
+        this leader had no contact with the coordinator."""
         return now_ms > self.gone_at_ms(coordinator_id, coordinator_epoch)
 
     def gone_at_ms(self, coordinator_id: int, coordinator_epoch: int) -> float:
@@ -267,7 +268,7 @@ class CoordinatorSessions:
 
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
         """Whether the coordinator's process is probably running. The result is False if the coordinator's stream broke
-        or is unknown to this leader: a registration with the same id then comes from a restarted process."""
+        or is unknown to this leader. A registration with the same id then comes from a restarted process."""
         session = self._sessions.get(coordinator_id)
         return (
             session is not None

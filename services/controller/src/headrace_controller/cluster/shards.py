@@ -5,12 +5,13 @@ at a time. The shard epoch increases with each change of the owner (decision 13)
     any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> removed
     no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> removed
 
-A coordinator has no directories, so it has no state after its process ends. A coordinator's id is only a name, the
+A coordinator has no directories, so no state of its own outlives its process. A coordinator's id is only a name, the
 smallest free number unless an operator set one; its epoch is the offset of its registration. A coordinator that
 registers again under its id counts as new: its shards, even if they are the same, get new epochs.
 
-The controller decides which coordinator owns a shard, and the partition's leader refuses appends with lower epochs. If
-two coordinators both believe that they own a shard, only one of them can therefore write (headrace_core.log.fencing).
+The controller decides which coordinator owns a shard, and the leader of the shard's partition refuses appends with
+lower shard epochs. If two coordinators both believe that they own a shard, only one of them can therefore write
+(headrace_core.log.fencing).
 
 Within each topic, the numbers of shards of any two coordinators differ by at most one, and as few shards as possible
 move (``assign``).
@@ -182,8 +183,8 @@ def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> 
     """The shards that change owners, with their new owners.
 
     ``topics``: for each topic, its shards with their present owners (NO_OWNER if a shard has none). In the result, the
-    numbers of a topic's shards on any two ``coordinators`` differ by at most one, with as few moves as possible. A
-    remaining shard is assigned to the coordinator with the fewest shards of the earlier topics.
+    numbers of a topic's shards on any two ``coordinators`` differ by at most one, with as few moves as possible. Each
+    remaining shard is assigned to the coordinator with the fewest shards of the topics that were distributed before.
     """
     totals: Counter[int] = Counter(dict.fromkeys(coordinators, 0))
     changes: dict[Key, int] = {}

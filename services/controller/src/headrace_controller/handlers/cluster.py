@@ -47,8 +47,8 @@ from .follow import FollowService
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A broker's last heartbeat, at monotonic ``at_ms``. The heartbeat names the metadata offset that the broker has
-    applied, how many records it is behind, and its metadata's age (None if unknown)."""
+    """A broker's last heartbeat, at monotonic ``at_ms``. A broker's heartbeat names the metadata offset that the broker
+    has applied, how many records it is behind, and its metadata's age (None if unknown)."""
 
     broker_id: int
     metadata_offset: int
@@ -231,7 +231,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
 class _Heartbeats(StreamHandler[Any]):
     """One node's stream. The driver is notified when a heartbeat stream ends, for any reason. ``_numbers`` gives each
-    stream a number; 0 is never used, because it stands for a registration."""
+    stream a number; no stream has the number 0, which stands for a registration."""
 
     _numbers = itertools.count(1)
 

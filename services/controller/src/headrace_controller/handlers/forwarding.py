@@ -98,7 +98,8 @@ class LeaderLink:
 
 
 class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
-    """See the module. The methods of this class are generated below, one for each call of the Admin service."""
+    """See the module. This module generates the methods of AdminThroughAnyController, one for each call of the Admin
+    service."""
 
     def __init__(self, driver: ControllerDriver, admin: AdminHandler) -> None:
         self._driver = driver

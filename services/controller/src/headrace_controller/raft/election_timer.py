@@ -9,8 +9,8 @@ LOST_LEADER_TICKS = 3
 
 
 class ElectionTimer:
-    """The timer expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The election timeout
-    is drawn again at each reset, so that split votes are rare."""
+    """The election timer expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The election
+    timeout is drawn again at each reset, so that split votes are rare."""
 
     __slots__ = ("_draw", "_elapsed", "_election_ticks", "_is_lost", "_timeout")
 
@@ -45,9 +45,9 @@ class ElectionTimer:
             self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
 
     def vote_split(self) -> None:
-        """Another candidate stands in the same term: stand again soon, at a different time (the candidate back-off of
-        KIP-996). The timeout is drawn from more ticks than in ``leader_lost``, because two candidates collide too often
-        with that range."""
+        """Another candidate stands in the same term: stand again soon, at another time than that candidate (the
+        candidate back-off of KIP-996). The timeout is drawn from more ticks than in ``leader_lost``, whose range would
+        make two candidates collide too often."""
         spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
         self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 

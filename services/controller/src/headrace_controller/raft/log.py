@@ -81,7 +81,7 @@ class RaftLog:
 
     @property
     def voters_offset(self) -> int:
-        """End of the entry with the latest voter set; the log's start if no entry has it."""
+        """End of the entry with the latest voter set; the log's start if no entry of the log has that voter set."""
         return self._voters[-1][0] if self._voters else self._start.place.offset
 
     def voters_at(self, offset: int) -> VoterSet:
@@ -102,7 +102,7 @@ class RaftLog:
         return self._term_at(offset - 1)[0]
 
     def place_at(self, offset: int) -> Place:
-        """The place of an entry's end in this log."""
+        """The place in this log at which the entry that ends at ``offset`` ends."""
         term = self.term_below(offset)
         assert term is not None, f"nothing is known of offset {offset} of a log from {self.start} to {self.end}"
         return Place(offset, term)
@@ -119,8 +119,8 @@ class RaftLog:
 
     def last_place_up_to(self, place: Place) -> Place:
         """The last place at or before ``place.offset`` whose term is at most ``place.term``. Two logs that differ at
-        ``place`` may still agree at the returned place. The search for a place where two logs agree skips a whole term
-        at a time (5.3, the end)."""
+        ``place`` may still agree at the place that this method returns. The search for a place where two logs agree
+        skips a whole term at a time (5.3, the end)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)
@@ -183,7 +183,7 @@ class RaftLog:
 
     def adopt(self, entries: Sequence[Entry], committed: int) -> None:
         """Add a leader's entries, the first of which follows an entry of this log. Entries that the log already has
-        stay; entries that differ are replaced (5.3). Committed entries are never removed."""
+        stay; entries that differ from the leader's are replaced (5.3). Committed entries are never removed."""
         for number, entry in enumerate(entries):
             if entry.base_offset < self._start.place.offset or self.term_below(entry.next_offset) == entry.term:
                 continue

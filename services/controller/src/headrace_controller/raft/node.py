@@ -183,9 +183,9 @@ class RaftNode:
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this replica may stand for election: it is a voter, or was a voter before a change that may not be
-        committed. A former voter's log may be the only log that is long enough to win, although the former voter's own
-        vote does not count (4.2.2)."""
+        """Whether this replica may stand for election: it is a voter, or was a voter before a voter change that may not
+        be committed. A former voter's log may be the only log that is long enough to win, although the former voter's
+        own vote does not count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
@@ -294,7 +294,7 @@ class RaftNode:
     def read(self, token: object, *, is_deferred: bool = False) -> None:
         """Request a linearizable read. ``token`` is returned in ``Ready.reads``, with the offset that must be applied
         before the read, or in ``reads_failed``. ``is_deferred``: wait for the next heartbeat round instead of starting
-        one. Raises NotControllerError unless this node leads."""
+        a round for the read. Raises NotControllerError unless this node leads."""
         self._check_leading()
         self._reads.ask(token, is_deferred=is_deferred)
 
@@ -379,7 +379,7 @@ class RaftNode:
     # -- output ------------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """Return the work to do now. Call ``persisted`` before the next call of ``ready``."""
+        """Return the work that the driver must do now. Call ``persisted`` before the next call of ``ready``."""
         assert self._in_hand is None, "the Ready before is still being carried out"
         if self.role is Role.LEADER:
             self._ask_round()
@@ -408,8 +408,8 @@ class RaftNode:
         return self._in_hand
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        """Call this when step 2 of ``ready`` is done. ``snapshot_is_sound`` is False if the chunk completed a snapshot
-        with a wrong checksum; the snapshot is then requested again."""
+        """Call ``persisted`` when step 2 of ``ready`` is done. ``snapshot_is_sound`` is False if the chunk completed a
+        snapshot with a wrong checksum; the snapshot is then requested again."""
         assert self._in_hand is ready, "not what was handed out last"
         self._in_hand = None
         self.log.written()

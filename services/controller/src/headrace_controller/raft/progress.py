@@ -157,7 +157,7 @@ class Progress:
 
     def give_way(self) -> None:
         """The follower answered a heartbeat: messages in flight may be lost, so one more message may be sent. A
-        snapshot chunk gets more time, because it is large and may wait for a slow disk."""
+        snapshot chunk gets more time than other messages, because it is large and may wait for a slow disk."""
         match self.mode:
             case Mode.REPLICATE:
                 if self._in_flight and not self.may_send:

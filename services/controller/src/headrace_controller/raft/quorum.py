@@ -80,8 +80,8 @@ def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:
-    """Raise VoterChangeInProgressError if the change to ``voters`` may not be committed. VoterChangeInProgressError is
-    also raised if the leader has not committed an entry of its own term (the fix to 4.1)."""
+    """Raise VoterChangeInProgressError if the change to ``voters`` may not be committed yet. VoterChangeInProgressError
+    is also raised if the leader has not committed an entry of its own term (the fix to 4.1)."""
     if not has_committed_in_term:
         raise VoterChangeInProgressError("the leader has not committed an entry of its term yet; retry")
     if not is_committed:

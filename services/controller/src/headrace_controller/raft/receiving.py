@@ -40,7 +40,7 @@ class SnapshotReceiver:
         return None if self._in_hand is None else self._in_hand[1]
 
     def written(self, *, is_sound: bool) -> SnapshotChunk | None:
-        """Call this when the taken chunk is durable. Returns the chunk, or None if another snapshot is now being
+        """Call ``written`` when the taken chunk is durable. Returns the chunk, or None if another snapshot is now being
         received. ``is_sound`` is False if the chunk was the last one, and the whole snapshot is damaged."""
         taken, self._in_hand = self._in_hand, None
         if taken is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ReplicaStatus:
     """``match``: below this offset the replica's log is durable and equal to the leader's log; -1 if it is unknown.
     ``last_contact_ticks_ago``: ticks since the replica's last answer of any kind. ``caught_up_ticks_ago``: ticks since
-    the replica had the whole log. A tick count is None if the counted event never happened under this leader."""
+    the replica last had the whole log. A tick count is None if the counted event never happened under this leader."""
 
     key: ReplicaKey
     address: str

@@ -29,7 +29,7 @@ class ReplicaKey(NamedTuple):
     directory_id: bytes = NO_DIRECTORY
 
     def __str__(self) -> str:
-        """The key as `headrace quorum status` shows it, with fewer characters of the directory id."""
+        """A replica's key as `headrace quorum status` shows it, with fewer characters of the directory id."""
         if self.directory_id == NO_DIRECTORY:
             return str(self.node_id)
         return f"{self.node_id}@{base64.urlsafe_b64encode(self.directory_id)[:6].decode()}"
@@ -170,7 +170,7 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """``asked_term``: the term that the request asked about. ``term``: the current term of the voter."""
+    """``asked_term``: the term for which the candidate requested the vote. ``term``: the current term of the voter."""
 
     term: int
     asked_term: int
@@ -228,9 +228,9 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """``position``: the follower has every byte below ``position`` on disk and needs the chunk that begins there.
-    ``position`` is 0 after a damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log
-    begins at the snapshot's end."""
+    """``position``: the follower has every snapshot byte below ``position`` on disk and needs the chunk that begins
+    there. ``position`` is 0 after a damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its
+    log begins at the snapshot's end."""
 
     term: int
     place: Place
@@ -286,8 +286,8 @@ class Ready(NamedTuple):
     """Work for the driver, to be done in the order of the numbers. A field of Ready that is empty needs no work.
 
     1.  Send ``messages``, which do not depend on this node's disk.
-    2.  Save ``hard_state``, write ``chunk``, replace the whole log by the received snapshot ``install``, truncate the
-        log to ``truncate_to``, and append ``entries``. Flush the results of the writes of this step to the disk.
+    2.  Save ``hard_state``, write ``chunk``, and replace the whole log by the received snapshot ``install``. Truncate
+        the log to ``truncate_to``, and append ``entries``. Flush the results of the writes of this step to the disk.
     3.  Send ``replies``, which depend on the changes that step 2 made durable.
     4.  Call ``persisted(ready)``, which confirms the writes to the RaftNode.
     5.  Apply the entries below ``committed`` to the state machine, and answer ``reads``.

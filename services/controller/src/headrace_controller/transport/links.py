@@ -1,4 +1,4 @@
-"""PeerLinks: the streams between this controller and the others, which carry Raft's messages.
+"""PeerLinks: the streams between this controller and the other controllers, which carry Raft's messages.
 
 Every controller, voter or not, opens a stream to every voter. Between two voters there are therefore two streams;
 messages use the newest stream. A controller that knows no voter yet connects to the addresses in
@@ -7,10 +7,10 @@ cluster's id, the sender's key (a node on its disk), and the key that the sender
 node gets an error with a code, and is dialed less often than an absent node.
 
 ``send`` never waits. A message that cannot be sent is dropped when another message needs its place in the queue
-(peers.py), which Raft tolerates. A queued message is written in the same event loop pass or the next one. ``peer_lost``
-is called when the last stream to a replica has broken. A killed process closes its sockets, so Raft need not wait for a
-timeout. A machine that fails closes no sockets; the kernel ends its connections after two seconds without an
-acknowledgement (channel.py).
+(peers.py), which Raft tolerates. A queued message is written in the present event loop pass or in the next pass.
+``peer_lost`` is called when the last stream to a replica has broken. A killed process closes its sockets, so Raft need
+not wait for a timeout. A machine that fails closes no sockets; the kernel ends its connections after two seconds
+without an acknowledgement (channel.py).
 
 The general stream code is in core: rpc/streams.py accepts streams, rpc/duplex.py opens them.
 """
@@ -58,7 +58,7 @@ Envelope = raft_pb2.RaftEnvelope
 
 class PeerLinks(raft_pb2_grpc.RaftServicer):
     """See the module. Call all methods in one event loop. ``receive``, ``peer_lost``, ``observe`` (a replica has
-    connected) and ``forget`` (a replica has disconnected) are called in that loop, and must not raise."""
+    connected) and ``forget`` (a replica has disconnected) are called in the event loop, and must not raise."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._is_open = False
 
     def start(self) -> None:
-        """Start to open streams; call this in the event loop."""
+        """Start to open streams; call ``start`` in the event loop."""
         self._is_open = True
         self._dial()
 

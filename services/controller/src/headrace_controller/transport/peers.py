@@ -5,7 +5,7 @@
     bulk      entries and chunks of snapshots, in order. What does not fit is dropped: the follower refuses what comes
               behind the gap, and the leader restarts there after the next heartbeat at the latest
 
-Raft tolerates the loss of any message, and small messages that overtake large ones. (An append without entries
+Raft tolerates the loss of any message, and small messages that overtake large messages. (An append without entries
 announces the commit of earlier entries, so it keeps its place among the appends.)
 """
 

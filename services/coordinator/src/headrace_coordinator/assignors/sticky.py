@@ -4,10 +4,10 @@ possible.
 If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is
 equally even moves fewer partitions (``spec.quotas``).
 
-If subscriptions differ, the assignment is as even as possible. No partition, and no chain of partitions passed from
-member to member, could make a larger and a smaller share more alike. (An assignment without such a chain is an optimal
-semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*, 2003.) The
-algorithm starts with the present owners, so few partitions move, but not provably the fewest.
+If subscriptions of members differ, the assignment is as even as possible. No partition, and no chain of partitions
+passed from member to member, could make a larger and a smaller share more alike. (An assignment without such a chain is
+an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*,
+2003.) The algorithm starts with the present owners, so few partitions move, but not provably the fewest.
 
 Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if the result is equally
 even. A member that must give up partitions first gives up the partitions without a replica near the member. No
@@ -51,7 +51,8 @@ def _even(members: Members, topics: Topics, shares: dict[str, set[Part]]) -> Non
 
 
 def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: int) -> list[Part]:
-    """The ``count`` partitions that a member gives up: distant ones before near ones, and high numbers first."""
+    """The ``count`` partitions that a member gives up: partitions without a replica near it first, and high numbers
+    first."""
     if count <= 0:
         return []
     return sorted(parts, key=lambda part: (topics[part[0]].is_near(part[1], rack), -part[1], part[0]))[:count]
@@ -60,8 +61,8 @@ def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: 
 def _deal(
     members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
 ) -> None:
-    """Assign each partition without an owner to a member with room; partitions with the fewest near members choose
-    first."""
+    """Assign each partition without an owner to a member with room, beginning with the partitions that have the fewest
+    near members."""
     by_rack: dict[str, list[str]] = {}
     for name in sorted(members):
         if (rack := members[name].rack) is not None and room[name] > 0:

@@ -1,5 +1,5 @@
-"""The ``uniform`` assignor: even within every topic, and even in all. Members keep their partitions as far as possible.
-The default.
+"""The ``uniform`` assignor: even within every topic, and even in all. With the ``uniform`` assignor, members keep their
+partitions as far as possible. The default.
 
 If all members subscribe to the same topics, their numbers of partitions *of each topic* differ by at most one. The
 total numbers of partitions of any two members also differ by at most one. (``sticky`` evens out only the totals, so it
@@ -7,7 +7,7 @@ moves fewer partitions, but one member may own all partitions of a busy topic.) 
 m members n // m *seats*, and n % m of the members one *odd* seat more. Odd seats are first given to members that would
 otherwise lose a partition, and are then passed on until the members' totals are even.
 
-If subscriptions differ, the assignment is that of ``sticky`` without racks.
+If subscriptions of members differ, the assignment is that of ``sticky`` without racks.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
 def _odd_seats(
     names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
 ) -> dict[bytes, set[str]]:
-    """For each topic, the members that get one partition more than the others. The numbers of odd seats of any two
-    members differ by at most one."""
+    """The members that get one more partition of a topic than the other members, for each topic. The numbers of odd
+    seats of any two members differ by at most one."""
     seats: Counter[str] = Counter(dict.fromkeys(names, 0))
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():

@@ -1,7 +1,7 @@
 """Checks of group requests and of their senders (KIP-848, KIP-345). Each check raises its error before the group
 changes.
 
-A heartbeat may name any epoch since the member joined, because several assignments may be pushed before the member
+A heartbeat may name any epoch from the member's join on, because several assignments may be pushed before the member
 answers. An older process of a member is fenced by the number of its connection, and its commit by the epoch of the
 commit (KIP-1251).
 """
@@ -43,8 +43,8 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
 
 
 def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
-    """Check the fields of the request alone. Raises InvalidGroupIdError, InvalidRequestError, InvalidTopicError,
-    UnsupportedAssignorError, InvalidRegularExpressionError."""
+    """Check the fields of the request alone, without the group. Raises InvalidGroupIdError, InvalidRequestError,
+    InvalidTopicError, UnsupportedAssignorError, InvalidRegularExpressionError."""
     check_group_id(request.group_id, settings)
     if not request.member_id:
         raise InvalidRequestError("member_id is empty: must be a UUID that the member chooses when it starts")
@@ -110,8 +110,8 @@ def check_leave(request: Leave, settings: GroupSettings) -> None:
 
 
 def known_member(group: Group | None, group_id: str, member_id: str, instance_id: str | None = None) -> Member:
-    """The member with this id, and with this instance id if the request names one. Raises FencedInstanceIdError, or
-    UnknownMemberIdError, which also means that there is no group with the requested id."""
+    """The member with the requested id and, if the request names one, the requested instance id. Raises
+    FencedInstanceIdError, or UnknownMemberIdError, which also means that there is no group with the requested id."""
     if instance_id is not None:
         holder = group.statics.get(instance_id) if group is not None else None
         if holder is not None and holder != member_id:
@@ -168,10 +168,11 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
     """Check that the member may commit with the epoch of its request. StaleMemberEpochError.
 
     With its current epoch a member may commit, except for partitions of another member. After a disconnection longer
-    than the grace period, the member learns the new epoch before it releases the reassigned partitions. With an older
-    epoch the member may only commit partitions that it has owned from that epoch on (KIP-1251). The member may not know
-    that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit is refused. Guard: a
-    delayed commit must not move the offset of a partition back when another member has read on.
+    than the grace period, the member learns the new epoch before it releases partitions that were reassigned. With an
+    older epoch the member may only commit partitions that it has owned from that epoch on (KIP-1251). A member with an
+    older epoch may not know that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit
+    is refused. Guard: a delayed commit must not move a partition's offset back when the partition's new member has read
+    on.
     """
     current = member.current
     where = f"group {group.group_id!r}, member {member.member_id!r}"

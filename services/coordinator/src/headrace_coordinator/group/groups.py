@@ -15,8 +15,8 @@ Not obvious:
   member's old process announced its return (epoch -2), or was disconnected for the grace period. Until the old process
   announced its return or its grace period is over, the instance id is not released.
 * A dynamic member whose connection is broken for the grace period is removed, because a process that ends closes its
-  connections. Kafka waits for the session timeout of 45 s instead. Until the grace period of a member is over, no other
-  member gets its partitions.
+  connections. Instead of a grace period, Kafka waits for the session timeout of 45 s. Until the grace period of a
+  member is over, no other member gets its partitions.
 * A coordinator removes no member because of the coordinator's own pause (timing.SteadyClock), nor right after the
   coordinator became the shard's owner. A coordinator also removes no member while it does not know whether another
   coordinator owns the shard (timing.Ownership).
@@ -249,8 +249,8 @@ class Groups:
         return reasons
 
     def _leave(self, request: Leave, turn: Turn) -> Decision:
-        """Returns a LeaveReply. Raises UnknownMemberIdError, FencedInstanceIdError, InvalidRequestError if a dynamic
-        member announces a return, and FencedMemberEpochError if the member has a later connection."""
+        """Returns a LeaveReply. Raises UnknownMemberIdError, FencedInstanceIdError, and FencedMemberEpochError if the
+        member has a later connection. Raises InvalidRequestError if a dynamic member announces a return."""
         checks.check_leave(request, self._settings)
         group = self._state.groups.get(request.group_id)
         member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)

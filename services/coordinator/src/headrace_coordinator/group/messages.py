@@ -137,10 +137,10 @@ class HeartbeatReply(NamedTuple):
     """The answer to a heartbeat, or a push.
 
     ``assignment``: all partitions that the member may read. The member releases all partitions that are not in
-    ``assignment``, and then reports the release. ``assignment`` is None if it is unchanged. ``names``: names of the
-    topics in ``assignment``, by id. A member must stop reading when it got no answer for ``session_timeout_ms``, or
-    when its stream has been broken for ``connection_grace_ms``. After the session timeout or the grace period, other
-    members may own the member's partitions.
+    ``assignment``, and then reports the release. ``assignment`` is None if the member's assignment is unchanged.
+    ``names``: names of the topics in ``assignment``, by id. A member must stop reading when it got no answer for
+    ``session_timeout_ms``, or when its stream has been broken for ``connection_grace_ms``. After the session timeout or
+    the grace period, other members may own the member's partitions.
     """
 
     member_id: str
@@ -170,7 +170,7 @@ class RemovalReason(enum.StrEnum):
 
 class MemberRemoved(NamedTuple):
     """A push to a removed member, which must release all partitions, and may join the group again. ``error``: the error
-    that the member would get for its next request."""
+    that the removed member would get for its next request."""
 
     member_id: str
     error: str

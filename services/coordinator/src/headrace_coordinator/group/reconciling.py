@@ -1,4 +1,4 @@
-"""Move a member from its current to its target assignment (KIP-848), in one pure step: ``advance``.
+"""Move a member from its current assignment to its target assignment (KIP-848), in one pure step: ``advance``.
 
     has partitions outside its target -> REVOKING    told to release them; keeps its epoch; the rest waits for that
     has released them -----------------> gets what is free of its target, and the epoch of the target
@@ -9,8 +9,8 @@ A partition is free when no member has it, neither assigned nor revoking. Two me
 partition, and a member that keeps a partition does not notice the moves of others.
 
 A release of partitions counts only from a member that knows its assignment (messages: revisions), or that certainly
-reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or if its
-connection has been broken for longer than the grace period.
+reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or if it was
+disconnected for longer than the grace period.
 
 Owned partitions in a heartbeat count only under the latest revision of the assignment. Without revisions, a heartbeat
 that was in flight while a partition was assigned and revoked would count as a release of the partition.
@@ -40,7 +40,7 @@ class Current:
 
     @property
     def held(self) -> Parts:
-        """The member's partitions, which no other member may have."""
+        """The member's partitions, assigned or revoking, which no other member may have."""
         return self.revoking.union(self.assigned)
 
     @property
@@ -93,8 +93,9 @@ def advance(
 
 
 def begun_anew(current: Current) -> Current:
-    """The member joins again, or another process replaces it. The member's revoking partitions are free now, because
-    the old process reads none. The member keeps its assignment, but must receive the assignment again."""
+    """The member joins again, or another process replaces the member's process. The member's revoking partitions are
+    free now, because the old process reads none. The member keeps its assignment, but must receive the assignment
+    again."""
     return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
 
 

@@ -116,7 +116,7 @@ _Body = TypeVar("_Body")
 
 
 class Key(NamedTuple):
-    """``member``: the member's id; in a STORY key the slot, as text; in a GROUP key empty."""
+    """``member``: the member's id; for a STORY key, the slot as text; for a GROUP key, ""."""
 
     kind: RecordKind
     group_id: str

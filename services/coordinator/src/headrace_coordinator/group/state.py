@@ -1,6 +1,6 @@
 """The groups of a shard, as their records describe them, and state that only this process has (sessions, open stories).
 
-Only ``GroupsState.apply`` changes the state that is in the log: a replay and every decision use it.
+Only ``GroupsState.apply`` changes the state that is in the log: a replay and every decision call this method.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Group:
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
     the time of the last target. ``released`` says from when on each partition has had no reader, and ``unread_ms`` for
     how long it had none. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the
-    reasons of the departures; ``story`` is the open story.
+    reasons of the departures; ``story`` is the story of the rebalance in progress.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -109,7 +109,8 @@ class Group:
             self.underway.add(member.member_id)
 
     def rebalances(self) -> list[StoryValue]:
-        """The recorded rebalances, oldest first; the rebalance in progress has only the fields known so far."""
+        """The recorded rebalances, oldest first; the rebalance in progress has only the fields that are known
+        already."""
         found = {story.number: story for story in self.stories.values()}
         if self.story is not None:
             found[self.story.number] = self.story

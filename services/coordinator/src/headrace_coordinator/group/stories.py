@@ -3,7 +3,7 @@
 
 A story is written when the rebalance's target is computed, and again when the rebalance is complete. A rebalance is
 complete when every member has reached its target, and each new reader has confirmed. The story of a rebalance that was
-overtaken by the next one has no end.
+overtaken by a later rebalance has no end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Resolve members' subscriptions (names and patterns) to existing topics.
 
 Patterns of subscriptions have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's
-``Pattern.matches``. RE2 takes time in proportion to the text for any pattern, and a bounded amount of memory. Python's
-``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal topics never
-match a pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by name.
+``Pattern.matches``. For any pattern, RE2 needs a time in proportion to the text and a bounded amount of memory.
+Python's ``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal
+topics never match a pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by
+name.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Sessions of members, and an agenda of checks that are due. Sessions and agenda are not in the log. A new owner of the
-shard assumes that every member has just sent a heartbeat, so a change of coordinators affects no member.
+"""Sessions of members, and an agenda of checks that are due. Sessions of members and the agenda are not in the log. A
+new owner of the shard assumes that every member has just sent a heartbeat, so a change of coordinators affects no
+member.
 
     heartbeat --------------------------> connected, silent for 0 ms
     its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
@@ -25,8 +26,8 @@ NO_CONNECTION = -1
 class Session:
     """Times are in milliseconds of the steady clock. ``connection``: the number of the member's latest stream.
     ``broken_ms``: when the member's latest stream broke. ``grace_ms``: how long the member may be without a stream.
-    ``revoking_ms``: since when the member must release partitions. ``knows_ms``: since when the member knows that it
-    must release partitions. ``late_ms``: the member's first heartbeat after the rebalance timeout."""
+    ``revoking_ms``: time from which on the member must release partitions. ``knows_ms``: time from which on the member
+    knows that it must release partitions. ``late_ms``: the member's first heartbeat after the rebalance timeout."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -94,8 +95,8 @@ class Ownership:
 
     Two coordinators of one shard cannot both write. However, a deposed coordinator that does not know of its end can
     write until the next coordinator has claimed the shard. The next claim of the shard may take long if there is no
-    other coordinator. A member may find in the metadata that its coordinator was deposed before its grace period was
-    over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a deposed
+    other coordinator. A member may find in the metadata that its coordinator was deposed before the member's grace
+    period was over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a deposed
     coordinator must not reassign its partitions. A proof of ownership is about a time in the past, so an append that
     arrives later does no harm.
     """
@@ -113,9 +114,9 @@ class Ownership:
 
 
 class SteadyClock:
-    """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump and during a
-    pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the process, so no member
-    is late."""
+    """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump of the wall
+    clock and during a pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the
+    process, so no member is late."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0  # wall clock minus steady clock

@@ -19,8 +19,8 @@ DEPARTED_MAX = 64
 
 
 class Turn:
-    """``now_ms``: wall clock, for records. ``steady_ms``: for timeouts (timing.SteadyClock). ``owned_ms``: steady time
-    up to the last proof of ownership (timing.Ownership), for removals."""
+    """``now_ms``: wall-clock time, for records. ``steady_ms``: steady time, for timeouts (timing.SteadyClock).
+    ``owned_ms``: steady time up to the last proof of ownership (timing.Ownership), for removals."""
 
     def __init__(self, state: GroupsState, now_ms: int, steady_ms: int, owned_ms: int | None = None) -> None:
         self.state = state

@@ -43,9 +43,9 @@ _HEAD = struct.Struct(">hqi")
 class CommittedOffset(NamedTuple):
     """A group's committed offset for a partition: the group continues with the record at ``offset``.
 
-    ``leader_epoch``: epoch of the last record before ``offset``; -1 if it is unknown. ``commit_timestamp_ms``: time of
-    the commit on the coordinator's clock. ``expire_timestamp_ms``: expiry that a client of Kafka before 2.1 requested;
-    None if the retention decides.
+    ``leader_epoch``: leader epoch of the last record before ``offset``; -1 if the epoch is unknown.
+    ``commit_timestamp_ms``: time of the commit on the coordinator's clock. ``expire_timestamp_ms``: expiry that a
+    client of Kafka before 2.1 requested; None if the retention decides.
     """
 
     offset: int

@@ -1,7 +1,7 @@
 """Evaluate a consumer's health as Burrow does: from its last commits, without thresholds. Pure.
 
 Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of
-a partition, each with its lag at that time. The first of the following rules that applies decides the status of a
+a partition, each with the lag when it was made. The first of the following rules that applies decides the status of a
 partition:
 
     0  the lag is zero now                                                                   OK
@@ -14,11 +14,11 @@ partition:
     6  else                                                                                  OK
 
 Headrace differs from Burrow in three ways. Burrow's rule 1 needs recent *samples* of the log's end above the offset;
-Headrace knows how long the first unread record has been waiting. Burrow does not judge a window that is not full,
-unless it is configured to. A new owner of a shard judges half-empty windows, because the compacted log has only the
-last commits. With a half-empty window, rule 1 needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two
-commits. Commits in quick succession (after each batch) share an entry of the window. Without shared entries, ten quick
-commits would cover almost no time, and each pause would be a STOP (Burrow's ``min-distance``).
+Headrace knows how long the first unread record has been waiting. Burrow does not judge a window of commits that is not
+full, unless it is configured to judge it. A new owner of a shard judges half-empty windows, because the compacted log
+has only the last commits. With a half-empty window, rule 1 needs a silence of at least ``SILENCE_MS``, and rules 3 to 5
+need two commits. Commits in quick succession (after each batch) share an entry of the window. Without shared entries,
+ten quick commits would cover almost no time, and each pause would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations

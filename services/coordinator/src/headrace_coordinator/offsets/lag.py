@@ -1,8 +1,8 @@
 """The lag of groups: in records, in time, and as a status. Pure.
 
 Lags are not in the log. High watermarks come from the leaders (``seen``), commits from requests and from the replay. A
-new owner of a shard knows each lag in records after the first sample. A new owner of a shard knows only lower bounds of
-the lag in time, until it has watched for as long as the lag is.
+new owner of a shard knows each lag in records after it has received the first high watermarks. A new owner of a shard
+knows only lower bounds of the lag in time, until it has watched for as long as the lag is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .watermarks import WatermarkHistory
 
 
 class LagBook:
-    """The lags of all groups of a shard. The watermarks of a partition are kept once for all groups."""
+    """The lags of all groups of a shard. The watermarks of a partition are kept once, for all groups that read the
+    partition."""
 
     __slots__ = ("_histories", "_readers", "_windows")
 

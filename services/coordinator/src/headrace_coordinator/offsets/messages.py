@@ -1,4 +1,5 @@
-"""Requests and replies about committed offsets. All messages are frozen values; the handlers build them from protobuf.
+"""Requests and replies about committed offsets. All messages about committed offsets are frozen values; the handlers
+build them from protobuf.
 
 A request that is refused as a whole raises an error; the ``error`` of a result concerns one partition.
 """

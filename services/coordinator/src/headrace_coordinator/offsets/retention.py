@@ -1,14 +1,14 @@
 """Expiry of the offsets of groups without members (KIP-211). Pure.
 
 An offset expires ``offsets.retention.minutes`` after its commit, or after its group became empty, whichever is later.
-An offset with an old client's own expiry time expires at that time. An offset never expires while its group has
-members, nor while a transaction may still change it. An empty group is removed together with its last offset.
+An offset whose commit by an old client has its own expiry time expires at that time. An offset never expires while its
+group has members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
-The wall clock may jump. Ages of commits are wall-clock differences between two processes: the coordinator that wrote
-the commit, and this coordinator. A jump of the wall clock forward therefore makes all offsets look old. Because the
-clock may jump, a check that comes much too late by this coordinator's own clock removes no offset. A late check only
-counts as the last check. A clock that is wrong for less than ``offsets.retention.check.interval.ms``, or a paused
-coordinator, therefore removes no offset.
+The wall clock of a coordinator may jump. Ages of commits are wall-clock differences between two processes: the
+coordinator that wrote the commit, and this coordinator. A jump of the wall clock forward therefore makes all offsets
+look old. Because the clock may jump, a check that comes much too late by this coordinator's own clock removes no
+offset. A late check only counts as the last check. A clock that is wrong for less than
+``offsets.retention.check.interval.ms``, or a paused coordinator, therefore removes no offset.
 """
 
 from __future__ import annotations

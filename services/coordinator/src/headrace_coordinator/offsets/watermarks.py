@@ -1,7 +1,8 @@
 """The history of a partition's high watermark, in bounded memory. Pure.
 
 The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, so a lag
-in records can be turned into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in the same way::
+in records can be turned into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in the way that the
+picture shows::
 
     offset                       . (t3, 900)
       |                     .
@@ -50,9 +51,10 @@ class WatermarkHistory:
     def sample(self, now_ms: int, high_watermark: int, log_start: int = 0) -> None:
         """Add a leader's current high watermark.
 
-        A high watermark below the previous one means an unclean election, or a new leader without acknowledgements so
-        far. If a high watermark is below the previous one, the samples above the new high watermark are dropped. After
-        the clock was set back, the whole history is dropped, so that no reported duration is longer than the real one.
+        A high watermark below the previous high watermark means an unclean election, or a new leader without
+        acknowledgements so far. If a high watermark is below the previous one, the samples above the new high watermark
+        are dropped. After the clock was set back, the whole history is dropped, so that no reported duration is longer
+        than the real duration.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start

@@ -4,8 +4,8 @@ All methods of the runner run in one event loop. Requests that arrive in one eve
 share an append: ``ready`` is called at the end of the pass.
 
 Under back-pressure the shard refuses clients' requests, but never the coordinator's internal updates (``Shard.ask``
-without a ticket). A client repeats a refused request; a lost update would leave partitions unread until the shard is
-loaded again.
+without a ticket). A client repeats a refused request, but a lost update would leave partitions unread until the shard
+is loaded again.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class ShardRunner:
         """``replays`` limits how many shards replay at the same time. ``tell`` receives pushes. ``became`` is called at
         each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
         this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. If
-        ``is_ours`` is None, the state machine never asks for a proof. ``is_believed`` returns whether the controllers
-        may still consider this coordinator alive. Once the controllers may have removed this coordinator, another
-        coordinator may own the shard, so every answer is fenced (Shard.ask). Members keep reading until the shard has a
-        new owner."""
+        ``is_ours`` is None, the state machine never asks for a proof of ownership. ``is_believed`` returns whether the
+        controllers may still consider this coordinator alive. Once the controllers may have removed this coordinator,
+        another coordinator may own the shard, so every answer is fenced (Shard.ask). Members keep reading until the
+        shard has a new owner."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -95,7 +95,7 @@ class ShardRunner:
 
     async def ask(self, request: object) -> Any:
         """Send a request to the shard; returns the reply when every record that the reply depends on is committed.
-        Raises the error that refuses the request."""
+        ``ask`` raises the error that refuses the request."""
         reply: asyncio.Future[Any] = self._loop.create_future()
 
         def done(outcome: object) -> None:

@@ -17,11 +17,12 @@ decision is committed, because they may depend on earlier decisions.
 
 A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine may be
 ahead of the log. After a failed append the shard drops the state machine, and a new state machine replays the log under
-the same epoch. A late append of the earlier state machine does no harm. Each append names the log end that it was
-decided on (``expected_end``). The leader refuses a late append if the log has grown after the append was decided, as it
-has after the next claim.
+the same epoch. A late append of a dropped state machine does no harm. Each append names the log end that it was decided
+on (``expected_end``). The leader refuses a late append if the log has grown after the append was decided, as it has
+after the next claim.
 
-``attempt`` is the number of the state machine. Reports about an earlier attempt are ignored.
+``attempt`` is the number of the state machine, of which the shard makes a new one after each failure. Reports about an
+earlier attempt are ignored.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class Shard:
 
         ``is_fenced``: answer the request only after an append that is sent from now on. The partition's leader refuses
         a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator had.
-        A fenced request without records appends the claim again.
+        A fenced request without records makes the shard append the claim again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
@@ -343,7 +344,7 @@ class Shard:
             self._todo.append(Answer(ticket, error))
 
     def _drop(self, error: Exception) -> None:
-        """Drop the shard's state and start again after a pause."""
+        """Drop the shard's state and start the shard again after a pause."""
         self._forget(for_clients(self.name, error))
         self._become(ShardState.CLAIMING, error)
         self._claim_again(pause_ms=min(PAUSE_MS << min(self._failures, 16), PAUSE_MS_MAX))

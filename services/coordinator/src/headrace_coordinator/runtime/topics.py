@@ -11,8 +11,8 @@ from ..group.messages import Topic, TopicsChanged
 
 
 class TopicsView:
-    """The view of the topics that all shards share. ``current`` is for a shard that begins to serve; ``advance``
-    returns the changes for the other shards."""
+    """The view of the cluster's topics that all shards share. ``current`` is for a shard that begins to serve;
+    ``advance`` returns the changes for the other shards."""
 
     def __init__(self) -> None:
         self._topics: Mapping[str, Topic] = {}

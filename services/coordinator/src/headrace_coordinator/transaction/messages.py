@@ -10,8 +10,8 @@
     MarkersWritten                             the marker sender's report; no answer
 
 A shard of transactions pushes two kinds of messages. ``WriteMarkers`` is for the marker sender, ``TransactionEnded``
-for requests that wait for the end of a transaction. Both pushes are sent when the record of their decision is
-committed.
+for requests that wait for the end of a transaction. ``WriteMarkers`` and ``TransactionEnded`` are sent when the record
+of their decision is committed.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@
     PREPARE_ABORT                 COMPLETE_ABORT    every partition has its marker
     EMPTY, COMPLETE_*             (tombstone)       nothing came for transactional.id.expiration.ms
 
-*Prepared* (two-phase commit, KIP-939) is the state ONGOING with ``is_prepared``, because Kafka's decoder knows no ninth
-state.
+*Prepared* (two-phase commit, KIP-939) is the state ONGOING with ``is_prepared``, because Kafka's decoder knows only
+eight states.
 
-**Identities.** A producer's identity is (producer id, epoch). Under version 2 (KIP-890) each end of a transaction
-increments the producer's epoch, and the markers carry the new epoch. A late message of an ended transaction is
-therefore fenced. The largest epoch is reserved for transaction markers. A producer whose next epoch would be the
+**Identities.** A producer's identity is (producer id, epoch). Under transaction version 2 (KIP-890) each end of a
+transaction increments the producer's epoch, and the markers carry the new epoch. A late message of an ended transaction
+is therefore fenced. The largest epoch is reserved for transaction markers. A producer whose next epoch would be the
 largest gets a new producer id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's TransactionMetadata.
 """
 
@@ -79,14 +79,14 @@ class Transaction(NamedTuple):
     """The state of a transactional id. Times are in milliseconds of the coordinator's wall clock; -1 means no time.
 
     ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are being
-    written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. In all states without
-    markers to write or an open transaction, ``producer_id`` and ``producer_epoch`` are the identity of the next
+    written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. If the transaction is not
+    open and no markers are being written, ``producer_id`` and ``producer_epoch`` are the identity of the next
     transaction. ``next_*``: the producer's identity after the end of the transaction, if it differs from
-    ``producer_id`` and ``producer_epoch``. The identity differs if the epochs have run out (there is then a new
-    producer id), or if ``keep_prepared`` gave the owner a new identity. ``previous_producer_id``: the producer id of
-    the transaction that ended last. ``last_producer_epoch``: the epoch of the transaction that ended last, by which a
-    repeated request is recognized. ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat
-    its request. ``version``: the client's transaction version (KIP-890).
+    ``producer_id`` and ``producer_epoch``. The identity changes when the epochs run out (with a new producer id), or
+    when ``keep_prepared`` gives the owner a new identity. ``previous_producer_id``: the producer id of the transaction
+    that ended last. ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request
+    is recognized. ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request.
+    ``version``: the client's transaction version (KIP-890).
     """
 
     producer_id: int

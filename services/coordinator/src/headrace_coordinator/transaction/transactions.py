@@ -174,9 +174,9 @@ class TransactionsStateMachine:
         return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
-        """Check that the producer with the identity ``expected`` may continue (KIP-360). The producer's identity must
-        be the current one. The previous identity may also continue, if the current identity was assigned to the
-        producer and the answer was lost."""
+        """Check that the producer with the identity ``expected`` may continue (KIP-360). The identity of a producer
+        that continues must be the current identity. The previous identity may also continue, if the current identity
+        was assigned to the producer and the answer was lost."""
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
@@ -213,7 +213,7 @@ class TransactionsStateMachine:
 
     def _take_prepared(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
         """Take over a prepared transaction: the new owner gets a new identity, and the token stays valid. The epoch
-        after the new identity's epoch stays unused, for the markers."""
+        after the new owner's epoch stays unused, for the markers."""
         owner = before.owner
         if owner.epoch + 2 < self._settings.epoch_max:
             owner = ProducerIdentity(owner.producer_id, owner.epoch + 1)

@@ -1,8 +1,8 @@
 """The stream that carries appends to one broker. All shards share the stream: each append is a request, and its answer
 is matched by the correlation id.
 
-When the stream breaks, its pending appends fail, and the next append opens another stream. A request that was not
-written certainly had no effect (``NetworkError.was_sent`` is False).
+When the stream breaks, its pending appends fail, and the next append opens a new stream. A request that was not written
+certainly had no effect (``NetworkError.was_sent`` is False).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ProduceLink:
         self._fail(self._stops())
 
     async def _run(self) -> None:
-        """Run one stream until it breaks; the next append starts another one."""
+        """Run one stream until it breaks; the next append starts a new stream."""
         stream: Stream = Duplex(
             self.address,
             ChannelPurpose.PRODUCE,

@@ -32,7 +32,7 @@ class Watermarks:
     """``run`` is a task that runs as long as the coordinator."""
 
     def __init__(self, brokers: Brokers, watched: Callable[[], Iterable[Watched]], *, interval_s: float) -> None:
-        """``watched``: one item for each shard."""
+        """``watched`` returns one item for each shard."""
         self._brokers = brokers
         self._watched = watched
         self._interval_s = interval_s
