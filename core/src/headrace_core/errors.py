@@ -636,9 +636,9 @@ class UnknownOutcomeError(DeliveryTimeoutError):
 class SerializationError(ClientError):
     """A key or value could not be serialized or deserialized.
 
-    ``topic`` and ``field`` ("key" or "value") name the place. From a consumer (KIP-1036) the error also has
-    ``partition``, ``offset`` and ``record``: the record of the log, with key and value as bytes, headers and timestamp.
-    The consumer can continue after ``seek(error.topic_partition, error.offset + 1)``."""
+    ``topic`` and ``field`` ("key" or "value") name the place. An error of a consumer (KIP-1036) also has ``partition``,
+    ``offset`` and ``record``: the record of the log, with key and value as bytes, headers and timestamp. The consumer
+    can continue after ``seek(error.topic_partition, error.offset + 1)``."""
 
     code = "SERIALIZATION_FAILED"
 

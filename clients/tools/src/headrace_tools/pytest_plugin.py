@@ -20,7 +20,8 @@ In pytest's configuration:
     headrace_config = key=value                 one line per key for all nodes of both; a mark's keys override them
 
 The clusters have production defaults, retention included. A topic with old timestamps needs ``retention.ms=-1``.
-Retention would delete its records half a minute after the start, or at a later check (every five minutes).
+Without ``retention.ms=-1``, retention deletes old records half a minute after the start, or at a later check (every
+five minutes).
 """
 
 from __future__ import annotations

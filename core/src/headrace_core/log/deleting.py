@@ -63,7 +63,7 @@ class DeletedFiles:
 
     def remove(self, now_ms: float | None) -> Removed:
         """Remove the files that are due at ``now_ms`` (monotonic); None: remove all queued files, because the disk is
-        full. May take long. A file that cannot be removed is logged and left to the next start."""
+        full. May take long. A file that cannot be removed is logged, and the next start removes it."""
         names = removed_bytes = 0
         with self._removing:
             while (entry := self._take(now_ms)) is not None:

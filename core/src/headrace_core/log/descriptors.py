@@ -274,8 +274,8 @@ class DescriptorCache:
                 self._keep_to(self._files_max)
 
     def _retire(self, file: CachedFile) -> None:
-        """Detach a file from its name, which will be removed or reused. Readers of the file keep its descriptor. If no
-        descriptor is available, the readers of the file get ESTALE, because the deletion must not wait."""
+        """Detach a file from its name, which will be removed or reused. Readers of a detached file keep its descriptor.
+        If no descriptor is available, the readers of the file get ESTALE, because the deletion must not wait."""
         if file._file is None and not file._why_gone:
             with contextlib.suppress(OSError, ServerBusyError):
                 self._give_descriptor(file)

@@ -418,8 +418,8 @@ class LogDirectory:
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """Truncate a log like ``PartitionLog.truncate_to``, and lower its recovery point first. A log that ends below
-        its recovery point would be reported as corrupt. A log that ends exactly at its recovery point would count as
-        flushed, although a crash may come before the cut is durable."""
+        its recovery point would be reported as corrupt. A log that ends exactly at its recovery point would be treated
+        as flushed, although a crash may come before the cut is durable."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)

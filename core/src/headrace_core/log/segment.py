@@ -352,8 +352,8 @@ class LogSegment:
             self.end_close(durable=durable)
 
     def delete_files(self) -> None:
-        """Unlink the segment's files without writing to them, because the disk may be full. Readers of the unlinked
-        files keep them open."""
+        """Unlink the segment's files without writing to them, because the disk may be full. Readers of unlinked files
+        keep them open."""
         self.close_indexes()
         for path in (*(file.path for file in self._index_files()), self.path):
             if self._fs.exists(path):

@@ -23,8 +23,8 @@ DESCRIPTORS_KEPT_MS = 1_000.0  #: Seconds for which the descriptor count is cach
 
 
 class NodeService(node_pb2_grpc.NodeServicer):
-    """The service headrace.v1.Node of one process. The service also responds while the process is not ready to serve
-    clients."""
+    """The service headrace.v1.Node of one process. The Node service responds even while the process is not ready to
+    serve clients."""
 
     def __init__(self, role: str, node_id: Callable[[], int], cluster_id: Callable[[], str], clock: Clock) -> None:
         """``node_id`` returns -1 before the registration; ``cluster_id`` returns "" while the cluster's id is

@@ -1,8 +1,8 @@
 """A node's session with the controllers, in any role: registration, heartbeats, shutdown.
 
 ``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
-connection, so that nothing large can delay them. The session also reads from the stream between two heartbeats, so it
-notices at once that the connection breaks. Reconnecting fast matters, because the controllers wait only
+connection, so that nothing large can delay them. A session reads from the stream between two heartbeats, so it notices
+at once that the connection breaks. Reconnecting fast matters, because the controllers wait only
 broker.session.disconnect.grace.ms (a quarter of an interval) for a node whose connection broke.
 
 Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. After an

@@ -2,9 +2,9 @@
 
 A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
 Because a broker without descriptors fails badly, connections are limited to the descriptors that are left
-(``connections_with_room``). A few descriptors are also held in reserve. The watch reports when fewer than ``FLOOR``
-descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the controllers
-and move its leaderships away.
+(``connections_with_room``). A few descriptors are held in reserve for a shortage. The watch reports when fewer than
+``FLOOR`` descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the
+controllers and move its leaderships away.
 
 To check, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting /proc/self/fd
 would cost milliseconds on a node with thousands of files.

@@ -69,8 +69,8 @@ class _Desk:
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
         """Wait for a turn. ``keeps_place``: the piece has a turn, which ends with the call of ``turn``. Raises
-        CancelledError if the task is cancelled. Raises RuntimeError if the task already has a turn, because it would
-        wait for itself."""
+        CancelledError if the task is cancelled. Raises RuntimeError if the task already has a turn, because the task
+        would wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
             raise RuntimeError(

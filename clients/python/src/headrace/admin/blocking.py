@@ -403,8 +403,8 @@ class Admin(Face):
         self, group_id: str, member_ids: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
         """Remove members (None: all members) from a group as if they had left (Kafka's removeMembersFromConsumerGroup,
-        KIP-345). A consumer that is still running joins the group again. Returns the ids of the removed members. Raises
-        UnknownMemberIdError."""
+        KIP-345). A removed consumer that is still running joins the group again. Returns the ids of the removed
+        members. Raises UnknownMemberIdError."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_members(member_ids)
         return self._run(lambda calls: groups.remove_group_members(calls, group, wanted, timeout))
 

@@ -307,7 +307,8 @@ class Reading:
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Return up to ``max_records`` fetched records. Raises an error only when no record was taken before it.
+        """Return up to ``max_records`` fetched records. ``drain`` raises an error only when no record was taken before
+        it.
 
         An error that a call does not raise occurs again at the next call. A bad slice stays the current slice, the
         error of a stopped partition is kept in ``_errors``, and a retriable error repeats.

@@ -42,8 +42,8 @@ class Engine:
     """The connections and the metadata of one client. All methods except ``__init__``, ``io`` and ``is_used`` run on
     the I/O thread.
 
-    Because no thread has started for it, an unused client works in a child process. Because no thread has started for
-    it, an unused client works in a child process.
+    A client that is open but unused has no thread, and the fork handlers do not know the client. Because no thread has
+    started for it, an unused client works in a child process.
     """
 
     def __init__(self, config: dict[str, Any], tenant: Tenant, *, watches: bool = True) -> None:

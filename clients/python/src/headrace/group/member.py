@@ -15,11 +15,11 @@ are always exact. A revocation drops an Assign that has not begun: finding start
 members wait for the revoked partitions. A change other than an Assign is never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
-period without a connection. The coordinator also measures session timeout and grace period, but starts later: when it
-receives the request, and when it notices the broken connection. Because the member starts to measure earlier, it stops
-reading before the coordinator can give its partitions to other members. The member continues after the next response. A
-member also stops reading after its process was paused for the grace period: its connection may have broken during the
-pause.
+period without a connection. The coordinator, too, measures session timeout and grace period, but it starts later: when
+it receives the request, and when it notices the broken connection. Because the member starts to measure earlier, it
+stops reading before the coordinator can give its partitions to other members. The member continues after the next
+response. A member also stops reading after its process was paused for the grace period: its connection may have broken
+during the pause.
 
 **Without a coordinator** a member continues to read, based on the metadata. A coordinator that lost the shard *before*
 the end of the grace period has not removed the member. A coordinator cannot remove a member after it lost the shard,
@@ -30,8 +30,8 @@ shard has no coordinator. At the start of the lease the shard certainly had no n
 metadata about the shard only during the lease, and only if the last request got a response. A lost request may have
 reached a coordinator with an epoch that the member does not know.
 
-**Assumption**: a member sees its connection break no later than its coordinator. If the coordinator notices a half-open
-connection first, two members may read the same records until the request times out and the lease ends. If the
+**Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
+half-open connection first, two members may read the same records until the request times out and the lease ends. If the
 coordinator fails too, two members may read the same records until a new coordinator takes over. The coordinator refuses
 the commits of a member that has lost its partitions. To detect a half-open connection first, the member would need a
 heartbeat per grace period. Each response later than the grace period would then mean a broken connection.

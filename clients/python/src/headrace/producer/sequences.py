@@ -23,7 +23,7 @@ be in the log twice (KAFKA-18579). A batch gets a new number only if every attem
 **Gaps.** A batch is *given up* when its time is over or when an error is not retriable. The number of a given-up batch
 may be missing in the log, so no new batch is numbered until all batches behind it have an outcome. If the batch with
 the last number was acknowledged, no number is missing. If the batch with the last number was not acknowledged, numbers
-restart at 0 in the next epoch. The new epoch also fences requests of the old epoch that are still in flight.
+restart at 0 in the next epoch. A new producer epoch fences requests of the old epoch that are still in flight.
 """
 
 from __future__ import annotations

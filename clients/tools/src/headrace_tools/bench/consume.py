@@ -35,7 +35,7 @@ class _Ledger:
 
     def is_done(self, wanted: int) -> bool:
         """Whether all partitions have reached their ends; without ends, whether ``wanted`` records were read. A gap or
-        a duplicate also ends the run."""
+        a duplicate in the offsets ends the run."""
         if self._ends is None:
             return self.records >= wanted
         return not self.sound or all(self._next[partition] >= end for partition, end in self._ends.items())

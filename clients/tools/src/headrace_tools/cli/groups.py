@@ -445,8 +445,8 @@ def remove_members(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove members from a group as if they had left. Use it for static members that will not come back; a member that
-    is still running joins the group again.
+    """Remove members from a group as if they had left. Use `headrace groups remove-members` for static members that
+    will not come back; a member that is still running joins the group again.
 
     \b
     Examples:

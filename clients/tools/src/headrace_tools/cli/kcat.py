@@ -186,7 +186,7 @@ class OffsetRange:
 
 
 def parse_offsets(given: Iterable[str]) -> OffsetRange:
-    """Parse the values of one or more ``-o``. Raises InvalidArgumentError, which lists the valid forms."""
+    """Parse the values of one or more ``-o``. Raises InvalidArgumentError, which lists the valid forms of an offset."""
     at: int | None = None
     from_end = False
     start_ms: int | None = None

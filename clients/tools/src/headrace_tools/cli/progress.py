@@ -75,8 +75,8 @@ def progress(
 ) -> Iterator[Progress]:
     """A Progress that is shown as long as the ``with`` block runs.
 
-    ``lines_s``: interval of lines where stderr cannot show a bar (None: no lines, for work that is always silent in a
-    pipe). ``draw_s``: shortest interval between two redraws of the bar. ``quiet``: neither.
+    ``lines_s``: seconds between two lines of progress where stderr cannot show a bar (None: no lines, for work that is
+    always silent in a pipe). ``draw_s``: shortest interval between two redraws of the bar. ``quiet``: neither.
     """
     if quiet or (beside_records and sys.stdout.isatty()):
         yield Progress()

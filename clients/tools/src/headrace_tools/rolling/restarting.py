@@ -1,8 +1,8 @@
 """The rolling restart: wait until the cluster is whole, restart one node, wait again.
 
 Only one rolling restart of a cluster can run at a time, because it holds a lock (flock) on the cluster's ``config``
-directory, which no other command locks. The restart of each node also holds the cluster's own lock, as
-``headrace restart`` does.
+directory, which no other command locks. The restart of each node holds the cluster's own lock, as ``headrace restart``
+does.
 """
 
 from __future__ import annotations

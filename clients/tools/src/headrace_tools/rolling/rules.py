@@ -3,7 +3,7 @@
 The order is: controllers, the active controller last of them; then brokers; then coordinators; within a role by id.
 
 * **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
-  that they support, and controllers must not be older than other nodes. Controllers are also the safest start: a
+  that they support, and controllers must not be older than other nodes. Controllers are the safest start, because a
   controller that does not come back affects no client.
 * **The active controller** is the last of the controllers, because stopping a leader costs an election. If the active
   controller were stopped earlier, the leadership might move to a controller that is stopped next, and cost another

@@ -453,7 +453,7 @@ def swap_segments(
 
 def _retire(segment: LogSegment) -> None:
     """Keep a segment readable after its replacement. The segment's .log file stays open, but its index files will
-    belong to the new segment. Because its index files now belong to the new segment, the replaced segment gets index
-    names that do not exist. Its indexes are rebuilt in memory from the log."""
+    belong to the new segment. The replaced segment gets index names that do not exist, because its index files now
+    belong to the new segment. Its indexes are rebuilt in memory from the log."""
     segment.load_indexes()
     segment.rename_indexes(RETIRED_SUFFIX)
