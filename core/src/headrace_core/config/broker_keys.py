@@ -46,17 +46,18 @@ BROKER = (
     honoured(
         "socket.request.max.bytes",
         16_777_216,
-        "The largest request that clients may send, in bytes of records. The broker refuses a message above this"
-        " size plus 1 MiB without reading it. With Kafka's default of 100 MiB, every connection could use that "
-        "much memory of the broker.",
+        "The largest request that clients may send, in bytes of records. The broker refuses a message above this "
+        "size plus 1 MiB without reading it. With Kafka's default of 100 MiB, every connection could use 100 MiB "
+        "of the broker's memory.",
         low=1_024,
         high=104_857_600,
     ),
     honoured(
         "max.connections",
         10_000,
-        "The most connections of each listener; a broker closes further connections at once. The limit is lower "
-        "if the process may open fewer files (docs/reference/limits.md).",
+        "Maximum number of connections of each listener; a broker closes connections above this number at once. "
+        "The limit is lower if the broker's process may not open enough files for this number "
+        "(docs/reference/limits.md).",
         low=1,
         source="KIP-402",
     ),
@@ -67,7 +68,8 @@ UPKEEP = (
     honoured(
         "log.retention.check.interval.ms",
         300_000,
-        "How often the broker looks for segments that retention deletes. (In Kafka a change needs a restart.)",
+        "How often the broker looks for segments that retention deletes. (In Kafka, a change of this key needs a "
+        "restart.)",
         kind=Kind.LONG,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -82,7 +84,7 @@ UPKEEP = (
     honoured(
         "num.recovery.threads.per.data.dir",
         2,
-        "Threads for each log directory that recover logs at the start.",
+        "Number of threads for each log directory that recover logs when the broker starts.",
         low=1,
         high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -95,7 +97,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.threads",
         1,
-        "Threads that compact logs. All partitions share these threads.",
+        "Number of cleaner threads, which compact logs. All partitions share the cleaner threads.",
         low=0,
         high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -103,8 +105,8 @@ UPKEEP = (
     honoured(
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
-        "The memory of all cleaner threads for keys, at 24 bytes for each key. A log with more keys is compacted"
-        " in several passes.",
+        "The memory of all cleaner threads for keys, at 24 bytes for each key. If the keys of a log do not fit "
+        "into this memory, the compaction of the log takes several passes.",
         kind=Kind.LONG,
         low=1_024,
         scope=Scope.CLUSTER_WIDE,
@@ -119,8 +121,8 @@ UPKEEP = (
     honoured(
         "log.cleaner.io.buffer.load.factor",
         0.9,
-        "The largest used share of the memory for keys (log.cleaner.dedupe.buffer.size). A larger share holds "
-        "more keys and makes compaction slower.",
+        "The fraction of log.cleaner.dedupe.buffer.size that cleaner threads fill with keys. With a larger "
+        "fraction more keys fit, and compaction is slower.",
         low=0.01,
         high=0.99,
         scope=Scope.CLUSTER_WIDE,
@@ -128,7 +130,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.io.max.bytes.per.second",
         float("inf"),
-        "The most bytes that all cleaner threads together read and write per second.",
+        "Maximum number of bytes that all cleaner threads together read and write per second.",
         kind=Kind.DOUBLE,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -144,7 +146,8 @@ UPKEEP = (
     honoured(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG_MAX,
-        "The most bytes per second at which a replica is copied between log directories (headrace log-dirs move).",
+        "Maximum number of bytes per second at which the broker copies a replica between log directories "
+        "(headrace log-dirs move).",
         kind=Kind.LONG,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -153,8 +156,9 @@ UPKEEP = (
     honoured(
         "log.dir.reserve.bytes",
         67_108_864,
-        "Free bytes that a log directory reserves for deletes, checkpoints and compaction. With less free space "
-        "the broker refuses appends. The reserve is at most 5 % of the disk; 0 switches it off.",
+        "Free bytes that a log directory reserves for deletes, checkpoints and compaction. When a directory has "
+        "less free space than its reserve, the broker refuses appends to the directory's logs. The reserve is at "
+        "most 5 % of the disk; 0 switches the reserve off.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -163,8 +167,8 @@ UPKEEP = (
     honoured(
         "log.scrub.bytes.per.second",
         4_194_304,
-        "The most bytes per second that the scrubber reads in each log directory to find damage; 0 switches the "
-        "scrubber off.",
+        "Maximum number of bytes per second that the scrubber reads in each log directory to find damage; 0 "
+        "switches the scrubber off.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -173,8 +177,8 @@ UPKEEP = (
     honoured(
         "log.open.files.max",
         1_000,
-        "How many segment files a broker keeps open. The broker closes the least recently used files, and opens "
-        "a file again when it needs it.",
+        "How many segment files a broker keeps open. The broker closes the least recently used segment files, and"
+        " opens a closed file again on demand.",
         low=16,
         high=INT_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -186,8 +190,9 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time. A follower "
-        "leaves earlier when its connection to the leader breaks, or when its log cannot append.",
+        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time. A "
+        "follower leaves the in-sync set earlier when its connection to the leader breaks, or when its log cannot"
+        " append records.",
         kind=Kind.LONG,
         low=1,
         source="KIP-16",
@@ -203,8 +208,8 @@ REPLICATION = (
     honoured(
         "leader.replication.throttled.rate",
         LONG_MAX,
-        "The most bytes per second that a broker sends to throttled replicas (the topic's "
-        "leader.replication.throttled.replicas) that are far behind and not in sync.",
+        "Maximum number of bytes per second that a broker sends to throttled replicas that are far behind and not"
+        " in sync. The topic's leader.replication.throttled.replicas names the throttled replicas.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -221,7 +226,7 @@ REPLICATION = (
     accepted(
         "replica.fetch.max.bytes",
         1_048_576,
-        "The most bytes of one partition in a follower's fetch.",
+        "Maximum number of bytes of one partition in the response to a follower's fetch.",
         _REPLICATION,
         low=0,
     ),
@@ -234,7 +239,7 @@ REPLICATION = (
     accepted(
         "replica.fetch.response.max.bytes",
         10_485_760,
-        "The most bytes in a response to a follower's fetch.",
+        "Maximum number of bytes in the response to a follower's fetch.",
         _REPLICATION,
         low=0,
     ),
@@ -274,7 +279,7 @@ REPLICATION = (
     accepted(
         "follower.replication.throttled.rate",
         LONG_MAX,
-        "The most bytes per second that throttled replicas of a follower may receive.",
+        "Maximum number of bytes per second that throttled replicas of a follower may receive.",
         "has no effect: the leader throttles replication (leader.replication.throttled.rate)",
         kind=Kind.LONG,
         low=0,
@@ -329,7 +334,7 @@ LOGS = (
         "log.dir.failure.timeout.ms",
         30_000,
         "A broker stops if it cannot report a failed directory to the controller for this time.",
-        "has no effect: the controllers fence such a broker, because its heartbeats stop",
+        "has no effect: the controllers fence a broker that cannot report to them, because its heartbeats stop",
         kind=Kind.LONG,
         low=1,
         source="KIP-858",

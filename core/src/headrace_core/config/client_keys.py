@@ -82,7 +82,7 @@ _COMMON = (
     honoured(
         "metadata.max.age.ms",
         300_000,
-        "The age at which the client reads the metadata again.",
+        "The age at which the client replaces its copy of the metadata.",
         kind=Kind.LONG,
         low=1,
     ),
@@ -96,7 +96,8 @@ _COMMON = (
     honoured(
         "allow.auto.create.topics",
         True,
-        "Whether a request that names an unknown topic creates the topic (the brokers must allow it too).",
+        "Whether a request that names an unknown topic creates the topic (the brokers must also have "
+        "auto.create.topics.enable=true).",
     ),
     honoured("metrics.sample.window.ms", 30_000, "The length of one window of a rate metric.", kind=Kind.LONG, low=100),
     honoured("metrics.num.samples", 2, "The number of windows over which a rate metric is measured.", low=1),
@@ -174,9 +175,9 @@ PRODUCER = ConfigDef(
         honoured(
             "linger.ms",
             0,
-            "How long a record waits so that more records join its batch (the default in Kafka 4 is 5). With 0 the "
-            "producer sends at once if no request to the broker is in flight. During a request, records gather until"
-            " the answer arrives, a batch is full, or 5 ms are over.",
+            "How long a record waits so that more records join its batch (the default in Kafka 4 is 5). With 0 "
+            "the producer sends at once if no request to the broker is in flight. While a request is in flight, "
+            "records gather until its answer arrives, a batch is full, or 5 ms are over.",
             kind=Kind.DOUBLE,
             low=0,
             high=LONG_MAX,
@@ -184,21 +185,26 @@ PRODUCER = ConfigDef(
         honoured(
             "batch.size",
             1_048_576,
-            "The most uncompressed bytes of a batch (the default in Kafka is 16384). A batch's memory grows with its"
-            " content, so a large limit costs nothing while the producer is idle.",
+            "Maximum number of uncompressed bytes in a batch (the default in Kafka is 16384). A batch's memory "
+            "grows with its content, so a large limit costs nothing while the producer is idle.",
             low=0,
         ),
         honoured(
             "buffer.memory",
             33_554_432,
-            "The most bytes of records that are queued or not yet acknowledged.",
+            "Maximum number of bytes of records that are queued or not yet acknowledged.",
             kind=Kind.LONG,
             low=1,
         ),
         honoured(
             "max.block.ms", 60_000, "How long a send may wait for buffer space or metadata.", kind=Kind.LONG, low=0
         ),
-        honoured("max.request.size", 1_048_576, "The largest request, and so the largest record.", low=1),
+        honoured(
+            "max.request.size",
+            1_048_576,
+            "The largest request that the producer sends, which also limits the size of a record.",
+            low=1,
+        ),
         honoured(
             "max.in.flight.requests.per.connection", 5, "How many requests to one broker may be unanswered.", low=1
         ),
@@ -216,9 +222,9 @@ PRODUCER = ConfigDef(
         honoured(
             "enable.idempotence",
             True,
-            "Whether retries may neither duplicate nor reorder records. Idempotence needs acks=all, retries above 0 "
-            "and at most 5 requests in flight. If one of these keys has another value and this key is not set, "
-            "idempotence is off.",
+            "Whether retries may neither duplicate nor reorder records. Idempotence needs acks=all, retries above"
+            " 0 and at most 5 requests in flight. Idempotence is off if enable.idempotence is not set, and acks, "
+            "retries or max.in.flight.requests.per.connection has a value that idempotence does not allow.",
             source="KIP-98",
         ),
         accepted(
@@ -318,8 +324,9 @@ CONSUMER = ConfigDef(
         honoured(
             "group.remote.assignor",
             None,
-            "The server-side assignor that the member prefers: uniform, range or sticky. Without a preference of "
-            "most members the coordinator's default counts.",
+            "The server-side assignor that the member prefers: uniform, range or sticky. The group uses the "
+            "assignor that most members prefer; if no member prefers one, it uses the coordinator's default "
+            "assignor.",
         ),
         accepted(
             "partition.assignment.strategy",
@@ -342,26 +349,27 @@ CONSUMER = ConfigDef(
         honoured(
             "auto.commit.interval.ms",
             5_000,
-            "How often the consumer commits automatically. The consumer also commits when partitions are revoked, and "
-            "at close.",
+            "How often the consumer commits automatically. The consumer also commits offsets when partitions are "
+            "revoked, and when the consumer closes.",
             low=0,
         ),
         honoured(
             "isolation.level",
             "read_uncommitted",
-            "Whether the consumer returns all records, or none of aborted transactions and only records below the last "
-            "stable offset, the start of the first open transaction.",
+            "With read_uncommitted the consumer returns all records. With read_committed it returns no records of"
+            " aborted transactions, and only records below the last stable offset (the start of the first open "
+            "transaction).",
             choices=("read_uncommitted", "read_committed"),
         ),
         honoured(
             "max.poll.interval.ms",
             300_000,
-            "The longest time between two calls of a consumer in a group (each step of an iteration counts). A "
-            "member that exceeds it leaves the group, and other members get its partitions. The value is also the "
-            "rebalance timeout.",
+            "The longest time between two calls of a consumer in a group (each step of an iteration counts as a "
+            "call). A member that exceeds this time leaves the group, and other members get its partitions. This "
+            "time is also the member's rebalance timeout.",
             low=1,
         ),
-        honoured("max.poll.records", 500, "The most records that one poll returns.", low=1),
+        honoured("max.poll.records", 500, "Maximum number of records that one poll returns.", low=1),
         accepted(
             "session.timeout.ms",
             45_000,
@@ -381,14 +389,18 @@ CONSUMER = ConfigDef(
             low=0,
         ),
         honoured("fetch.max.wait.ms", 500, "The longest time that a broker waits before it answers a fetch.", low=0),
-        honoured("fetch.max.bytes", 52_428_800, "The most bytes in the response to a fetch.", low=1),
+        honoured("fetch.max.bytes", 52_428_800, "Maximum number of bytes in the response to a fetch.", low=1),
         honoured(
-            "max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in the response to a fetch.", low=1
+            "max.partition.fetch.bytes",
+            1_048_576,
+            "Maximum number of bytes of one partition in the response to a fetch.",
+            low=1,
         ),
         honoured(
             "fetch.queue.max.bytes",
             33_554_432,
-            "The most bytes that the consumer fetches ahead (not a key of Kafka). A single batch may exceed the limit.",
+            "Maximum number of bytes of records that the consumer fetches ahead (not a key of Kafka). A single "
+            "batch may exceed this limit.",
             kind=Kind.LONG,
             low=1,
             high=LONG_MAX,

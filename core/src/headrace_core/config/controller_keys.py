@@ -20,11 +20,11 @@ _ONE_LINK = (
 )
 
 CLUSTER = (
-    honoured("num.partitions", 1, "The number of partitions of a topic that is created without a number.", low=1),
+    honoured("num.partitions", 1, "The number of partitions of a new topic whose creator gives no number.", low=1),
     honoured(
         "default.replication.factor",
         1,
-        "The number of replicas of a topic that is created without a number.",
+        "The number of replicas of a new topic whose creator gives no number.",
         low=1,
         high=32767,
     ),
@@ -85,8 +85,8 @@ CLUSTER = (
     honoured(
         "auto.rebalance.delay.ms",
         30_000,
-        "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with"
-        " too few. So brokers that join together get their replicas in one plan.",
+        "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with "
+        "too few replicas. Brokers that join within this time get their replicas in one plan.",
         kind=Kind.LONG,
         source=HEADRACE,
         low=0,
@@ -94,8 +94,8 @@ CLUSTER = (
     honoured(
         "auto.rebalance.threshold.percentage",
         10,
-        "A broker has too few replicas when it lacks more than this part of its share (and more than one "
-        "replica), or has no replica.",
+        "The controllers move replicas to a broker that lacks more than this fraction of its share (and more than"
+        " one replica), or has no replica.",
         source=HEADRACE,
         low=0,
         high=100,
@@ -103,14 +103,14 @@ CLUSTER = (
     honoured(
         "reassignment.partitions.per.broker",
         10,
-        "The most partitions of a broker that a reassignment copies at a time; other partitions wait.",
+        "Maximum number of partitions of one broker that reassignments copy at the same time; other partitions wait.",
         source=HEADRACE,
         low=1,
     ),
     honoured(
         "metadata.max.records.per.request",
         10_000,
-        "The most metadata records that one admin request may create, about one for each partition.",
+        "Maximum number of metadata records that one admin request may create. Each partition needs about one record.",
         source=HEADRACE,
         low=1,
     ),
@@ -120,12 +120,12 @@ QUORUM = (
     honoured(
         "controller.quorum.election.timeout.ms",
         1_000,
-        "A controller without messages from a leader for one to two times this value requests votes. A leader "
-        "without answers from a majority for this time resigns. The leader sends a heartbeat every 0.3 of this "
-        "time. When a leader's process ends, its connections break, and the other controllers react within 0.3 "
-        "of this time. A leader that was suspended for half of this time and half of a broker's session does not"
-        " count the suspension against brokers. Above 2000 each request for the metadata's age has a separate "
-        "round of heartbeats.",
+        "A controller that receives no message from a leader for one to two times this value requests votes. A "
+        "leader that receives no answers from a majority for this time resigns. The leader sends a heartbeat "
+        "every 0.3 times this value. When a leader's process ends, its connections break, and the other "
+        "controllers start an election within 0.3 times this value. If a leader was suspended for half of this "
+        "time and half of a broker's session, the session timeout of each broker starts again. With a value above"
+        " 2000, the leader sends a separate round of heartbeats for each request for the metadata's age.",
         low=0,
         source="KIP-595",
     ),
@@ -166,7 +166,7 @@ QUORUM = (
         "controller.quorum.append.linger.ms",
         25,
         "How long the leading controller gathers records before it writes them.",
-        "has no effect: each write contains all requests that have arrived, and waits for no others",
+        "has no effect: each write contains all requests that have arrived, and waits for no further requests",
         low=0,
         source="KIP-595",
     ),
@@ -195,7 +195,8 @@ QUORUM = (
     honoured(
         "metadata.log.max.record.bytes.between.snapshots",
         20_971_520,
-        "A controller writes a snapshot of the metadata when its log has grown by this many bytes since the last one.",
+        "A controller writes a snapshot of the metadata when its log has grown by this many bytes since the last "
+        "snapshot.",
         kind=Kind.LONG,
         low=1,
         source="KIP-630",
@@ -203,8 +204,9 @@ QUORUM = (
     honoured(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
-        "A controller writes a snapshot of the metadata after this time if there are new records; 0 means that "
-        "only the log's size counts.",
+        "A controller writes a snapshot of the metadata this long after the last snapshot if the metadata log has"
+        " new records. With 0, only the growth of the log causes snapshots "
+        "(metadata.log.max.record.bytes.between.snapshots).",
         kind=Kind.LONG,
         low=0,
         source="KIP-876",

@@ -36,15 +36,16 @@ OFFSETS = (
     honoured(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of __consumer_offsets. The controllers use this key when they create the topic; later "
-        "changes have no effect.",
+        "Partitions of __consumer_offsets. The controllers use this key when they create __consumer_offsets; "
+        "later changes of the key have no effect.",
         low=1,
     ),
     honoured(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets. If fewer brokers are alive when the topic is created, it gets a replica"
-        " on each. The controllers add the missing replicas when more brokers join (auto.rebalance.enable).",
+        "Replicas of __consumer_offsets. If fewer brokers than this number are alive when the topic is created, "
+        "the topic gets one replica on each live broker. When more brokers join, the controllers add replicas to "
+        "the topic up to this number (auto.rebalance.enable).",
         low=1,
     ),
     honoured(
@@ -120,7 +121,7 @@ GROUPS = (
         "group.coordinator.append.linger.ms",
         -1,
         "How long the coordinator gathers records before it writes them; -1: the coordinator adapts the time.",
-        "the next write contains all requests that arrived during the present write; no request waits longer",
+        "a write contains all requests that arrived during the previous write; no request waits longer than that",
         low=-1,
         source="KIP-848",
     ),
@@ -164,22 +165,38 @@ GROUPS = (
     _consumer(
         "session.timeout.ms", 45_000, "How long the coordinator waits for a heartbeat before it removes a member."
     ),
-    _of_groups("min.session.timeout.ms", 45_000, "The smallest value of it that a group may set."),
-    _of_groups("max.session.timeout.ms", 60_000, "The largest value of it that a group may set."),
+    _of_groups(
+        "min.session.timeout.ms", 45_000, "The smallest group.consumer.session.timeout.ms that a group may set."
+    ),
+    _of_groups("max.session.timeout.ms", 60_000, "The largest group.consumer.session.timeout.ms that a group may set."),
     _consumer("heartbeat.interval.ms", 5_000, "How often a group member sends a heartbeat."),
-    _of_groups("min.heartbeat.interval.ms", 5_000, "The smallest value of it that a group may set."),
-    _of_groups("max.heartbeat.interval.ms", 15_000, "The largest value of it that a group may set."),
+    _of_groups(
+        "min.heartbeat.interval.ms", 5_000, "The smallest group.consumer.heartbeat.interval.ms that a group may set."
+    ),
+    _of_groups(
+        "max.heartbeat.interval.ms", 15_000, "The largest group.consumer.heartbeat.interval.ms that a group may set."
+    ),
     accepted(
         "group.consumer.assignment.interval.ms",
         1_000,
         "The shortest time between two assignments of a group.",
-        "only the coordinator's properties file sets it; it does not change while the coordinator runs",
+        "only the coordinator's properties file sets this key; the value does not change while the coordinator runs",
         low=0,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-1263",
     ),
-    _of_groups("min.assignment.interval.ms", 0, "The smallest value of it that a group may set.", low=0),
-    _of_groups("max.assignment.interval.ms", 15_000, "The largest value of it that a group may set.", low=0),
+    _of_groups(
+        "min.assignment.interval.ms",
+        0,
+        "The smallest group.consumer.assignment.interval.ms that a group may set.",
+        low=0,
+    ),
+    _of_groups(
+        "max.assignment.interval.ms",
+        15_000,
+        "The largest group.consumer.assignment.interval.ms that a group may set.",
+        low=0,
+    ),
     accepted(
         "group.consumer.regex.refresh.interval.ms",
         600_000,
@@ -200,8 +217,9 @@ GROUPS = (
     honoured(
         "group.consumer.connection.grace.ms",
         1_500,
-        "The coordinator removes a member whose stream breaks and that does not reconnect within this time. So other "
-        "members get the partitions before the session timeout. A static member keeps its session.",
+        "The coordinator removes a member whose stream breaks and that does not reconnect within this time. Other"
+        " members then get the partitions of the removed member before its session timeout. A static member that "
+        "disconnects stays in the group until its session timeout.",
         low=0,
         source=HEADRACE,
     ),
@@ -228,17 +246,17 @@ TRANSACTIONS = (
     honoured(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of __transaction_state. The controllers use this key when they create the topic; later "
-        "changes have no effect.",
+        "Partitions of __transaction_state. The controllers use this key when they create __transaction_state; "
+        "later changes of the key have no effect.",
         low=1,
         source="KIP-98",
     ),
     honoured(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state. If fewer brokers are alive when the topic is created, it gets a "
-        "replica on each. The controllers add the missing replicas when more brokers join "
-        "(auto.rebalance.enable).",
+        "Replicas of __transaction_state. If fewer brokers than this number are alive when the topic is created, "
+        "the topic gets one replica on each live broker. When more brokers join, the controllers add replicas to "
+        "the topic up to this number (auto.rebalance.enable).",
         low=1,
         source="KIP-98",
     ),
@@ -278,9 +296,9 @@ TRANSACTIONS = (
     honoured(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition keeps the state of an idempotent producer that does not write. The time is "
-        "measured by the broker's clock, from the producer's last write or the broker's start. A producer that "
-        "resends a batch later may write a duplicate, so keep the value well above the producers' "
+        "How long a partition keeps the state of an idempotent producer that does not write. The broker measures "
+        "this time by its own clock, from the producer's last write or the broker's start. A producer that "
+        "resends a batch after this time may write a duplicate, so keep the value well above the producers' "
         "delivery.timeout.ms.",
         low=1,
         source="KIP-854",

@@ -158,7 +158,7 @@ NETWORK = (
     accepted(
         "background.threads",
         10,
-        "Threads for background work of the broker.",
+        "Number of threads for background work of the broker.",
         _ONE_LOOP,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -177,7 +177,13 @@ NETWORK = (
         _SOCKETS,
         low=-1,
     ),
-    accepted("socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", _SOCKETS, low=1),
+    accepted(
+        "socket.listen.backlog.size",
+        50,
+        "Number of connections that may wait until the server accepts them.",
+        _SOCKETS,
+        low=1,
+    ),
     accepted(
         "socket.connection.setup.timeout.ms",
         10_000,

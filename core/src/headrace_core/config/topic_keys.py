@@ -46,8 +46,8 @@ _KEYS = (
     honoured(
         "compression.type",
         "producer",
-        'The compression of batches in the log. The value "producer" keeps each batch as it was sent; with any '
-        "other value the broker compresses batches again.",
+        'The compression of batches in the log. The value "producer" keeps each batch as the producer sent it; '
+        "with any other value the broker compresses batches again.",
         server_key="compression.type",
         choices=_COMPRESSION,
     ),
@@ -90,7 +90,8 @@ _KEYS = (
     honoured(
         "file.delete.delay.ms",
         60_000,
-        "How long a deleted segment file stays on the disk (in a full directory it is removed at once).",
+        "How long a deleted segment file stays on the disk. In a full log directory, the broker removes deleted "
+        "files at once.",
         kind=Kind.LONG,
         server_key="log.segment.delete.delay.ms",
         low=0,
@@ -98,7 +99,7 @@ _KEYS = (
     honoured(
         "flush.messages",
         LONG_MAX,
-        "With log.flush=interval or os, the broker flushes the log after this many records.",
+        "With log.flush=interval or os, the broker flushes a log when this many records are not flushed.",
         kind=Kind.LONG,
         server_key="log.flush.interval.messages",
         low=1,
@@ -106,7 +107,7 @@ _KEYS = (
     honoured(
         "flush.ms",
         LONG_MAX,
-        "With log.flush=interval or os, the broker flushes the log after this time.",
+        "With log.flush=interval or os, the broker flushes a log this long after its first unflushed record.",
         kind=Kind.LONG,
         server_key="log.flush.interval.ms",
         low=0,
@@ -140,7 +141,7 @@ _KEYS = (
     honoured(
         "max.message.bytes",
         1_048_588,
-        "The largest record batch that is accepted, after compression.",
+        "The largest record batch that the broker accepts, after compression.",
         server_key="message.max.bytes",
         low=0,
     ),
@@ -211,7 +212,7 @@ _KEYS = (
     honoured(
         "retention.ms",
         604_800_000,
-        "Retention deletes a segment when all its records are older than this; -1 is no limit.",
+        "Retention deletes a segment when all records of the segment are older than this time; -1 is no limit.",
         kind=Kind.LONG,
         server_key="log.retention.ms",
         low=-1,
@@ -241,8 +242,8 @@ _KEYS = (
     honoured(
         "segment.ms",
         604_800_000,
-        "The broker begins a new segment when the records of the active segment span this time, even if it is "
-        "not full.",
+        "The broker begins a new segment when the records of the active segment span this time, even if the "
+        "segment is not full.",
         kind=Kind.LONG,
         server_key="log.roll.ms",
         low=1,
