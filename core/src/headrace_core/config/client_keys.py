@@ -356,9 +356,9 @@ CONSUMER = ConfigDef(
         honoured(
             "isolation.level",
             "read_uncommitted",
-            "With read_uncommitted the consumer returns all records. With read_committed it returns no records of"
-            " aborted transactions, and only records below the last stable offset (the start of the first open "
-            "transaction).",
+            "With read_uncommitted the consumer returns all records. With read_committed the consumer returns no "
+            "records of aborted transactions, and only records below the last stable offset (the start of the "
+            "first open transaction).",
             choices=("read_uncommitted", "read_committed"),
         ),
         honoured(
@@ -400,7 +400,7 @@ CONSUMER = ConfigDef(
             "fetch.queue.max.bytes",
             33_554_432,
             "Maximum number of bytes of records that the consumer fetches ahead (not a key of Kafka). A single "
-            "batch may exceed this limit.",
+            "batch may be larger than fetch.queue.max.bytes.",
             kind=Kind.LONG,
             low=1,
             high=LONG_MAX,

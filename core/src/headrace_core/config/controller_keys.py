@@ -86,7 +86,7 @@ CLUSTER = (
         "auto.rebalance.delay.ms",
         30_000,
         "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with "
-        "too few replicas. Brokers that join within this time get their replicas in one plan.",
+        "too few replicas. Brokers that join shortly after each other get their replicas in one plan.",
         kind=Kind.LONG,
         source=HEADRACE,
         low=0,

@@ -202,7 +202,7 @@ NETWORK = (
         "queued.max.requests",
         500,
         "How many requests may wait before the broker reads no more requests.",
-        "a broker limits the bytes in flight of each stream instead",
+        "a broker limits the bytes in flight of each stream, not the number of requests",
         low=1,
     ),
     accepted(
