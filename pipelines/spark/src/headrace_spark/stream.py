@@ -206,7 +206,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """Whether a restart within the first batch would find another start offset (see offsets.py).
 
         The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
-        the batch is empty. ``_true_start`` handles these three cases.
+        the batch is empty. ``_true_start`` handles the cases of set starting offsets, of "earliest" at 0, and of empty
+        batches.
         """
         if START_KEY in start or begin != self._initial:
             return False

@@ -570,8 +570,8 @@ class PartitionLeader:
         recovering: bool = False,
     ) -> bool:
         """Apply the partition's metadata in this leader epoch. Metadata that is older than the leader's state changes
-        only ``min_insync``, which depends on the topic alone; the method then returns False. Newer metadata ends an
-        open proposal."""
+        only ``min_insync``, which depends on the topic alone; the method then returns False. Metadata of a newer
+        partition epoch ends an open proposal."""
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
         self._recompute()

@@ -34,8 +34,9 @@ class Hello(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A request to push a partition, with the start, the end and the durable end of the follower's log. It also has the
-    epoch of the log's last record (-1 if the log has none). ``window_bytes`` limits the unacknowledged records."""
+    """A request to push a partition, with the start, the end and the durable end of the follower's log. A join request
+    also has the epoch of the log's last record (-1 if the log has none). ``window_bytes`` limits the unacknowledged
+    records."""
 
     handle: int
     topic_id: bytes

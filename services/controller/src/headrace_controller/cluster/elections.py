@@ -28,8 +28,8 @@ it was recorded when the partition lost its leader, and has not returned with an
 
 All unclean elections but that of the last known leader need an operator (ElectLeaders) or
 ``unclean.leader.election.enable``. The setting ``unclean.leader.election.enable`` of the topic counts first, then that
-of the candidate broker, of all brokers, and of the controller's file. Both kinds of unclean elections set
-``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member of the ISR.
+of the candidate broker, of all brokers, and of the controller's file. Every unclean election sets ``recovering``
+(KIP-704), empties the ELR, and leaves the new leader as the only member of the ISR.
 
 At metadata.version 1 there is no ELR: the last members of an ISR stay in the ISR, as in Kafka before KIP-966.
 
@@ -203,8 +203,9 @@ def partition_change(
     """The record that applies the election rules to a partition of ``topic``; None if the partition does not change.
 
     ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
-    This function sets the leader and the epochs; ``wanted`` does not contain them. ``lost``: brokers whose replicas may
-    have lost acknowledged records. The image of ``electorate`` has the brokers' own present state.
+    The function ``partition_change`` sets the leader and the epochs; ``wanted`` does not contain them. ``lost``:
+    brokers whose replicas may have lost acknowledged records. The image of ``electorate`` has the brokers' own present
+    state.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted

@@ -67,7 +67,7 @@ def update(view: View, request: UpdateFeatures) -> Decision:
 
 
 def check_update(view: View, item: FeatureUpdate) -> None:
-    """Raise InvalidUpdateVersionError unless the feature's level may change in this way."""
+    """Raise InvalidUpdateVersionError unless the update may change the feature's level."""
     image = view.image
     now = image.metadata_version
     refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
@@ -103,7 +103,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
 
 
 def strangers_to(view: View, level: int) -> list[str]:
-    """Guard: the nodes that do not support the new level, without those that the update also unregisters."""
+    """Guard: the nodes that do not support the new level, without nodes that the update also unregisters."""
     image = view.image
     gone = {broker_id for broker_id, _ in _gone_strangers(view, level)}
     found = [

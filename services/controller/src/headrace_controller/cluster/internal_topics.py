@@ -100,8 +100,8 @@ def check_may_grow(name: str) -> None:
 
 def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
     """Partitions of internal topics that have fewer replicas than they should and could have. The result has, for each
-    of these partitions, its new replicas, which include the present replicas. Partitions with a reassignment in
-    progress or queued are left out of the result. The call of ``growth`` costs some microseconds if no replica is
+    partition that lacks replicas, its new replicas, which include the present replicas. Partitions with a reassignment
+    in progress or queued are left out of the result. The call of ``growth`` costs some microseconds if no replica is
     missing."""
     brokers = image.placeable_brokers()
     found: list[tuple[Key, tuple[int, ...]]] = []

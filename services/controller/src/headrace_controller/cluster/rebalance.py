@@ -219,9 +219,9 @@ class _Planner:
         return len(self._racks(after)) >= len(self._racks(now))
 
     def lead(self) -> None:
-        """Even out the preferred leaders, first over all partitions, then within each topic. Both steps are repeated,
-        because evening out within topics may make further changes over all partitions possible. Evening out within
-        topics never undoes changes over all partitions, so the repetition ends."""
+        """Even out the preferred leaders, first over all partitions, then within each topic. Evening out over all
+        partitions and within topics is repeated, because the second may make further changes of the first possible.
+        Evening out within topics never undoes changes over all partitions, so the repetition ends."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}

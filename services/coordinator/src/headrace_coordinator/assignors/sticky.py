@@ -133,8 +133,8 @@ def _give_to_the_poorest(
 
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
-    """The member with the fewest partitions. Shares of members only grow in this phase, so an outdated heap entry can
-    only sink."""
+    """The member with the fewest partitions. Shares of members only grow while partitions are dealt out, so an outdated
+    heap entry can only sink."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):
@@ -148,8 +148,9 @@ def _level(
     """Pass partitions along chains of members until no chain makes the shares more alike.
 
     The search for chains starts with the largest share. If the owner of the largest share has no chain, all members in
-    its reach have at most one partition fewer. No member outside the reach of this owner subscribes to a partition of a
-    member in the reach. Members in the reach of an owner without a chain can therefore get no chain later.
+    its reach have at most one partition fewer. No member outside the reach of an owner without a chain subscribes to a
+    partition of a member in the reach. Members in the reach of an owner without a chain can therefore get no chain
+    later.
     """
     finished: set[str] = set()
     while True:
