@@ -125,8 +125,8 @@ class _Opening:
 
     def reaches(self, segment: LogSegment, offset: int) -> bool:
         """Whether the segment has batches at or above ``offset``, by the headers after its last index entry. The
-        offsets must have no gap, because the segment was the active segment. Unreadable bytes are ignored, because
-        other checks of the segment judge them."""
+        offsets of the segment must have no gap, because it was the active segment, which is never compacted. Unreadable
+        bytes are ignored, because other checks of the segment judge them."""
         try:
             position = segment.index.last_position() if segment.indexes_fit() else 0
             position = position if position < segment.size else 0

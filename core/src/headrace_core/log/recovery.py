@@ -225,8 +225,8 @@ def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offs
 
 def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     """Whether one of the blocks of the bad batch between ``start`` and ``end`` is all zeros. Of the first block, only
-    the bytes of the bad batch are compared. Of the last block, only the bytes of the bad batch are compared if the file
-    ends at ``end``. ``next_offset``: the lowest possible offset of the batch."""
+    the bytes of the bad batch are compared. If the file ends at ``end``, only the bytes of the bad batch are compared
+    in the last block, too. ``next_offset``: the lowest possible offset of the batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
     # Zeros prove a hole only where the batch's offset would have other bytes: a batch begins with its offset, whose

@@ -187,9 +187,9 @@ class DirectoryWriter:
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
         """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread. The change
-        runs after all earlier requests and before all later requests for ``log`` or, without ``log``, for all logs. No
-        other change of the directory runs at the same time. The future raises the action's HeadraceError. An OSError
-        fails the directory, except for a full disk (DiskFullError)."""
+        runs after all earlier requests and before all later requests for ``log`` or, without ``log``, for all logs.
+        While the change runs, no other change of the directory runs. The future raises the action's HeadraceError. An
+        OSError fails the directory, except for a full disk (DiskFullError)."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))

@@ -299,7 +299,8 @@ class MetadataCache:
 
     def doubt(self) -> None:
         """Read metadata from another node and move the metadata watch, because a broker has been silent for long; the
-        watch may hang at the same broker. A call does nothing if the previous call was less than two seconds ago."""
+        watch may hang at the same broker. A call of ``doubt`` does nothing if its previous call was less than two
+        seconds ago."""
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now

@@ -2,8 +2,8 @@
 
 All nodes of a process share their loggers. A context variable with the node's file tells which node has logged a line:
 the node's tasks and their child tasks inherit it. While there are in-process nodes, their lines do not reach the
-program's log handlers: a broker that a test stops should not cause warnings in the test. A line that is logged in a
-thread of no known node still reaches the program's handlers.
+program's log handlers: a broker that a test stops should not cause warnings in the test. A line from a thread whose
+node is unknown still reaches the program's handlers.
 """
 
 from __future__ import annotations

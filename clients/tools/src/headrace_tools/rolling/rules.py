@@ -15,8 +15,8 @@ Before a node is stopped the *whole* cluster must be healthy (whole): every node
 every voter is caught up, and every shard of groups has a coordinator. A healthy cluster tolerates one failure, wherever
 there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second coordinator takes over
 shards. Where there is no redundancy (a topic with one replica, a sole controller or coordinator), waiting does not
-help. The roll reports the lack (``unavoidable``) and continues. Kubernetes operators for Kafka follow the same rules
-for the order of restarts.
+help. The roll reports a lack of redundancy (``unavoidable``) and continues. Kubernetes operators for Kafka follow the
+same rules for the order of restarts.
 """
 
 from __future__ import annotations
