@@ -26,8 +26,8 @@ from private_words import WORDS as PRIVATE
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("clients", "services", "core", "pipelines")
-#: Minimum number of words of a text; a shorter string is a name, a key or a format, unless it is in an error, a warning
-#: or a help text.
+#: Minimum number of words of a text outside of errors, warnings and help texts; a shorter string is a name, a key or a
+#: format.
 WORDS = 3
 _QUIET = {"debug", "info"}
 _LOGGED = {"warning", "error", "exception", "critical", "warn"}

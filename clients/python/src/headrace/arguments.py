@@ -17,8 +17,8 @@ from .models import OffsetAndMetadata
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-#: The longest timeout in seconds that a request can carry (int32 milliseconds, 24 days); a longer timeout, also
-#: infinity, is reduced to it.
+#: The longest timeout in seconds that a request can carry (int32 milliseconds, 24 days); the client reduces longer
+#: timeouts, also infinity, to this value.
 SECONDS_MAX = 2_147_483.0
 
 

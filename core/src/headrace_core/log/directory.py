@@ -209,9 +209,9 @@ class LogDirectory:
             elif match := PARTITION_DIRECTORY.match(name):
                 found[TopicPartition(match[1], int(match[2]))] = path
         if log_starts is None and not found:
-            # Write the checkpoint of log starts even without logs, so that a missing checkpoint shows later that it was
-            # lost. Without the checkpoint of log starts, a log would start at its first epoch, which is wrong for a
-            # copy of a compacted log.
+            # Write the checkpoint of log starts even without logs, so that a later start detects a lost checkpoint.
+            # Without the checkpoint of log starts, a log would start at its first epoch, which is wrong for a copy of a
+            # compacted log.
             with _full_disk_left_out(self.root):
                 self._write(LOG_STARTS, self._log_starts)
                 self._knows_log_starts = True
@@ -400,8 +400,8 @@ class LogDirectory:
         self.fs.sync_directory(self.root)
         for path, size, delay_ms in gone:
             self._remove_later(path, size, delay_ms)
-        # A full disk must not stop a deletion, so ignore the error: ``create`` writes these checkpoints again before a
-        # log of the same name exists.
+        # A full disk must not stop a deletion of logs, so ignore the error: ``create`` writes the checkpoints again
+        # before it creates a log.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
@@ -461,8 +461,8 @@ class LogDirectory:
             self._write(LOG_STARTS, self._log_starts)
         self._drop(log)
         if start > log.segments[0].base_offset:
-            # If no segment's name shows the log start, store the log start in the epoch checkpoint too. Without this
-            # copy, a damaged checkpoint of log starts would bring deleted records back.
+            # If no segment's name shows the log start, store the log start in the epoch checkpoint too. Without the log
+            # start in the epoch checkpoint, a damaged checkpoint of log starts would bring deleted records back.
             log.epochs.restore(log.epochs.entries)
         return start
 

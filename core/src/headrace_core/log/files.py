@@ -30,9 +30,9 @@ except ImportError:  # not compiled: one after the other
 
 Buffer = bytes | bytearray | memoryview
 
-#: Error numbers of a full disk or quota; the disk is still usable after such an error.
+#: Error numbers of a full disk or quota; the disk is still usable after one of these errors.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-IOV_MAX = 1024  #: Linux accepts at most this many buffers in one writev.
+IOV_MAX = 1024  #: Maximum number of buffers that Linux accepts in one writev.
 _FALLOC_FL_KEEP_SIZE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _PROBE_STEP_BYTES = 64 * 1024

@@ -62,8 +62,8 @@ class Expired:
     log_start_offset: int
     shares: tuple[Share, ...]
     roll_first: bool  #: Whether the active segment is among the expired segments, so that it must be rolled first.
-    #: The log's count of truncations (``cuts``) at the time of the retention verdict. After a truncation, a segment of
-    #: the same name may have younger records, so the verdict no longer applies.
+    #: The log's count of truncations (``cuts``) at the time of the retention verdict. A truncation may have given a
+    #: segment younger records, so a retention verdict only applies if the log's count of truncations is unchanged.
     cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:

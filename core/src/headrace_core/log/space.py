@@ -27,16 +27,16 @@ from .files import FileSystem
 #: Free bytes above the reserve below which the process measures the disk often, and reserves no blocks ahead.
 NEAR_BYTES = 256 * 1024 * 1024
 RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by RESERVE_PART_MAX.
-#: A shortage of disk space ends with this number of free bytes above the reserve, or with a twentieth of the disk if
-#: that is less.
+#: Free bytes above the reserve that are enough to end a shortage of disk space; a twentieth of a small disk's size is
+#: also enough.
 RESUME_BYTES = 64 * 1024 * 1024
-#: Minimum duration of the first shortage of disk space in milliseconds, and the longest minimum duration of a later
-#: shortage. If a shortage begins soon after the last one ended (within twice that shortage's minimum duration), its
-#: minimum duration is doubled.
+#: Minimum duration of the first shortage of disk space in milliseconds, and the maximum of the minimum duration, which
+#: grows with repeated shortages. The minimum duration doubles for a shortage of disk space that begins soon after the
+#: last shortage ended (within twice the last minimum duration).
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: The process measures a disk with much room again after it has written the room divided by this number, because other
-#: programs write to the disk, too.
+#: With much room on the disk, the process measures the disk again after it has written the room divided by
+#: _PART_WRITTEN.
 _PART_WRITTEN = 8
 
 

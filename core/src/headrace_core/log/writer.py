@@ -77,8 +77,9 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called with logs that have written but unforced bytes, and with a callback for the writer. The receiver calls the
-#: callback once, when the new bytes are sent to the followers, or immediately if no bytes must be sent.
+#: Called with logs whose new bytes are written but not forced to the disk, and with a callback. The callback of
+#: OnWritten must be called once, when the new bytes are sent to the followers, or immediately if there are no bytes to
+#: send.
 OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
@@ -488,9 +489,8 @@ class DirectoryWriter:
                 return [refusal] * len(appends)
             if not log.is_closed:
                 log.active.reserves_ahead = not space.is_near
-        # In a turn with several files, the disk writes one file while the next file goes to the page cache, and the
-        # journal commits the new sizes together. The overlapping writes halve the flush time of a turn with several
-        # files.
+        # While the disk writes one file of a turn, the next file goes to the page cache, and the journal commits the
+        # new sizes together. The overlapping writes halve the flush time of a turn with several files.
         outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()

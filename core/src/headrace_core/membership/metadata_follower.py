@@ -85,8 +85,7 @@ _WORKED_MS = 1_000  #: Milliseconds after which a connection counts as successfu
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000
 
-#: Number of metadata records that the follower applies before it lets other tasks run, about every 5 ms; a whole
-#: message (1 MiB of the log) takes 50 to 150 ms.
+#: Number of metadata records that the follower applies before it lets other tasks run, about every 5 ms.
 REPLAY_STEP_RECORDS = 500
 
 #: Errors that end the metadata follower: the controller belongs to another cluster, has a different history, or does

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Maximum number of remembered confirmations whose offset the metadata copy has not reached; a copy far behind reaches
-#: the oldest confirmations first.
+#: Maximum number of remembered confirmations whose offset the metadata copy has not reached; the copy reaches the
+#: oldest confirmations first.
 _WAITING_MAX = 64
 
 

@@ -35,8 +35,8 @@ from .properties import Properties
 
 CLUSTER_ID = "cluster.id"
 PLACEHOLDER = "{slot}"
-#: Seconds that a node waits for the slot with its host name (the slot's last process may be stopping), and seconds that
-#: it waits until the host name resolves.
+#: Seconds that a node waits for a free slot with its host name, whose last process may be stopping, and for the host
+#: name to resolve.
 WAIT_S = 60.0
 LOOKUP_S = 60.0
 _POLL_S = 0.1

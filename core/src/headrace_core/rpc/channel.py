@@ -45,7 +45,8 @@ _PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc
 
 #: Options for connections with little traffic. To size its flow-control window, gRPC measures bandwidth times delay
 #: with a ping whenever data has arrived. Each ping sets timers and wakes threads on both sides; gRPC's bandwidth pings
-#: are a third of the cost of an idle broker. With a large initial window, gRPC need not measure the bandwidth.
+#: are a third of the cost of an idle broker. A large initial window makes gRPC's measurement of the bandwidth
+#: unnecessary.
 UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),

@@ -34,8 +34,8 @@ SMALL_REQUEST_BYTES = 16 * 1024
 #: Bytes by which a message may exceed its limit before gRPC refuses it, so that a small excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
 #: Maximum number of connections of one listener (max.connections), and of calls on one connection. Listeners for
-#: clients have a lower maximum of calls, because gRPC passes on up to twice as many calls of a client that constantly
-#: begins and resets calls.
+#: clients have a lower maximum of calls: gRPC passes on up to twice as many calls of a client that constantly begins
+#: and resets calls.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100

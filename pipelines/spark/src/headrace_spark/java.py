@@ -12,8 +12,8 @@ from pathlib import Path
 from .errors import JavaNotFoundError
 
 OLDEST = 17
-#: Java versions with which Spark 4 is tested, best version first. A version from OLDEST on that Spark 4 is not tested
-#: with is used only if no tested version is found.
+#: Java versions with which Spark 4 is tested, best version first. A Java version from OLDEST on, with which Spark 4 is
+#: not tested, is used only if no tested version is found.
 TESTED = (17, 21)
 JVM_DIRECTORIES = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/opt")
 

@@ -390,7 +390,7 @@ class LeaderReplica:
                 await self._released.wait()
                 if self.log is log:
                     raise
-        # If another broker led the partition meanwhile, the log start may already be higher.
+        # If the partition had a different leader during the deletion, the log start may already be higher.
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
 
 

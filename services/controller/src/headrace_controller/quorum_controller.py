@@ -684,8 +684,8 @@ class QuorumController:
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
-        # This controller is the sole voter only if both sets say so: a voter being added already has entries, and a
-        # voter being removed still votes.
+        # Check the voters before and after the restart: voters being added already have entries, and voters being
+        # removed still vote.
         alone = was_alone and self._is_sole_voter
         for key in sorted(self._observers):  # the same order in every process
             self._raft.observe(key)

@@ -104,7 +104,7 @@ class ShardStateMachine:
             deleted = Decision()
         else:
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
-        # Remove the group's offsets first: if a crash loses the records behind them, a client can delete the group
+        # Remove the offsets before the group: if a crash loses the group's own records, a client can delete the group
         # again.
         records = self._offsets.remove_group(group_id) + deleted.records
         return Decision(records, None, deleted.pushes, is_atomic=False)

@@ -33,8 +33,8 @@ logger = logging.getLogger("headrace")
 #: Seconds after which an iteration that never waits lets the event loop run.
 TURN_S = 0.005
 #: Number of records for which an iteration reads the clock once: reading the clock costs a tenth of the time of a
-#: record. If the body of the user's loop suddenly becomes slow, the event loop waits for at most UNTIMED_RECORDS
-#: records; at a steady pace it waits for at most TURN_S.
+#: record. If the body of the user's loop suddenly becomes slow, the event loop waits for up to UNTIMED_RECORDS records,
+#: otherwise for up to TURN_S.
 UNTIMED_RECORDS = 32
 
 #: Rebalance callback, called with (consumer, partitions); the iteration awaits an awaitable result.

@@ -181,8 +181,8 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        # A broker never splits a batch, so a response may exceed the requested size: assume that the next response is
-        # as large as the last one.
+        # Assume that the next response is as large as the last one: a broker never splits a batch, so a response may
+        # exceed the requested size.
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True

@@ -53,8 +53,8 @@ class MetadataWatch:
         failures, strangers = 0, set[str]()
         while True:
             self.changed.clear()
-            # The client does not watch topics beyond the limit of one request: it reads their metadata again by age and
-            # after errors.
+            # The client watches only as many topics as one request may have: it reads the metadata of all other topics
+            # again by age and after errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
                 await self.changed.wait()

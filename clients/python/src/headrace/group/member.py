@@ -148,7 +148,7 @@ class Failed(NamedTuple):
 
 Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
-#: Seconds below which a pause of the process cannot hide a broken connection: scheduling the I/O thread may take as
+#: A pause of the process below this many seconds cannot hide a broken connection: scheduling the I/O thread may take as
 #: long.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
 #: Seconds that a pause of the process must last before the member notices it: scheduling the I/O thread may take as

@@ -21,8 +21,8 @@ from .member import Answer, Member, Part, Request, Subscription
 
 logger = logging.getLogger("headrace")
 
-#: FindCoordinator timeout while the member's lease depends on the answer, and the interval of FindCoordinator calls
-#: after the coordinator has lost the shard; both in seconds.
+#: FindCoordinator timeout in seconds while the member's lease depends on the answer, and seconds between
+#: FindCoordinator calls after the coordinator has lost the shard.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
 #: Number of shard lookups in one grace period, until the coordinator is known to have lost the shard.
 NEWS_IN_GRACE = 6

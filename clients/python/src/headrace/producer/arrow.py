@@ -19,8 +19,8 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Part of its size limit to which a batch is filled, by estimated row size, so that a chunk does not leave a small
-#: batch at its end.
+#: Part of a batch's size limit to which the producer fills it, by estimated row size, so that a chunk does not end with
+#: a small batch.
 FILL = 0.98
 #: Bytes of an encoded record besides its key and value, for lengths and deltas.
 RECORD_OVERHEAD = 10

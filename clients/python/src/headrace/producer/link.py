@@ -32,8 +32,8 @@ MOVED_S = 1.0
 #: Seconds that close waits until the broker has read requests with acks=0.
 DRAIN_S = 2.0
 
-#: Errors after which a batch may still be in the log: brokers also return them for batches that they appended but could
-#: not commit (for example when a leader resigns).
+#: Errors after which a batch may still be in the log, because the broker may have appended the batch before it returned
+#: the error.
 _UNKNOWN_OUTCOMES = frozenset(
     (
         "REQUEST_TIMED_OUT",

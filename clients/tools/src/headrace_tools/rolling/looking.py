@@ -36,8 +36,8 @@ class Looking:
         client, timeout_s = self._client, _TIMEOUT_S
         self._unanswered = []
         nodes = {NodeName(node.role, node.id): node.alive() for node in state.nodes}
-        # Ask for partitions before the cluster: the age of the cluster's description then also limits the age of the
-        # partitions, unless another node with older metadata answered.
+        # Ask for partitions before the cluster, so that the age of the cluster's description also limits the age of the
+        # partitions, if one node answers both.
         topics = self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or []
         moving = self._ask("reassignments", lambda: client.list_partition_reassignments(timeout=timeout_s)) or {}
         adding = {

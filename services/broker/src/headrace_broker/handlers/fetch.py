@@ -68,10 +68,10 @@ TURN_PARTITIONS_MAX = 500
 #: clients.
 QUEUED_REQUESTS_MAX = 64
 QUEUED_REQUEST_BYTES_MAX = 64 * 1024
-#: Bytes that a fetch response, and each of its partitions, counts in addition to its records: an empty response is not
-#: free.
+#: Bytes counted for a fetch response, and for each partition in it, in addition to the records: an empty response is
+#: not free.
 _OVERHEAD_BYTES = 64
-_ABORTED_BYTES = 24  #: Bytes that an aborted transaction in a fetch response counts.
+_ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in a fetch response.
 #: Milliseconds between two searches of a leader for a replica that is nearer to a consumer than the leader (KIP-392).
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""

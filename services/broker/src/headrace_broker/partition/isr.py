@@ -68,9 +68,10 @@ REJOIN_MS = 2_000
 #: follow.
 JOIN_MS = 5_000
 
-#: Time of a follower that had the whole log until the log grew or this epoch began, without a clock reading in between.
+#: Stands for the time of a follower that had the whole log until the log grew or the epoch began, if no clock reading
+#: recorded it.
 _UNSEEN = -1
-_NEVER = -(1 << 62)  #: Time of a follower that has not caught up in this epoch.
+_NEVER = -(1 << 62)  #: Stands for the time of a follower that has not caught up in this epoch.
 
 #: Error codes which prove that the controller will never apply this AlterPartition attempt. An error code that refuses
 #: this AlterPartition attempt does not say whether an earlier attempt was applied.
@@ -352,7 +353,7 @@ class InSyncSet:
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
                 # An eligible follower may join the ISR now. A follower that is not eligible was refused, or its broker
-                # is fenced; only newer metadata makes the follower eligible.
+                # is fenced; newer metadata would show that the follower is eligible.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue

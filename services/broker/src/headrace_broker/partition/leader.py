@@ -55,9 +55,9 @@ from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 #: with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
-#: Maximum number of uncommitted appends whose sizes are kept separately; the last entry also counts all later appends.
-#: The maximum guards against unbounded memory: below min.insync.replicas nothing is committed while acks=1 continues to
-#: append.
+#: Maximum number of uncommitted appends whose sizes are kept separately; beyond it, the last size includes all later
+#: appends. The maximum guards against unbounded memory: below min.insync.replicas nothing is committed while acks=1
+#: continues to append.
 _UNREAD_MAX = 1_024
 
 

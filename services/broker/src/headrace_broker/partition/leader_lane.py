@@ -68,7 +68,7 @@ PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the r
 COLD_READS_MAX = 2  #: Maximum number of concurrent disk reads of one lane.
 #: Milliseconds of silence after which a follower that sends heartbeats counts as disconnected or frozen.
 SILENCE_MS = 3_000
-ITEM_BYTES = 32  #: Bytes that an item in a replication message counts, in addition to the item's records.
+ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addition to the item's records.
 ENDED_QUEUED_MAX = 1_000  #: Maximum number of handles of ended joins in the queue of a stream.
 ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.
 

@@ -65,8 +65,8 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Handles (numbers of partitions on a stream) that the follower releases because their log takes no appends; the
-    #: leader removes their replicas from the in-sync set.
+    #: Handles (numbers of partitions on a stream) that leave because the follower's log takes no appends; their
+    #: replicas leave the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 

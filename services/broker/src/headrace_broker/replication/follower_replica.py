@@ -567,7 +567,7 @@ class FollowerReplica:
     def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
             # The number of new bytes is unknown when the high watermark advances, so each watcher of the partition is
-            # notified with one byte. Because a watcher learns of only one byte, a fetch that waits for more is answered
-            # when its timeout ends.
+            # notified with one byte. Because a watcher is notified with one byte, a fetch that waits for several bytes
+            # is answered when its timeout ends.
             for watcher in self._watchers:
                 watcher.partition_advanced(self.partition, 1)

@@ -205,8 +205,8 @@ class FollowerStreams:
             stream.wake()
         if stream.lane or cannot_append:  # (the leave must be sent, and the replica returns)
             return
-        # The last partition has left the stream: it left by itself, or the leader ended it and it has not joined again.
-        # The next partition that joins opens a new stream.
+        # The stream has no partitions: the last one has left, or the leader ended the stream and the partition has not
+        # joined again. The next partition that joins opens a new stream.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)

@@ -290,8 +290,8 @@ def _with_consequences(
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
         assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
-        # Later decisions know the broker only from this registration record, so the record keeps the weaker of its two
-        # flush policies.
+        # The registration record keeps the weaker of the broker's two flush policies, because later decisions know no
+        # other record of the broker.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
         change = msgspec.structs.replace(change, elections_pending=True, default_log_flush=flush)
     return [change, *records], more

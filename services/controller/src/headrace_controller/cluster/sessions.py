@@ -48,8 +48,8 @@ class Session:
     #: Number of the stream that carried the broker's latest heartbeat; None if this leader of the controllers has had
     #: no heartbeat.
     stream: int | None = None
-    #: Time at which the broker's stream broke (None if it did not break under this leader), and the grace period that
-    #: began then; both in milliseconds.
+    #: Time at which the broker's stream broke (None without a break under this leader), and the length of the grace
+    #: period; both in milliseconds.
     broken_ms: float | None = None
     grace_ms: float = 0.0
     shutdown_offset: int | None = None

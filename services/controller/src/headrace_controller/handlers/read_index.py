@@ -39,11 +39,11 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: Seconds after which a controller without ReadIndex requests confirms the age of its own image.
 READ_INDEX_EVERY_S = 0.8
-#: Milliseconds after its begin for which the latest barrier answers requests; after that a new, deferred barrier
-#: answers them.
+#: Maximum age in milliseconds of a barrier that may answer a request; if the latest barrier is older, a new, deferred
+#: barrier answers.
 RECENT_MS = 500
-#: Milliseconds after the latest barrier's begin from which the barriers that followed have probably failed. After a
-#: late barrier the next barrier is not deferred, so that the caller learns the error soon.
+#: Age of the latest barrier in milliseconds from which later barriers have probably failed. After a late barrier the
+#: next barrier is not deferred, so that the caller learns the error soon.
 OVERDUE_MS = 1_500
 #: Timeout of a ReadIndex barrier in seconds. A leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0

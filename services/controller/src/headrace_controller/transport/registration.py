@@ -18,8 +18,8 @@ from ..driver import ControllerDriver
 
 logger = logging.getLogger("headrace.controller.registration")
 
-#: Seconds between two attempts to register a controller. A controller's registration is not urgent: only the next
-#: change of metadata.version needs the registration.
+#: Seconds between two attempts to register a controller. A controller need not hurry to register: only the next change
+#: of metadata.version needs its registration.
 _INTERVAL_S = 1.0
 _TIMEOUT_S = 5.0
 

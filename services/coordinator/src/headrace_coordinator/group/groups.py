@@ -448,8 +448,8 @@ class Groups:
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
-        # A member may fetch with an older epoch unless it has lost partitions meanwhile, which check_commit decides
-        # (see check_epoch).
+        # A member that has lost no partitions may fetch offsets with an older epoch; check_commit decides (see
+        # check_epoch).
         if not member.current.first_epoch <= member_epoch <= member.current.epoch:
             checks.check_commit(self._state.groups[group_id], member, member_epoch, None)
 

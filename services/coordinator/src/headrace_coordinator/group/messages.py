@@ -29,8 +29,8 @@ from typing import NamedTuple
 Part = tuple[bytes, int]  #: (topic id, partition number)
 Parts = frozenset[Part]
 
-#: Special member epochs in requests: the epoch to join the group, to leave it permanently, and to leave it as a static
-#: member that will return.
+#: Special member epochs in requests: to join the group, to leave it permanently, and to leave it as a static member
+#: that will return.
 JOIN_EPOCH, LEAVE_EPOCH, AWAY_EPOCH = 0, -1, -2
 
 NO_REVISION = 0

@@ -44,8 +44,8 @@ from headrace_core.errors import (
 from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
-#: Maximum bytes of records that a shard gathers while an append is in progress. Above this maximum the shard refuses
-#: clients' requests, but never internal updates (Shard.ask).
+#: Maximum bytes of records that a shard gathers while an append is in progress. Above GATHERED_BYTES_MAX the shard
+#: refuses clients' requests, but never internal updates (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
 BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch: well below max.message.bytes of the topic.
 #: First and longest pause in milliseconds before a coordinator claims a shard again. The pause before a claim doubles
