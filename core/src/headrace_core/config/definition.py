@@ -78,7 +78,7 @@ class ConfigKey:
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
-    #: The broker key whose value applies to topics that do not set this topic key.
+    #: The broker key of a topic key: its value applies to topics that do not set the topic key.
     server_key: str | None = None
 
     @property

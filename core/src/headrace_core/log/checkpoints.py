@@ -48,8 +48,8 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
-#: File in a partition's directory that says why the partition's log is not served. After a repair, the operator removes
-#: the quarantine file.
+#: File in a partition's directory that says why the partition's log is not served. The operator removes the quarantine
+#: file after a repair of the log.
 QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"

@@ -46,7 +46,7 @@ class LogConfig:
     compression_level: int | None = None
     flush: FlushPolicy = from_key(TOPIC, "log.flush", FlushPolicy)
     flush_messages: int = from_key(TOPIC, "flush.messages")
-    #: Longest time in milliseconds that written records stay unflushed; None if the time is unlimited.
+    #: Longest time in milliseconds that written records stay unflushed; None if there is no limit.
     flush_ms: int | None = from_key(TOPIC, "flush.ms", _unless_endless)
     retention_ms: int | None = from_key(TOPIC, "retention.ms", _unless_negative)
     retention_bytes: int | None = from_key(TOPIC, "retention.bytes", _unless_negative)

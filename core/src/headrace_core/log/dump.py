@@ -198,7 +198,7 @@ def is_last_segment(fs: FileSystem, path: str) -> bool:
     return segments_in(fs.listdir(os.path.dirname(path) or "."))[-1:] == [_base_offset(path)]
 
 
-#: Advice for a complete batch with a wrong CRC that the next start would truncate.
+#: Advice for a complete batch with a wrong CRC that the next start of the broker would remove.
 WOULD_BE_CUT = (
     "it is above the recovery point, so the broker would take it for a torn tail and cut it when it starts: copy the "
     "file first, if its records were acknowledged"

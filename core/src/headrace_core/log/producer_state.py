@@ -90,7 +90,7 @@ class Check(enum.Enum):
     NEXT = "next"  #: Append it.
     #: The log already has this batch: respond with the offset of that batch, and append no records.
     DUPLICATE = "duplicate"
-    OUT_OF_ORDER = "out of order"  #: The log lacks the producer's batch before this batch.
+    OUT_OF_ORDER = "out of order"  #: The log lacks the producer's preceding batch.
     FENCED = "fenced"  #: The log knows a producer with the same id and a newer epoch.
 
 
@@ -188,12 +188,12 @@ class ProducerTable:
         self.local_ms = 0.0
         #: Aborted transactions that the owner has not yet added to the transaction index.
         self.aborted: list[AbortedTransaction] = []
-        #: End of the committed records, as far as the owner knows: the producer table forgets transactions that ended
-        #: below this offset.
+        #: End of the committed records, as far as the log's owner knows: the producer table forgets transactions that
+        #: ended before it.
         self.committed_end = 0
         self._forgotten_end = 0  #: Offset after the last marker of a transaction that the producer table has forgotten.
         #: Transactions that are open, or whose marker may not be committed, by first offset. The owner replaces the
-        #: whole tuple, so that other threads read a consistent one.
+        #: whole tuple of undecided transactions, so that other threads read a consistent tuple.
         self._undecided: tuple[Undecided, ...] = tuple(
             sorted(
                 Undecided(entry.transaction_first_offset, entry.producer_id)

@@ -233,7 +233,7 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     # upper bytes are zeros.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
-    # The check covers the whole last block, although the block may contain the first bytes of the next sound batch's
+    # Recovery checks the whole last block for zeros, although the block may contain the first bytes of the next batch's
     # offset.
     blocks_end = min(-(-end // _BLOCK_BYTES) * _BLOCK_BYTES, file.size())
     for at in range(boundary, blocks_end, _WINDOW_BYTES):

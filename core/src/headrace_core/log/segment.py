@@ -39,7 +39,8 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
 #: Lock for values that a reader computes and stores in a segment (a largest timestamp, rebuilt indexes), and for a
-#: truncation that discards these values. All segments share one lock for stored values, which threads hold briefly.
+#: truncation that discards these values. All segments share one lock, which threads hold briefly to store what they
+#: computed.
 _NOTING = threading.Lock()
 
 
@@ -334,7 +335,7 @@ class LogSegment:
     def _complete(self, *, sealing: bool = False) -> None:
         largest = self.largest_timestamp
         if sealing and largest.timestamp_ms < 0 and self.size and not self.header_at(0).record_count:
-            # Compaction has left only headers, but every sealed segment needs an entry in its time index.
+            # Compaction has left only headers of batches, but a sealed segment needs an entry in its time index.
             for place in self.places(0, self.size):
                 self.time_index.maybe_append(place.header.max_timestamp_ms, place.header.last_offset, sealing=True)
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)

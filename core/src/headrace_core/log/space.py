@@ -30,9 +30,9 @@ RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by RESE
 #: Free bytes above the reserve that are enough to end a shortage of disk space; a twentieth of a small disk's size is
 #: also enough.
 RESUME_BYTES = 64 * 1024 * 1024
-#: Minimum duration of the first shortage of disk space in milliseconds, and the maximum of the minimum duration, which
-#: grows with repeated shortages. The minimum duration doubles for a shortage of disk space that begins soon after the
-#: last shortage ended (within twice the last minimum duration).
+#: Minimum duration in milliseconds of the first shortage of disk space, and limit of the minimum duration, which grows
+#: with repeated shortages. The minimum duration doubles for a shortage of disk space that begins soon after the last
+#: shortage ended (within twice the last minimum duration).
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
 #: With much room on the disk, the process measures the disk again after it has written the room divided by

@@ -57,7 +57,8 @@ class TransactionIndex:
         self.file = IndexFile(fs, path, ABORTED_ENTRY.size)
         self._fs = fs
         self._base_offset = base_offset
-        self._data: bytes | bytearray | None = b""  #: All entries of the index; None if they are only in the file.
+        #: All entries of the transaction index; None if the entries are only in the file.
+        self._data: bytes | bytearray | None = b""
         self._changes = 0
         #: Whether the file, together with its pending entries, has the same content as the memory.
         self._is_file_sound = True

@@ -61,8 +61,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Error numbers of a failed read that do not show a failed disk: no free descriptor, no memory, or a removed file.
-#: (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
+#: Error numbers of a failed read that do not show a failed disk: there is no free descriptor or memory, or the file was
+#: removed. (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
 _NOT_THE_DISK = (
     errno.ENOENT,
     errno.EBADF,

@@ -88,8 +88,8 @@ SAVE_AFTER_MS = 3_600_000
 #: Number of metadata records that the follower applies before it lets other tasks run, about every 5 ms.
 REPLAY_STEP_RECORDS = 500
 
-#: Errors that end the metadata follower: the controller belongs to another cluster, has a different history, or does
-#: not support the version.
+#: Errors that end the metadata follower: the controller belongs to another cluster, has another history, or does not
+#: support the version.
 _FATAL = (InconsistentClusterIdError, DivergingMetadataError, UnsupportedVersionError)
 
 

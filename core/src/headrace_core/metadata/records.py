@@ -28,8 +28,8 @@ METADATA_VERSION_FEATURE = "metadata.version"
 #: Directory id of a replica whose broker has not reported the replica's directory yet (KIP-858 reserves the id).
 UNASSIGNED_DIRECTORY = bytes(16)
 
-#: Directory id of a replica that its broker cannot find while some of the broker's directories are offline; the
-#: directory "lost" is never online.
+#: Directory id of a replica that its broker cannot find while some of the broker's directories are offline; no online
+#: directory has this id.
 LOST_DIRECTORY = bytes(15) + b"\x01"
 
 

@@ -44,8 +44,8 @@ class ChannelPurpose(enum.StrEnum):
 _PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
 
 #: Options for connections with little traffic. To size its flow-control window, gRPC measures bandwidth times delay
-#: with a ping whenever data has arrived. Each ping sets timers and wakes threads on both sides; gRPC's bandwidth pings
-#: are a third of the cost of an idle broker. A large initial window makes gRPC's measurement of the bandwidth
+#: with a ping whenever data has arrived. Each bandwidth ping of gRPC sets timers and wakes threads on both sides, which
+#: is a third of the cost of an idle broker. A large initial window makes gRPC's measurement of the bandwidth
 #: unnecessary.
 UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),

@@ -114,8 +114,8 @@ class CrashingFileSystem:
         self.on_operation: Callable[[TraceEntry], None] | None = None
         self.clock: Clock | None = None  #: Clock for files' modification times; with None, all times are in 1970.
         self._keep_trace = keep_trace
-        #: Lock that lets operations of several threads run one after another, and clones of the disk be made between
-        #: two operations.
+        #: Lock under which operations of several threads run one after another; a clone of the disk is made between two
+        #: operations.
         self._lock = threading.RLock()
         self._root = Directory()
         self._locks: set[str] = set()

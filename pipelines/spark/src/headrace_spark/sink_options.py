@@ -16,8 +16,8 @@ from headrace_core.types import check_topic_name
 from .options import KNOWN as SOURCE_OPTIONS
 from .options import client_settings, unknown_notes
 
-#: The sink itself uses the option ``topic``; Spark uses ``checkpointLocation`` and the remaining options of this set.
-#: The sink also accepts the options of the source, so that a query can use the same options for source and sink.
+#: The sink itself uses the option ``topic``; Spark uses options such as ``checkpointLocation``. The sink also accepts
+#: the options of the source, so that a query can use the same options for source and sink.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
 #: Client keys that the user cannot set because the sink sets them, each with the reason.

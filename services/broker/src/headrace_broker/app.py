@@ -96,8 +96,8 @@ logger = logging.getLogger("headrace.broker")
 #: Seconds between two checkpoints of recovery points and high watermarks; recent checkpoints shorten the broker's next
 #: start.
 CHECKPOINT_INTERVAL_S = 5.0
-#: Seconds that a controlled shutdown may take, and then seconds that running requests may take; after both the broker
-#: stops anyway.
+#: Seconds that a controlled shutdown may take; running requests then have as many seconds again, until the broker stops
+#: anyway.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0

@@ -32,9 +32,8 @@ logger = logging.getLogger("headrace")
 
 #: Seconds after which an iteration that never waits lets the event loop run.
 TURN_S = 0.005
-#: Number of records for which an iteration reads the clock once: reading the clock costs a tenth of the time of a
-#: record. If the body of the user's loop suddenly becomes slow, the event loop waits for up to UNTIMED_RECORDS records,
-#: otherwise for up to TURN_S.
+#: Number of records per reading of the clock in an iteration: reading the clock costs a tenth of the time of a record.
+#: If the body of the user's loop suddenly becomes slow, the event loop waits for up to UNTIMED_RECORDS records.
 UNTIMED_RECORDS = 32
 
 #: Rebalance callback, called with (consumer, partitions); the iteration awaits an awaitable result.

@@ -56,7 +56,7 @@ JOIN_EPOCH = 0
 
 #: Errors that end the membership; the member then joins the group again.
 REJOIN = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
-#: Error while another process still uses the instance id; the coordinator releases the id when the connection of that
+#: Error code while another process uses the instance id; the coordinator releases the id when the connection of that
 #: process ends.
 WAIT = ("UNRELEASED_INSTANCE_ID",)
 
@@ -151,8 +151,7 @@ Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 #: A pause of the process below this many seconds cannot hide a broken connection: scheduling the I/O thread may take as
 #: long.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
-#: Seconds that a pause of the process must last before the member notices it: scheduling the I/O thread may take as
-#: long.
+#: Shortest pause of the process in seconds that the member notices: scheduling the I/O thread may take as long.
 SHORTEST_STILL_S = 0.5
 
 

@@ -22,7 +22,7 @@ from .sequences import DUPLICATE
 
 logger = logging.getLogger("headrace")
 
-#: Seconds that a partial batch waits for the previous response with linger.ms=0 on a busy link; Kafka 4 has the same
+#: Seconds that a partial batch waits for the previous response with linger.ms=0 on a busy link; as long as Kafka 4's
 #: default linger.
 GATHER_S = 0.005
 

@@ -23,7 +23,7 @@ _BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The defa
 #: Matches the commas between KEY=VALUE pairs, but not the commas inside [...].
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
 
-#: The source of values that are set on a resource, by (type of the resource, whether it has a name).
+#: The source of a value that is set on a resource; the key is (type of the resource, whether it has a name).
 _SOURCES = {
     ("topic", True): "dynamic_topic",
     ("broker", True): "dynamic_broker",

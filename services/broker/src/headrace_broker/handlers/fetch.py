@@ -68,7 +68,7 @@ TURN_PARTITIONS_MAX = 500
 #: clients.
 QUEUED_REQUESTS_MAX = 64
 QUEUED_REQUEST_BYTES_MAX = 64 * 1024
-#: Bytes counted for a fetch response, and for each partition in it, in addition to the records: an empty response is
+#: Bytes counted for a fetch response, and for each of its partitions, in addition to the records: an empty response is
 #: not free.
 _OVERHEAD_BYTES = 64
 _ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in a fetch response.

@@ -58,14 +58,14 @@ Alive = Callable[[int], int | None]
 RETRY_BACKOFF_MS = 100
 
 #: Milliseconds that a follower has to reconnect after its stream broke. A slow follower may lag for
-#: replica.lag.time.max.ms, but a follower without a stream makes no progress at all. (A broken replication stream is
-#: restored within milliseconds. A restarting broker is fenced, which also removes it from the ISR.)
+#: replica.lag.time.max.ms, but a follower without a stream makes no progress at all. A broken replication stream is
+#: restored within milliseconds. A restarting broker is fenced, which also removes its replicas from the ISR.
 REJOIN_MS = 2_000
 
 #: Milliseconds that a follower may have no stream without a broken one: it has not joined in this epoch, or it sent a
-#: leave. Each attempt to join restarts the JOIN_MS period, because the follower may have to truncate first. JOIN_MS
-#: also suffices for a starting broker: its replicas join the ISR after it is unfenced, which happens when it can
-#: follow.
+#: leave. Each failed attempt of a follower to join restarts the JOIN_MS period, because the follower may have to
+#: truncate its log first. JOIN_MS also suffices for a starting broker: its replicas join the ISR after it is unfenced,
+#: which happens when it can follow.
 JOIN_MS = 5_000
 
 #: Stands for the time of a follower that had the whole log until the log grew or the epoch began, if no clock reading
@@ -74,7 +74,7 @@ _UNSEEN = -1
 _NEVER = -(1 << 62)  #: Stands for the time of a follower that has not caught up in this epoch.
 
 #: Error codes which prove that the controller will never apply this AlterPartition attempt. An error code that refuses
-#: this AlterPartition attempt does not say whether an earlier attempt was applied.
+#: the latest AlterPartition attempt does not say whether an earlier attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
@@ -388,8 +388,8 @@ class InSyncSet:
                 self._set_maximal()
         elif retriable:
             self._repeat = self._is_uncertain = True
-        # A refusal with any other error code means that the leader epoch or the partition epoch is outdated: newer
-        # metadata will arrive.
+        # A refusal for any other reason means that the leader epoch or the partition epoch is outdated: newer metadata
+        # will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
         """Apply the partition's state in the metadata log. Returns False if the state in the metadata is older than the

@@ -121,7 +121,8 @@ class FollowerReplica:
         #: The reason why this replica no longer follows its leader; None while it follows.
         self._reason: HeadraceError | None = None
         self._under_way = 0  #: Number of the replica's appends that the directory writer has not answered.
-        #: Whether the directory writer refused an append of this replica; it then also refuses the appends after it.
+        #: Whether the directory writer refused an append of this replica; the writer then also refuses the next
+        #: appends.
         self._is_failing = False
         #: Whether the replica joined with a window of one byte because the disk was short of space. After a probe with
         #: a window of one byte, the replica's next join asks for the normal window.

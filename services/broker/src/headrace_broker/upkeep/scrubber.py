@@ -154,8 +154,8 @@ class Scrubber:
             if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
-            # The segment cannot be read, because it was deleted, no file descriptor is free, or the disk fails. A read
-            # by the log's users will report a failed disk.
+            # The segment cannot be read, because it was deleted, no file descriptor is free, or the disk fails. The
+            # log's readers will report a failed disk.
             if segment in log.segments:
                 logger.warning("cannot scrub %s: %s", segment.path, error)
         return 0

@@ -63,8 +63,8 @@ class Progress:
         #: answer.
         self.contact_at = NEVER
         #: The leader's ticks of the follower's last answer of any kind, and of its last answer with the whole log;
-        #: NEVER before the first answer. Only descriptions of the quorum use the ticks of last answers, never
-        #: decisions, because delayed answers change the ticks, too.
+        #: NEVER without an answer. Only descriptions of the quorum use the ticks of last answers, never decisions,
+        #: because delayed answers change the ticks, too.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
         #: The leader's log end at the tick ``goal_at``. When the follower's ``match`` reaches ``goal``, the follower
@@ -78,7 +78,7 @@ class Progress:
         self.sent_committed = 0  #: The commit offset that was last sent to the follower.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        self._unanswered = 0  #: Number of heartbeats answered since the chunk in flight was sent.
+        self._unanswered = 0  #: Number of heartbeats answered after the leader sent the snapshot chunk in flight.
 
     @property
     def may_send(self) -> bool:

@@ -46,8 +46,8 @@ from .peers import Peer
 
 logger = logging.getLogger("headrace.controller")
 
-#: First and longest pause in milliseconds between two attempts to connect to an absent node, and the pause after a node
-#: refused.
+#: First and longest pause in milliseconds between two attempts to connect to an absent node, and pause after a refused
+#: connection.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
 _REFUSED_MS = 5_000
 #: Maximum number of unknown replicas that a controller remembers, so that it logs each of them once.

@@ -80,7 +80,7 @@ class Peer:
 
 URGENT_MAX = 256
 _KEPT_MAX = 8  #: ... without a connection.
-#: Maximum bytes of messages with entries in the queue; Raft has at most 8 MiB in flight to one follower
+#: Maximum bytes of the messages with entries in the outbox; Raft has at most 8 MiB in flight to one follower
 #: (RaftSettings.in_flight_bytes_max).
 BULK_BYTES_MAX = 16 << 20
 BULK_MAX = 1_024

@@ -72,8 +72,8 @@ def _odd_seats(
         poor = min(names, key=lambda name: (seats[name], name))
         if seats[rich] - seats[poor] <= 1:
             return odd
-        # The member ``rich`` has extra partitions of more topics than ``poor``, so ``poor`` lacks an extra partition of
-        # one of these topics. Pass the extra partition of this topic from ``rich`` to ``poor``.
+        # The member ``rich`` has extra partitions of more topics than ``poor``; in one of the topics, ``poor`` has no
+        # extra partition. Pass the extra partition of the chosen topic from ``rich`` to ``poor``.
         topic_id = min(
             (topic_id for topic_id, sitting in odd.items() if rich in sitting and poor not in sitting),
             key=lambda each: (_moves(rich, poor, each, sizes[each] // len(names), held), each),

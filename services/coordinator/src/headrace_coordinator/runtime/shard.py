@@ -47,7 +47,7 @@ from .claims import Claim, encode_claim, is_claim
 #: Maximum bytes of records that a shard gathers while an append is in progress. Above GATHERED_BYTES_MAX the shard
 #: refuses clients' requests, but never internal updates (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
-BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch: well below max.message.bytes of the topic.
+BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch; far below the topic's max.message.bytes.
 #: First and longest pause in milliseconds before a coordinator claims a shard again. The pause before a claim doubles
 #: with each failed claim.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000

@@ -93,7 +93,7 @@ class TransactionsStateMachine:
     def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
         self._new_producer_id = new_producer_id
         self._settings = settings or TransactionSettings()
-        #: Transactions by transactional id; only this class changes the mapping.
+        #: Transactions by transactional id; only this class changes the dictionary.
         self.transactions: dict[str, Transaction] = {}
         #: For each transaction in PREPARE_*: the partitions whose markers are missing.
         self._missing: dict[str, frozenset[TopicPartition]] = {}
