@@ -95,8 +95,8 @@ class NetworkError(RetriableError):
 
     code, number = "NETWORK_EXCEPTION", 13
 
-    #: Whether the server may have received the request. ``False`` if there was no connection, so the request had no
-    #: effect.
+    #: Whether the server may have received the request. If there was no connection, ``was_sent`` is False: the request
+    #: had no effect.
     was_sent: bool = True
 
 

@@ -59,8 +59,8 @@ class LogConfig:
     max_compaction_lag_ms: int = from_key(TOPIC, "max.compaction.lag.ms")
     #: Milliseconds that tombstones stay in a compacted log.
     delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")
-    #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail. True for the
-    #: metadata log, because a voter must not lose records that it acknowledged.
+    #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail.
+    #: ``refuse_whole_tail`` is True for the metadata log, because a voter must not lose records that it acknowledged.
     refuse_whole_tail: bool = False
 
     def __post_init__(self) -> None:

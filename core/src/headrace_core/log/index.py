@@ -67,8 +67,8 @@ class IndexFile:
         self._entry_bytes = entry_bytes
         self._size = 0
         self._pending: bytearray | None = None
-        #: Whether this process has changed the index file since its last sync. The process before this one synced its
-        #: changes when it stopped; after a crash, the start rebuilds the index.
+        #: Whether this process has changed the index file since its last sync. If the previous process stopped cleanly,
+        #: it synced its changes; after a crash, the start rebuilds the index.
         self._unsynced = False
         self._syncing: File | None = None
 

@@ -53,8 +53,8 @@ class ProducerSnapshots:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
-        #: Offsets of producer snapshots that an earlier process wrote. A flush of the earlier process may have failed,
-        #: and a flush now would not write the same pages again.
+        #: Offsets of producer snapshots that an earlier process wrote. The earlier process may have failed to flush its
+        #: snapshots, and a flush now would not write the same pages again.
         self._inherited = set(self._offsets)
 
     @property

@@ -27,8 +27,8 @@ from .files import FileSystem
 #: Free bytes above the reserve below which the process measures the disk often, and reserves no blocks ahead.
 NEAR_BYTES = 256 * 1024 * 1024
 RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by RESERVE_PART_MAX.
-#: Free bytes above the reserve that are enough to end a shortage of disk space; a twentieth of a small disk's size is
-#: also enough.
+#: Free bytes above the reserve at which a shortage of disk space ends; on a small disk, a twentieth of its size is
+#: enough.
 RESUME_BYTES = 64 * 1024 * 1024
 #: Minimum duration in milliseconds of the first shortage of disk space, and limit of the minimum duration, which grows
 #: with repeated shortages. The minimum duration doubles for a shortage of disk space that begins soon after the last

@@ -74,8 +74,8 @@ _READ_INDEX_AGAIN_S = 0.25
 _READ_INDEX_TIMEOUT_S = 2.5
 _ASK_AGAIN_S = 0.05  #: Seconds before a ReadIndex request is repeated while the controller knows no leader.
 #: Seconds after which a silent controller counts as frozen or unreachable; a controller sends a message every second,
-#: and responds to requests. A metadata stream without messages counts as broken after twice this time if its controller
-#: still responds to requests.
+#: and responds to requests. A metadata stream without messages counts as broken after twice _SILENCE_S if its
+#: controller still responds to requests.
 _SILENCE_S = 2.0
 #: Seconds without barriers and records after which a controller may be cut off from the leader, so the follower
 #: connects to the next controller. (An idle image is up to two seconds old, and an election takes one to two seconds.)
@@ -341,7 +341,7 @@ class MetadataFollower:
         request = cluster_pb2.ReadIndexRequest(cluster_id=self._cluster_id, is_deferred=is_deferred)
         began_ms = self._clock.monotonic_ms()
         try:
-            # VouchMetadata is the former name of ReadIndex; controllers of the previous release serve only this name
+            # VouchMetadata is the former name of ReadIndex; controllers of the previous release do not serve ReadIndex
             # (cluster.proto).
             answer = await stub.VouchMetadata(request, timeout=_READ_INDEX_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:

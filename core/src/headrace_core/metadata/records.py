@@ -19,8 +19,8 @@ import enum
 import msgspec
 
 #: The newest supported level of metadata.version; the metadata image has the cluster's level. Level 1 of
-#: metadata.version has the records with tags 1 to 8. Level 2 added the quorum of several voters and all later records
-#: (see features.py).
+#: metadata.version has the records with tags 1 to 8. Level 2 of metadata.version added the quorum of several voters and
+#: all newer records (see features.py).
 METADATA_VERSION = 2
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_FEATURE = "metadata.version"

@@ -30,7 +30,7 @@ _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
 _SNAPPY_GROWTH_MAX = 22
 
 #: Kafka's allowed compression levels (KIP-390) and default level. For lz4, the default level 9 selects the fast
-#: compressor, and any other level the high-compression one.
+#: compressor; every other level selects the high-compression one.
 LEVELS: dict[Compression, tuple[int, int, int]] = {
     Compression.GZIP: (1, 9, 6),
     Compression.LZ4: (1, 17, 9),

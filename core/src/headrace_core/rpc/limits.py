@@ -28,7 +28,7 @@ REQUEST_BYTES_MAX = 8 * MIB  #: Maximum number of bytes of one request, unless L
 #: response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
 #: Maximum bytes of records that a producer combines in one Produce request, for any max.request.size; the producer
-#: sends a larger batch alone. The maximum is the default of socket.request.max.bytes.
+#: sends a larger batch alone. REQUEST_RECORDS_BYTES is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
 #: Limit for a Produce request, far above socket.request.max.bytes, which the listener enforces (see server.py).
 _BULK = 1 << 31

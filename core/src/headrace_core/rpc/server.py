@@ -237,8 +237,8 @@ class Listener:
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
                 # Let gRPC also ping client connections without calls. gRPC's poller misses a reset that arrives
-                # together with data, and only a later write detects the reset. A machine that failed sends no reset at
-                # all. Without pings, a dead client connection would keep its descriptor.
+                # together with data, and only a later write detects the reset. A machine that failed sends no TCP reset
+                # at all. Without pings, a dead client connection would keep its descriptor.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

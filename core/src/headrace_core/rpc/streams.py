@@ -182,8 +182,8 @@ class ServerStream(Generic[Request, Response]):
             while not (self.closed or self._ending):
                 request = await read()
                 if request is grpc.aio.EOF:
-                    # The read of a cancelled call also returns EOF. The handler's task must first get the cancellation,
-                    # which arrives about now: a status sent on a cancelled call leaks memory.
+                    # The read of a cancelled call also returns EOF. The handler's task must get the call's cancellation
+                    # before the stream ends: a status sent on a cancelled call leaks memory.
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):

@@ -27,8 +27,8 @@ class Loss(enum.Enum):
     NONE = "none"  #: No change is lost, because only the process was killed.
     #: The first few unsynced changes of each file and directory reached the disk, the last of them perhaps in part.
     PREFIX = "prefix"
-    #: Each unsynced block may have reached the disk or not, independently of all other blocks. Missing blocks of a file
-    #: that grew read as zeros. Changes of names survive as with PREFIX.
+    #: Each unsynced block may have reached the disk or not, independently of all other blocks. Blocks of a grown file
+    #: that did not reach the disk read as zeros. As with PREFIX, the first few changes of names reached the disk.
     BLOCKS = "blocks"
 
 

@@ -21,8 +21,8 @@ from .offsets import PartitionOffsets
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a trigger waits for its commit to the consumer group. A commit that takes longer than the wait continues
-#: during the next batch.
+#: Seconds that a trigger waits for its commit to the consumer group. A commit to the consumer group that takes longer
+#: than COMMIT_TIMEOUT_S continues during the next batch.
 COMMIT_TIMEOUT_S = 5.0
 #: Seconds to pause after a failed commit.
 PAUSE_S = 60.0

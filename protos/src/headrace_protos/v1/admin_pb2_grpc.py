@@ -130,8 +130,8 @@ class AdminServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopics(self, request, context):
-        """Creates topics; each topic succeeds or is refused separately. A node that has applied the metadata log up to
-        metadata_offset knows the leaders of the new partitions.
+        """Creates topics; each topic succeeds or is refused separately. A node that has applied the metadata log up to the
+        response's metadata_offset knows the leaders of the new partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,8 +176,8 @@ class AdminServicer:
 
     def AlterReplicaLogDirs(self, request, context):
         """Moves replicas of the broker that receives the call to its other directories (KIP-113). The broker responds when
-        the moves have begun; DescribeLogDirs shows the new copy as is_future until the copy replaces the current replica.
-        Only brokers serve AlterReplicaLogDirs.
+        the moves have begun; DescribeLogDirs marks the new copy as is_future until it replaces the current replica. Only
+        brokers serve AlterReplicaLogDirs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,8 +201,9 @@ class AdminServicer:
 
     def AddRaftVoter(self, request, context):
         """Makes an observer controller a voter (KIP-853). The leader responds when the new voter has caught up and the change
-        of the voters is committed. REQUEST_TIMED_OUT: the controller did not catch up in time, or the change may still be
-        committed. DUPLICATE_VOTER: a voter already has the controller's id, perhaps with a different directory.
+        of the voters is committed. REQUEST_TIMED_OUT: the new voter did not catch up in time, or the change of the voters
+        may still be committed. DUPLICATE_VOTER: a voter already has the controller's id, perhaps with a different
+        directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,20 +219,21 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeadership(self, request, context):
-        """Makes another voter the leader (Raft thesis, 3.10). The old leader responds when the new one leads. Kafka has no
-        call to transfer the leadership of the controllers. Errors of TransferLeadership: VOTER_NOT_FOUND, and
-        REQUEST_TIMED_OUT when the voter did not take over in time and the old leader continues.
+        """Makes a voter that does not lead the leader of the controllers (Raft thesis, 3.10). The old leader of the
+        controllers responds when the new leader leads. Kafka has no call to transfer the leadership of the controllers.
+        Errors of TransferLeadership: VOTER_NOT_FOUND, and REQUEST_TIMED_OUT when the voter did not take over in time and
+        the present leader continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartitionReassignments(self, request, context):
-        """Moves partitions to new replicas, or cancels a move (KIP-455). The response comes when the controller has recorded
-        the reassignment. Brokers then copy the added replicas, a few partitions per broker at a time; old replicas are
-        removed when all added replicas are in sync. Each partition's reassignment is accepted or refused separately.
-        Errors of a reassignment: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
-        UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
+        """Moves partitions to new replicas, or cancels a move (KIP-455). The controller responds when it has recorded the
+        reassignment. After a recorded reassignment, brokers copy the added replicas, a few partitions at a time; old
+        replicas are removed when all added replicas are in sync. Each partition's reassignment is accepted or refused
+        separately. Errors of a reassignment: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
+        INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,8 +271,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateFeatures(self, request, context):
-        """Raises or lowers feature levels (KIP-584). Each feature's change succeeds or fails separately; the error
-        INVALID_UPDATE_VERSION names the obstacle.
+        """Changes feature levels, upwards or downwards (KIP-584). Each feature's change succeeds or fails separately; the
+        error INVALID_UPDATE_VERSION names the obstacle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

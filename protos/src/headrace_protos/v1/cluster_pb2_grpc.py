@@ -100,9 +100,9 @@ class ClusterServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request, context):
-        """The first call of a broker after each start: the broker registers. The broker id belongs to the directory ids: the
-        same directories get the same broker id again, new directories get a new broker id. The broker stays fenced until a
-        heartbeat says that it has applied the metadata log up to its registration.
+        """The first call of a broker after each start: the broker registers. The directory ids determine the broker id: the
+        same directories get the same broker id again, and new directories get a new broker id. The broker stays fenced
+        until a heartbeat says that it has applied the metadata log up to its registration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,7 +118,8 @@ class ClusterServicer:
 
     def AssignReplicasToDirs(self, request, context):
         """Reports in which directories the calling broker's replicas are, by directory id (KIP-858). AssignReplicasToDirs is
-        idempotent. STALE_BROKER_EPOCH refuses the whole call; all other errors refuse one partition.
+        idempotent. STALE_BROKER_EPOCH refuses the whole call of AssignReplicasToDirs; all other errors refuse one
+        partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,8 +128,8 @@ class ClusterServicer:
     def AlterPartition(self, request, context):
         """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, the leader counts a requested
         member only for commits: a record is committed when the requested member has it too. NOT_CONTROLLER and
-        STALE_BROKER_EPOCH refuse the whole call; all other errors refuse one partition. AlterPartition may be repeated: a
-        request that is already fulfilled returns the partition's current state.
+        STALE_BROKER_EPOCH refuse the whole call of AlterPartition; all other errors refuse one partition. AlterPartition
+        may be repeated: the response to a request that is already fulfilled is the partition's current state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,8 +138,8 @@ class ClusterServicer:
     def FollowMetadata(self, request, context):
         """Streams the metadata log from an offset on: first all committed records, then new records as they are committed.
         Every controller serves FollowMetadata, also a controller that does not lead. If the requested offset is below the
-        log's start, the newest snapshot comes first. The controller sends a message on the stream at least every second.
-        DIVERGING_METADATA: the follower's log differs from the controllers' log.
+        start of the metadata log, the newest snapshot comes first. The controller sends a message on the metadata stream
+        at least every second. DIVERGING_METADATA: the follower's log differs from the controllers' log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,17 +147,18 @@ class ClusterServicer:
 
     def ReadIndex(self, request, context):
         """Returns a ReadIndex barrier (Raft thesis, 6.4): every record committed before the call has an offset below the
-        response's offset. The leader responds when, after the call arrived, a majority has confirmed its leadership; a
+        response's offset. The leader responds when a majority has confirmed its leadership after the call arrived; a
         controller that does not lead forwards the call to the leader. A node that has applied the metadata log up to the
-        response's offset has a state at least as new as the time of its call. NOT_CONTROLLER: no leader is known.
+        response's offset has all changes that were committed before the node's call. NOT_CONTROLLER: no controller is
+        known to lead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VouchMetadata(self, request, context):
-        """VouchMetadata is the former name of ReadIndex, which controllers serve for one more release. Nodes of this release
-        still call VouchMetadata, because controllers of the previous release serve only this name.
+        """VouchMetadata is the former name of ReadIndex, which controllers serve for one more release. This release still
+        calls VouchMetadata, because controllers of the previous release do not serve ReadIndex.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,8 +176,8 @@ class ClusterServicer:
         """Creates an internal topic (__consumer_offsets or __transaction_state) with the controllers' settings. If the
         internal topic already exists, the call succeeds. A broker creates an internal topic when a client looks for a
         coordinator; Admin.CreateTopics, which clients can call, refuses the names of internal topics.
-        INVALID_TOPIC_EXCEPTION: the name is not the name of an internal topic. Errors of CreateTopics may also refuse the
-        internal topic.
+        INVALID_TOPIC_EXCEPTION: the name is not the name of an internal topic. Further errors of CreateInternalTopic are
+        the errors of CreateTopics.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,8 +203,8 @@ class ClusterServicer:
 
     def CoordinatorHeartbeat(self, request_iterator, context):
         """The heartbeats of a coordinator, on one stream that exists for the coordinator's lifetime. Each heartbeat of a
-        coordinator gets a response. The controllers move a coordinator's shards away when it is silent for
-        broker.session.timeout.ms, or its stream is broken for broker.session.disconnect.grace.ms. The errors
+        coordinator gets a response. The controllers move the shards away from a coordinator that sends nothing for
+        broker.session.timeout.ms, or whose stream is broken for broker.session.disconnect.grace.ms. The errors
         STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED end the stream: the coordinator owns no shards and must register
         again. A coordinator learns from the metadata log which shards it owns, with their shard epochs.
         """

@@ -90,10 +90,10 @@ class GroupsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Membership(self, request_iterator, context):
-        """Membership of one member in one group (KIP-848, on a stream). The first request of the stream joins the group, the
-        requests after it are heartbeats, and the coordinator pushes new assignments at once. When the stream breaks, the
-        coordinator waits for group.consumer.connection.grace.ms and then removes a dynamic member; it keeps a static
-        member until the session timeout. If a member opens a second stream, the first stream ends.
+        """Membership of one member in one group (KIP-848, on a stream). The first request of a membership stream joins the
+        group, later requests are heartbeats, and the coordinator pushes new assignments at once. When a member's stream
+        breaks, the coordinator removes a dynamic member after group.consumer.connection.grace.ms, and a static member
+        after its session timeout. If a member opens a second membership stream, its first stream ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,8 +46,8 @@ class RaftServicer:
 
     def Exchange(self, request_iterator, context):
         """One stream between two controllers, which both use to send messages. The first envelope of each side has only a
-        hello, which identifies the sender of the envelopes after it. Each of two controllers may open a stream to the
-        other. A message may come on any stream between the two controllers, late, or never; Raft tolerates all of it.
+        hello, which identifies the sender of all its envelopes. Each of two controllers may open a stream to the other. A
+        message may come late, never, or on any stream between the two controllers; Raft tolerates every case.
         INCONSISTENT_CLUSTER_ID: the node belongs to a different cluster. INVALID_VOTER_KEY: the node is not the expected
         voter, because its disk was replaced, a different node has its address, or two nodes have the same id.
         """

@@ -51,7 +51,7 @@ class ReplicationServicer:
     """
 
     def Follow(self, request_iterator, context):
-        """The first request of the stream has the hello; each request after it joins or leaves partitions, or acknowledges
+        """The first request of the stream has the hello; each later request joins or leaves partitions, or acknowledges
         records. The leader sends a response whenever it has records or offsets to push. The stream ends with
         STALE_BROKER_EPOCH, with NOT_LEADER_OR_FOLLOWER (the hello expects another broker), or when the leader stops.
         """

@@ -102,7 +102,7 @@ CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
 #: Requests create few reference cycles, so rare garbage collections of many objects cost less than frequent small ones.
-#: (Python's default runs a collection after 700 allocations.)
+#: (By default, Python starts a garbage collection after 700 allocations.)
 GC_THRESHOLDS = (10_000, 20, 50)
 #: Seconds that a stopping broker gives running calls to end and clients to read the reason. After STREAMS_GRACE_S the
 #: broker closes the remaining streams, such as health watches.

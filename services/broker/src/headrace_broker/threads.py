@@ -13,7 +13,7 @@ from headrace_core.rpc.event_loop import StartedThreads
 T = TypeVar("T")
 
 #: Seconds of CPU time above which a piece of work counts as long, such as decompressing a batch of 32 MiB. After long
-#: work, the thread's lane pauses for REST_TIMES the length of the work, so all long work together uses a quarter of a
+#: work, a lane of work pauses for REST_TIMES the length of the work, so all long work together uses a quarter of a
 #: core.
 LONG_S, REST_TIMES = 0.05, 3
 

@@ -91,7 +91,7 @@ TURN_REQUESTS_MAX = 1_000  #: Maximum number of requests that the controller dec
 #: Heartbeat interval in milliseconds above which no read is deferred, because metadata ages would reach many seconds.
 DEFERRED_MS_MAX = 600
 #: Number of election timeouts for which a controller does not stand for election after its disk was too full to write.
-#: (A sole voter stands for election at once.)
+#: (A sole voter stands for election at once after its disk was full.)
 _STAND_BACK_TIMEOUTS = 4
 
 

@@ -17,7 +17,7 @@ from headrace_core.records import ABORT, HEADER_BYTES, check_batch, decode_batch
 from headrace_core.records.types import CONTROL_BIT, LENGTH_PREFIX_BYTES, TRANSACTIONAL_BIT
 
 #: The fields of a batch header that the filter reads: base offset, batch length, attributes, last offset delta and
-#: producer id. Decoding a whole BatchHeader takes ten times as long.
+#: producer id. Decoding a whole BatchHeader takes ten times as long as reading the fields of _FIELDS.
 _FIELDS = struct.Struct(">qi9xhi16xq")
 
 

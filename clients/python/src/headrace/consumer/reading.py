@@ -49,7 +49,7 @@ class Reading:
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
         #: The iterator of the slice from which the consumer returns records. An iteration stops before its next record
-        #: when ``under_way`` is not its own iterator; the I/O thread may set ``under_way`` to None (``interrupt``).
+        #: when a different iterator or None is ``under_way``; the I/O thread may set None (``interrupt``).
         self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # taken before the inbox

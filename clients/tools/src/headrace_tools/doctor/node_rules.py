@@ -12,8 +12,8 @@ from headrace.models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
-#: Milliseconds without a fetch from a voter after which the doctor treats the voter as absent. (The limit is longer
-#: than an election, a second, and longer than the leader's coarse ticks.)
+#: Milliseconds without a fetch from a voter after which the doctor treats the voter as absent. (VOTER_SILENT_MS is
+#: longer than an election, which takes a second, and longer than the leader's coarse ticks.)
 VOTER_SILENT_MS = 10_000
 #: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000

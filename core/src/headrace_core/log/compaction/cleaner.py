@@ -133,8 +133,8 @@ class _Round:
         #: segment, which appends then fill again.
         self._cuts = log.cuts
         self._segments = log.segments
-        #: Sealed segments that the log must still have, unchanged, when the cleaning swaps segments. The cleaning
-        #: removes each segment that it has swapped from the set.
+        #: Sealed segments that the log must still have, unchanged, when the cleaning swaps segments. After a swap of
+        #: segments, the cleaning removes the swapped segments from the set of expected segments.
         self._expected = set(self._segments[:-1])
         self._aborted: list[AbortedTransaction] = []
         self._bytes_read = self._bytes_written = self._segments_after = 0

@@ -60,7 +60,7 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
         .withWatermark("event_time", WATERMARK)
     )
     # Spark keeps a condition on event_time after the watermark in the plan, so markers still move the watermark. Spark
-    # would move a condition on any other column before the watermark.
+    # would move a condition on a column other than event_time before the watermark.
     real = events.where(F.col("event_time") < F.timestamp_millis(F.lit(MARKER_TIMESTAMP_MS)))
     return (
         real.groupBy(F.window("event_time", WINDOW).alias("hour"), "event.origin", "event.carrier")

@@ -64,12 +64,11 @@ REJOIN_MS = 2_000
 
 #: Milliseconds that a follower may have no stream without a broken one: it has not joined in this epoch, or it sent a
 #: leave. Each failed attempt of a follower to join restarts the JOIN_MS period, because the follower may have to
-#: truncate its log first. JOIN_MS also suffices for a starting broker: its replicas join the ISR after it is unfenced,
-#: which happens when it can follow.
+#: truncate its log first. JOIN_MS also suffices for a starting broker, which is unfenced when it can follow, and whose
+#: replicas join the ISR after that.
 JOIN_MS = 5_000
 
-#: Stands for the time of a follower that had the whole log until the log grew or the epoch began, if no clock reading
-#: recorded it.
+#: Placeholder for the time of a follower that had the whole log when the log grew or the epoch began.
 _UNSEEN = -1
 _NEVER = -(1 << 62)  #: Stands for the time of a follower that has not caught up in this epoch.
 
@@ -122,8 +121,7 @@ class FollowerProgress:
         self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement, and the leader's log end at that time.
         self.ack_leader_end = -1
         #: Whether the follower, which is outside the ISR, could join it at the last check. The high watermark waits for
-        #: an eligible follower that keeps up; without the wait the follower could never reach the high watermark under
-        #: load.
+        #: an eligible follower that keeps up; otherwise the follower could never reach the high watermark under load.
         self.is_eligible = False
         #: Whether the follower reported that its log takes no appends, and has appended no records after the report.
         self.cannot_append = False
@@ -352,8 +350,8 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # An eligible follower may join the ISR now. A follower that is not eligible was refused, or its broker
-                # is fenced; newer metadata would show that the follower is eligible.
+                # An eligible follower may join the ISR now. Only newer metadata makes a follower eligible that was
+                # refused, or whose broker is fenced.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue

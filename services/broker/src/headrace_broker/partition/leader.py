@@ -56,7 +56,7 @@ from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 Waiter = Callable[[HeadraceError | None], None]
 
 #: Maximum number of uncommitted appends whose sizes are kept separately; beyond it, the last size includes all later
-#: appends. The maximum guards against unbounded memory: below min.insync.replicas nothing is committed while acks=1
+#: appends. The number of kept sizes is limited, because below min.insync.replicas nothing is committed while acks=1
 #: continues to append.
 _UNREAD_MAX = 1_024
 

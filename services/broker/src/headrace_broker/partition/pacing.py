@@ -8,7 +8,7 @@ from __future__ import annotations
 #: Bytes per second from which a rate means no throttle (Kafka's default, the largest long).
 UNLIMITED = 2**63 - 1
 #: Milliseconds at the allowed rate that one burst after an idle time may have. Kafka allows bursts of 11 s; shorter
-#: bursts are better for a network link that other traffic shares.
+#: bursts are better for a network link that has other users.
 BURST_MS = 1_000
 
 

@@ -47,8 +47,8 @@ LOOK_MS = 10  #: Milliseconds between two checks of a partition that has a repli
 OVERTAKEN_MAX = 1_000
 CALL_PARTITIONS_MAX = 1_000  #: Maximum number of ISR changes in one AlterPartition call.
 #: Error codes after which the keeper does not repeat a proposal, because newer metadata has the valid state (Kafka's
-#: ``Partition.handleAlterPartitionError``). After an error with any other code, the keeper repeats the AlterPartition
-#: proposal.
+#: ``Partition.handleAlterPartitionError``). After an error with a code outside of _GIVEN_UP, the keeper repeats the
+#: AlterPartition proposal.
 _GIVEN_UP = frozenset(
     {
         "FENCED_LEADER_EPOCH",

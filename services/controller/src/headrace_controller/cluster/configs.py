@@ -66,9 +66,9 @@ def alter(view: View, request: AlterConfigs) -> Decision:
         else:
             records += made
             results.append(ConfigResult(item.resource))
-    # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The batch that lowers
-    # min.insync.replicas then empties the partition's ELR, because the leader commits records that members of the ELR
-    # do not have.
+    # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The change of
+    # min.insync.replicas also empties the partition's ELR, because the leader then commits records that members of the
+    # ELR lack.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 

@@ -259,7 +259,7 @@ class ReadIndexBarriers:
             cluster_id=quorum.cluster_id, is_forwarded=True, is_deferred=queue.is_deferred
         )
         try:
-            # VouchMetadata is the former name of ReadIndex: a leader of the previous release serves only this name
+            # VouchMetadata is the former name of ReadIndex: a leader of the previous release does not serve ReadIndex
             # (cluster.proto).
             answer = await stub.VouchMetadata(request, timeout=BARRIER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:

@@ -99,9 +99,9 @@ class VoterSet:
         return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
 
 
-#: Returns the bytes of an entry that Raft itself proposes. The arguments are kind, term, base offset, and the voters
-#: (of a VOTERS entry, the new voters). The leader calls this function once for each of its own entries, and the logs of
-#: all voters keep the returned bytes.
+#: Returns the bytes of an entry that Raft itself proposes. The arguments of EncodeControl are kind, term, base offset,
+#: and voters (of a VOTERS entry, the new voters). The leader calls EncodeControl once for each of its own entries, and
+#: the logs of all voters keep the returned bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 

@@ -119,8 +119,8 @@ class Rebalancing:
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
-        # Members that read no partition release their partitions first. The member that sent the request then takes
-        # free partitions, and after it all other members take theirs.
+        # Members that read no partition release their partitions first. After the releases, the member that sent the
+        # request takes free partitions, and then all other members take theirs.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:

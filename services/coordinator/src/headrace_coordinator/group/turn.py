@@ -9,9 +9,9 @@ from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_v
 from .state import Group, GroupsState, Member
 
 #: The coordinator writes a group's decision of up to ATOMIC_BYTES_MAX bytes whole or not at all. The coordinator writes
-#: a larger decision (of a very large group) in parts, so after a crash the log may have only the first parts. Each part
-#: of a group's decision is valid without the other parts, because a decision releases partitions before it assigns
-#: them. A coordinator that replays an incomplete decision continues the rebalance from the replayed state.
+#: a decision above ATOMIC_BYTES_MAX in parts, so after a crash the log may have only the first parts. Each part of a
+#: group's decision is valid without the other parts, because a decision releases partitions before it assigns them. A
+#: coordinator that replays an incomplete decision continues the rebalance from the replayed state.
 ATOMIC_BYTES_MAX = 256 * 1024
 #: Maximum number of former members that a group remembers; their requests are answered with the reason of their
 #: removal.

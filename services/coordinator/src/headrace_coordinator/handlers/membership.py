@@ -29,7 +29,7 @@ logger = logging.getLogger("headrace.coordinator")
 
 #: Number of unanswered requests of a member's stream above which the coordinator does not read the stream.
 UNANSWERED_MAX = 64
-#: Number of bytes that a member leaves unread above which the coordinator neither reads its stream nor pushes
+#: Number of unread bytes of a member's stream above which the coordinator neither reads the stream nor pushes
 #: assignments. A member that missed a push sends its old assignment revision in the next heartbeat, and the response
 #: then has the current assignment.
 UNREAD_BYTES_MAX = 1024 * 1024

@@ -57,7 +57,7 @@ from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 _RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
 
 #: Age in milliseconds from which a committed offset with a different topic id must belong to a deleted topic of the
-#: same name. After NAMESAKE_AGE_MS every live coordinator knows the newer topic of the name.
+#: same name. After NAMESAKE_AGE_MS every live coordinator knows the newest topic of the name.
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
@@ -224,8 +224,8 @@ class OffsetsLogic:
         if found.topic_id is not None and found.topic_id != topic_id:
             # The committed offset belongs to a deleted topic of this name, so the answer is "no offset". A recent
             # offset may belong to a new topic that only the shard's former owner knew; "no offset" would send the
-            # consumer to auto.offset.reset. (A commit timestamp in the future comes from a clock that differs, so the
-            # age is the absolute difference.)
+            # consumer to auto.offset.reset. (A commit timestamp may be in the future, if two clocks differ, so the age
+            # is the absolute difference of both times.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: the offset was committed for another topic of this name: retry when this "
