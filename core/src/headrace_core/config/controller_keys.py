@@ -173,14 +173,14 @@ QUORUM = (
     accepted(
         "controller.quorum.fetch.max.bytes",
         1_048_576,
-        "The most bytes of one fetch of the metadata log.",
+        "Maximum number of bytes in one fetch of the metadata log.",
         _PUSHED,
         low=1,
     ),
     accepted(
         "controller.quorum.fetch.snapshot.max.bytes",
         1_048_576,
-        "The most bytes of one fetch of a metadata snapshot.",
+        "Maximum number of bytes in one fetch of a metadata snapshot.",
         _CHUNKS,
         low=1,
     ),
