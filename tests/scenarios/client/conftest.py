@@ -77,6 +77,9 @@ class FakeCluster:
         self.fetched: list[tuple[int, Any]] = []
         self.epochs_asked: list[Any] = []
         self.metadata_asked: list[Any] = []
+        self.metadata_offset = 1  # each change raises it
+        #: topic -> new count, which brokers apply only when a request waits for the change's metadata offset
+        self.unapplied: dict[str, int] = {}
         self.fetch_in_flight_max = 0
         self.servers: list[grpc.Server] = []
         self.ports: list[int] = []
@@ -217,9 +220,21 @@ class _Admin(admin_pb2_grpc.AdminServicer):
                     result.error.message = f"topic {item.name} exists"
             for item in request.topics:
                 cluster.create(item.name)
+            cluster.metadata_offset += 1
+            answer.metadata_offset = cluster.metadata_offset
             cluster.changed.notify_all()
             cluster.changed.wait_for(lambda: not cluster.creations_held, 60)
         cluster.on_create(context)
+        return answer
+
+    def CreatePartitions(self, request: Any, context: Any) -> Any:
+        cluster = self.cluster
+        with cluster.changed:
+            cluster.metadata_offset += 1
+            answer = admin_pb2.CreatePartitionsResponse(metadata_offset=cluster.metadata_offset)
+            for item in request.topics:
+                cluster.unapplied[item.topic] = item.total_count
+                answer.results.add(topic=item.topic)
         return answer
 
 
@@ -238,7 +253,12 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
     def _answer(self, request: Any) -> Any:
         cluster = self.cluster
         with cluster.changed:
-            answer = metadata_pb2.MetadataResponse(cluster_id="fake", controller_id=0, metadata_offset=1)
+            if request.min_metadata_offset >= cluster.metadata_offset:
+                for name, count in cluster.unapplied.items():
+                    cluster.create(name, count)
+                cluster.unapplied.clear()
+            applied = cluster.metadata_offset - bool(cluster.unapplied)
+            answer = metadata_pb2.MetadataResponse(cluster_id="fake", controller_id=0, metadata_offset=applied)
             for broker, port in enumerate(cluster.ports):
                 answer.brokers.add(broker_id=broker, host="127.0.0.1", port=port)
             for name in request.topics:

@@ -39,13 +39,12 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """The calls. Keeps the largest metadata offset of all responses, so that reads see this client's own writes."""
+    """The calls. Reads see this client's own writes: the metadata cache keeps the largest offset of all changes."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, self, watches=False)
         self.engine.create_topics = False  # an admin call on a topic must not auto-create it
         self.coordinators = Coordinators(self.engine)
-        self.written_offset = 0
         self.state = "open"
 
     def check_open(self) -> None:
@@ -190,21 +189,20 @@ class AdminCalls:
         )
 
     async def _metadata(self, timeout: float | None, **fields: Any) -> Any:
-        request = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset, **fields)
+        request = metadata_pb2.MetadataRequest(**fields)
         metadata = self.engine.metadata
         await metadata.refresh([], deadline=self.engine.deadline(timeout))
         return await metadata.ask(request, self.engine.deadline(timeout))
 
     async def see_own_writes(self, timeout: float | None) -> None:
-        if self.engine.metadata.snapshot.metadata_offset < self.written_offset:
-            await self.engine.metadata.refresh(
-                [], min_offset=self.written_offset, deadline=self.engine.deadline(timeout)
-            )
+        metadata = self.engine.metadata
+        if metadata.snapshot.metadata_offset < metadata.written_offset:
+            await metadata.refresh([], deadline=self.engine.deadline(timeout))
 
     async def change(self, method: str, request: Any, timeout: float | None) -> Any:
         """Send a change to the cluster; return when the metadata of the node that answered include the change."""
         answer = await self.call(method, request, timeout, is_change=True)
-        self.written_offset = max(self.written_offset, answer.metadata_offset)
+        self.engine.metadata.wrote(answer.metadata_offset)
         return answer
 
     async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
@@ -239,8 +237,8 @@ class AdminCalls:
             if broker is None:
                 live = ", ".join(map(str, sorted(engine.metadata.snapshot.brokers))) or "none"
                 raise BrokerIdNotRegisteredError(f"broker {broker_id} is not alive, or does not exist (alive: {live})")
-            if self.written_offset:
-                seen = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset)
+            if engine.metadata.written_offset:
+                seen = metadata_pb2.MetadataRequest(min_metadata_offset=engine.metadata.written_offset)
                 await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)
             return await ask(broker_id, broker.address, timeout_s)
 

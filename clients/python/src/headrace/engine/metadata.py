@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace_core.errors import (
@@ -96,6 +96,9 @@ class MetadataCache:
     def __init__(self, config: dict[str, Any], connections: Connections) -> None:
         self.snapshot = _EMPTY
         self.listeners: list[Any] = []
+        #: Largest metadata offset of this client's own changes. A node applies its metadata log up to this offset before
+        #: it answers ``ask``.
+        self.written_offset = 0
         #: Maps each partition without a leader to its last known leader and leader epoch.
         self.last_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._config = config
@@ -170,7 +173,6 @@ class MetadataCache:
         topics: Iterable[str] | None = None,
         *,
         create: bool = False,
-        min_offset: int = 0,
         unless_known: bool = False,
         deadline: float,
     ) -> dict[str, HeadraceError]:
@@ -183,13 +185,11 @@ class MetadataCache:
             if unless_known and topics is not None and all(name in self.snapshot.topics for name in topics):
                 return {}
             names = sorted(self._tracked if topics is None else set(topics))
-            if topics is None and self._version != seen and min_offset <= self.snapshot.metadata_offset:
+            if topics is None and self._version != seen and self.written_offset <= self.snapshot.metadata_offset:
                 return {}  # another caller has just done it
             errors: dict[str, HeadraceError] = {}
             for page in pages(names):
-                request = metadata_pb2.MetadataRequest(
-                    topics=page, allow_auto_topic_creation=create, min_metadata_offset=min_offset
-                )
+                request = metadata_pb2.MetadataRequest(topics=page, allow_auto_topic_creation=create)
                 errors.update(self._absorb(await self.ask(request, deadline), list(page)))
             return errors
 
@@ -215,6 +215,7 @@ class MetadataCache:
         Raises BootstrapError, which names every address and why it failed, when no node answered within
         ``bootstrap.timeout.ms``.
         """
+        request.min_metadata_offset = self.written_offset
         give_up = min(deadline, time.monotonic() + self._config["bootstrap.timeout.ms"] / 1000)
         attempt = 0
         is_quick = not (request.allow_auto_topic_creation or request.min_metadata_offset)
@@ -292,6 +293,13 @@ class MetadataCache:
                 before = old.partitions[part.partition]
                 if before.leader >= 0:
                     self.last_leaders[key] = (before.leader, before.leader_epoch)
+
+    def wrote(self, metadata_offset: int) -> None:
+        """Let every later answer include this client's change at ``metadata_offset``: forget the topics that were read
+        before the change."""
+        if metadata_offset > self.written_offset:
+            self.written_offset = metadata_offset
+            self.snapshot = replace(self.snapshot, topics={})
 
     def invalidate(self) -> None:
         """Mark the snapshot as outdated, so that the metadata are read again soon."""

@@ -1,0 +1,66 @@
+"""An Admin call sees the changes that the same client made before, although brokers lag (read your writes)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace import Admin, ConfigResource, TopicPartition
+from headrace.errors import HeadraceError
+from headrace.models import TopicPartitionReplica
+
+T = TopicPartition("t", 0)
+S = 2  # timeout of a call that the fake cluster cannot answer
+
+#: The calls that read topics or brokers from a broker's metadata.
+READS: dict[str, Callable[[Admin], Any]] = {
+    "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T: 1}, timeout=S),
+    "alter_replica_log_dirs": lambda admin: admin.alter_replica_log_dirs(
+        {TopicPartitionReplica("t", 0, 0): "/disk"}, timeout=S
+    ),
+    "delete_records": lambda admin: admin.delete_records({T: -1}, timeout=S),
+    "describe_cluster": lambda admin: admin.describe_cluster(timeout=S),
+    "describe_configs": lambda admin: admin.describe_configs([ConfigResource("topic", "t")], timeout=S),
+    "describe_log_dirs": lambda admin: admin.describe_log_dirs(topics=["t"], timeout=S),
+    "describe_topics": lambda admin: admin.describe_topics(["t"], timeout=S),
+    "list_groups": lambda admin: admin.list_groups(timeout=S),
+    "list_offsets": lambda admin: admin.list_offsets({T: "latest"}, timeout=S),
+    "list_topics": lambda admin: admin.list_topics(timeout=S),
+}
+#: The calls that a controller, a coordinator or the node at an address answers.
+ELSEWHERE = set(
+    """add_voter alter_configs alter_partition_reassignments create_partitions create_topics delete_group_offsets
+    delete_groups delete_topics describe_features describe_groups describe_lag describe_node describe_quorum
+    drain_broker elect_leaders explain_group list_group_offsets list_partition_reassignments remove_group_members
+    remove_voter transfer_leadership unregister_broker update_features""".split()
+)
+
+
+def test_every_call_is_in_a_table() -> None:
+    calls = {name for name, value in vars(Admin).items() if callable(value) and name[0] != "_"} - {"close"}
+    missing = calls - READS.keys() - ELSEWHERE
+    assert not missing, f"{missing}: add a call to READS, or a name to ELSEWHERE"
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_call_after_a_change_waits_for_the_change(fake: Any, name: str) -> None:
+    with Admin(bootstrap_servers=fake.bootstrap_servers) as admin:
+        admin.list_offsets({T: "latest"})  # the client now knows the topic as it was before the change
+        admin.create_topics(["new"])
+        fake.metadata_asked.clear()
+        with contextlib.suppress(HeadraceError):  # the fake cluster does not serve every call
+            READS[name](admin)
+    asked = [request.min_metadata_offset for request in fake.metadata_asked]
+    assert asked and set(asked) == {fake.metadata_offset}
+
+
+def test_a_new_partition_has_offsets_although_the_broker_lags(fake: Any) -> None:
+    new = TopicPartition("t", 2)
+    with Admin(bootstrap_servers=fake.bootstrap_servers) as admin:
+        admin.list_offsets({T: "latest"})
+        admin.create_partitions({"t": 3})
+        assert admin.list_offsets({new: "latest"})[new].offset == 0
