@@ -1,20 +1,21 @@
-"""An Admin call sees the changes that the same client made before, although brokers lag (read your writes)."""
+"""An Admin call sees the changes that the same client made before, although brokers lag (read your writes), and ends
+within its timeout."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace import Admin, ConfigResource, TopicPartition
+from headrace.engine.client import Engine
 from headrace.errors import HeadraceError
 from headrace.models import TopicPartitionReplica
 
 T = TopicPartition("t", 0)
-S = 2  # timeout of a call that the fake cluster cannot answer
+S = 2.125  # timeout of a call, unlike every other timeout
 
 #: The calls that read topics or brokers from a broker's metadata.
 READS: dict[str, Callable[[Admin], Any]] = {
@@ -56,6 +57,21 @@ def test_a_call_after_a_change_waits_for_the_change(fake: Any, name: str) -> Non
             READS[name](admin)
     asked = [request.min_metadata_offset for request in fake.metadata_asked]
     assert asked and set(asked) == {fake.metadata_offset}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_call_makes_one_deadline_of_its_timeout(fake: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float | None] = []
+    deadline = Engine.deadline
+
+    def counted(engine: Engine, timeout_s: float | None = None) -> float:
+        made.append(timeout_s)
+        return deadline(engine, timeout_s)
+
+    monkeypatch.setattr(Engine, "deadline", counted)
+    with Admin(bootstrap_servers=fake.bootstrap_servers) as admin, contextlib.suppress(HeadraceError):
+        READS[name](admin)
+    assert made.count(S) == 1
 
 
 def test_a_new_partition_has_offsets_although_the_broker_lags(fake: Any) -> None:

@@ -140,13 +140,14 @@ class AdminCalls:
         return {TopicPartition(*item): low for item, low in zip(before, lows, strict=True)}
 
     async def list_topics(self, include_internal: bool, timeout: float | None) -> list[str]:
-        answer = await self._metadata(timeout, all_topics=True)
+        answer = await self._metadata(self.engine.deadline(timeout), all_topics=True)
         return sorted(item.name for item in answer.topics if include_internal or not item.internal)
 
     async def describe_topics(self, names: list[str] | None, timeout: float | None) -> list[TopicDescription]:
+        deadline = self.engine.deadline(timeout)
         topics: list[Any] = []
         for page in pages(names or []):
-            topics += (await self._metadata(timeout, topics=page, all_topics=names is None)).topics
+            topics += (await self._metadata(deadline, topics=page, all_topics=names is None)).topics
         raise_failures((item.name, item.error) for item in topics)
         return [
             TopicDescription(
@@ -172,7 +173,8 @@ class AdminCalls:
         ]
 
     async def describe_cluster(self, include_fenced_brokers: bool, timeout: float | None) -> ClusterDescription:
-        answer = await self._metadata(timeout, include_fenced_brokers=include_fenced_brokers)
+        deadline = self.engine.deadline(timeout)
+        answer = await self._metadata(deadline, include_fenced_brokers=include_fenced_brokers)
         return ClusterDescription(
             cluster_id=answer.cluster_id,
             controller_id=answer.controller_id,
@@ -188,16 +190,15 @@ class AdminCalls:
             ),
         )
 
-    async def _metadata(self, timeout: float | None, **fields: Any) -> Any:
-        request = metadata_pb2.MetadataRequest(**fields)
+    async def _metadata(self, deadline: float, **fields: Any) -> Any:
         metadata = self.engine.metadata
-        await metadata.refresh([], deadline=self.engine.deadline(timeout))
-        return await metadata.ask(request, self.engine.deadline(timeout))
+        await metadata.refresh([], deadline=deadline)
+        return await metadata.ask(metadata_pb2.MetadataRequest(**fields), deadline)
 
-    async def see_own_writes(self, timeout: float | None) -> None:
+    async def see_own_writes(self, deadline: float) -> None:
         metadata = self.engine.metadata
         if metadata.snapshot.metadata_offset < metadata.written_offset:
-            await metadata.refresh([], deadline=self.engine.deadline(timeout))
+            await metadata.refresh([], deadline=deadline)
 
     async def change(self, method: str, request: Any, timeout: float | None) -> Any:
         """Send a change to the cluster; return when the metadata of the node that answered include the change."""
@@ -224,9 +225,7 @@ class AdminCalls:
 
         return await self.engine.retrying(attempt, deadline, method)
 
-    async def at_broker(
-        self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], timeout: float | None
-    ) -> T:
+    async def at_broker(self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], deadline: float) -> T:
         """Call ``ask`` for one broker, about its disks or its properties file, which no other node knows. First wait
         until the broker's metadata include this client's writes. Raises BrokerIdNotRegisteredError if the broker is not
         live."""
@@ -242,7 +241,7 @@ class AdminCalls:
                 await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)
             return await ask(broker_id, broker.address, timeout_s)
 
-        answer: T = await engine.retrying(attempt, engine.deadline(timeout), f"asking broker {broker_id}")
+        answer: T = await engine.retrying(attempt, deadline, f"asking broker {broker_id}")
         return answer
 
 

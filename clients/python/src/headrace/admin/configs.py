@@ -8,6 +8,7 @@ that is not live, any node returns the dynamic values and the defaults.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -58,12 +59,13 @@ async def describe_configs(
 ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
     """Returns entries in the order of ``resources``."""
     wanted = [_resource(item) for item in resources]
-    await calls.see_own_writes(timeout)
+    deadline = calls.engine.deadline(timeout)
+    await calls.see_own_writes(deadline)
     by_broker: dict[int | None, list[Any]] = {}
     for resource in wanted:
         by_broker.setdefault(_broker_of(resource), []).append(resource)
     groups = [
-        _describe(calls, broker_id, list(page), include_synonyms, timeout)
+        _describe(calls, broker_id, list(page), include_synonyms, deadline)
         for broker_id, group in by_broker.items()
         for page in pages(group, _DESCRIBED_MAX)
     ]
@@ -98,7 +100,7 @@ async def alter_configs(
 
 
 async def _describe(
-    calls: AdminCalls, broker_id: int | None, resources: list[Any], include_synonyms: bool, timeout: float | None
+    calls: AdminCalls, broker_id: int | None, resources: list[Any], include_synonyms: bool, deadline: float
 ) -> list[Any]:
     request = admin_pb2.DescribeConfigsRequest(resources=resources, include_synonyms=include_synonyms)
 
@@ -107,13 +109,13 @@ async def _describe(
 
     if broker_id is not None:
         if broker_id not in calls.engine.metadata.snapshot.brokers:
-            await calls.engine.metadata.refresh([], deadline=calls.engine.deadline(timeout))
+            await calls.engine.metadata.refresh([], deadline=deadline)
         if broker_id in calls.engine.metadata.snapshot.brokers:
             try:
-                return list((await calls.at_broker(broker_id, ask, timeout)).results)
+                return list((await calls.at_broker(broker_id, ask, deadline)).results)
             except BrokerIdNotRegisteredError:
                 pass  # it went offline during the call
-    return list((await calls.call("DescribeConfigs", request, timeout)).results)
+    return list((await calls.call("DescribeConfigs", request, max(deadline - time.monotonic(), 0.01))).results)
 
 
 def _broker_of(resource: Any) -> int | None:

@@ -5,6 +5,7 @@ functions, which check arguments in the caller's thread."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -298,7 +299,8 @@ async def alter_group_offsets(
     if not offsets:
         return
     deadline = calls.engine.deadline(timeout)
-    topics = await calls.describe_topics(sorted({each.topic for each in offsets}), timeout)
+    left_s = max(deadline - time.monotonic(), 0.01)
+    topics = await calls.describe_topics(sorted({each.topic for each in offsets}), left_s)
     counts = {topic.name: len(topic.partitions) for topic in topics}
     missing = [str(each) for each in sorted(offsets) if each.partition >= counts[each.topic]]
     if missing:

@@ -64,7 +64,8 @@ async def describe_log_dirs(
 ) -> dict[int, list[LogDirDescription]]:
     """The log directories of each broker. ``brokers`` is None for all live brokers."""
     engine = calls.engine
-    await engine.metadata.refresh([], deadline=engine.deadline(timeout))
+    deadline = engine.deadline(timeout)
+    await engine.metadata.refresh([], deadline=deadline)
     ids = sorted(engine.metadata.snapshot.brokers) if brokers is None else list(dict.fromkeys(brokers))
     if wanted == {}:
         return {broker_id: [] for broker_id in ids}
@@ -80,7 +81,7 @@ async def describe_log_dirs(
         answer = await call(engine.connections.admin(address).DescribeLogDirs, own, address, timeout_s)
         return [_description(broker_id, item, wanted) for item in answer.directories]
 
-    found = await asyncio.gather(*(calls.at_broker(broker_id, describe, timeout) for broker_id in ids))
+    found = await asyncio.gather(*(calls.at_broker(broker_id, describe, deadline) for broker_id in ids))
     return dict(zip(ids, found, strict=True))
 
 
@@ -90,7 +91,8 @@ async def alter_replica_log_dirs(
     """Send one request to each broker that has replicas to move. Raises the first failure of a replica; its message
     lists all failures."""
     engine = calls.engine
-    await engine.metadata.refresh([], deadline=engine.deadline(timeout))
+    deadline = engine.deadline(timeout)
+    await engine.metadata.refresh([], deadline=deadline)
     by_broker: dict[int, list[tuple[TopicPartitionReplica, str]]] = defaultdict(list)
     for replica, path in moves.items():
         by_broker[replica.broker_id].append((replica, path))
@@ -115,7 +117,7 @@ async def alter_replica_log_dirs(
             if item.error.code
         ]
 
-    outcomes = await asyncio.gather(*(calls.at_broker(broker_id, alter, timeout) for broker_id in by_broker))
+    outcomes = await asyncio.gather(*(calls.at_broker(broker_id, alter, deadline) for broker_id in by_broker))
     failed = [failure for outcome in outcomes for failure in outcome]
     if failed:
         raise type(failed[0][1])("; ".join(f"{name}: {error.message}" for name, error in failed))
