@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace_core.config import LONG_MAX
-from headrace_core.config.topic_keys import KEEPS_EVERYTHING
+from headrace_core.config.topic_keys import KEEPS_EVERYTHING, TOPIC
 from headrace_core.log import LogConfig
 from headrace_core.log.retention import (
     Expired,
@@ -28,9 +28,10 @@ KEEP_ALL = LogConfig(retention_ms=None, retention_bytes=None)
 
 
 def test_a_topic_that_keeps_everything_has_no_rule() -> None:
-    """What the doctor warns of (retention-unlimited) is what these rules do."""
-    config = LogConfig.from_topic(KEEPS_EVERYTHING)
-    assert judge(config) is None
+    """What the doctor warns of (retention-unlimited) is what these rules do, with any defaults of the brokers."""
+    defaults = {name: "0" for name in TOPIC.keys if name.startswith("retention.")}
+    config = LogConfig.from_topic(KEEPS_EVERYTHING, broker_defaults=defaults | {"cleanup.policy": "compact"})
+    assert judge(config) is None, "a rule deletes records: add its key to KEEPS_EVERYTHING"
     assert not config.cleanup_compact
 
 
