@@ -380,24 +380,34 @@ IN_THE_LOG = [name for name in HONOURED if name not in ELSEWHERE]
 
 
 def test_the_tables_have_every_honoured_key_once(tmp_path: Path) -> None:
-    assert sorted([*table(tmp_path), *ELSEWHERE]) == HONOURED
+    rows = [*table(tmp_path), *ELSEWHERE]
+    missing = set(HONOURED) - set(rows)
+    assert not missing, f"{missing}: add a Row to table(), or an Elsewhere: what the key changes"
+    assert sorted(rows) == HONOURED, "a key is in both tables, or it is not honoured: remove its row"
+
+
+def row_of(name: str, directory: Path) -> Row:
+    rows = table(directory)
+    assert name in rows, f"{name}: add a Row to table(), or an Elsewhere: what the key changes"
+    return rows[name]
 
 
 @pytest.mark.parametrize("name", IN_THE_LOG)
 def test_an_honoured_key_changes_what_a_log_does(name: str, tmp_path: Path) -> None:
-    row = table(tmp_path)[name]
+    row = row_of(name, tmp_path)
     (tmp_path / "without").mkdir()
-    without = table(tmp_path / "without")[name].look(LogConfig.from_topic(row.others))
+    without = row_of(name, tmp_path / "without").look(LogConfig.from_topic(row.others))
     assert without == row.without
     assert row.look(LogConfig.from_topic(dict(row.others) | {name: row.value})) == row.then != row.without
 
 
 @pytest.mark.parametrize("name", IN_THE_LOG)
 def test_a_brokers_default_of_the_key_counts_as_well(name: str, tmp_path: Path) -> None:
-    row = table(tmp_path)[name]
+    row = row_of(name, tmp_path)
     others = {key: value for key, value in row.others.items() if key != name}
     config = LogConfig.from_topic(others, broker_defaults={name: row.value})
-    assert config == LogConfig.from_topic(dict(row.others) | {name: row.value})
+    of_topic = LogConfig.from_topic(dict(row.others) | {name: row.value})
+    assert config == of_topic, f"{name}: the broker's default must give the same LogConfig as the topic's own value"
 
 
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
