@@ -1,6 +1,7 @@
 """Count private words in comments, docstrings, strings and pages; refuse more than the limit of an area.
 
-    tools/private_words.py             the table; fails above a limit (part of `make check`)
+    tools/private_words.py             fails above a limit, and prints the table (part of `make check`)
+    tools/private_words.py -v          prints the table always
     tools/private_words.py core/src    each use below these paths, as file:line: word: text
     tools/private_words.py --lower     write today's counts into this file as the limits
 
@@ -119,6 +120,16 @@ def lower(counts: dict[str, Counter[str]]) -> None:
     here.write_text(text)
 
 
+def show(counts: dict[str, Counter[str]]) -> None:
+    """Print the table of words and areas."""
+    print("".join(["word".ljust(14), *(name.rjust(len(name) + 2) for name in LIMITS), "   all  write"]))
+    for word in [*WORDS, "all"]:
+        row = [counts[name].total() if word == "all" else counts[name][word] for name in LIMITS]
+        cells = [str(count).rjust(len(name) + 2) for name, count in zip(LIMITS, row, strict=True)]
+        write = WORDS[word][1] if word in WORDS else ""
+        print("".join([word.ljust(14), *cells, str(sum(row)).rjust(6), "  ", write]).rstrip())
+
+
 def main(arguments: list[str]) -> int:
     below = [argument for argument in arguments if not argument.startswith("-")]
     counts: dict[str, Counter[str]] = {name: Counter() for name in LIMITS}
@@ -133,12 +144,8 @@ def main(arguments: list[str]) -> int:
         lower(counts)
         return 0
     above = {name: limit for name, limit in LIMITS.items() if counts[name].total() > limit}
-    print("".join(["word".ljust(14), *(name.rjust(len(name) + 2) for name in LIMITS), "   all  write"]))
-    for word in [*WORDS, "all"]:
-        row = [counts[name].total() if word == "all" else counts[name][word] for name in LIMITS]
-        cells = [str(count).rjust(len(name) + 2) for name, count in zip(LIMITS, row, strict=True)]
-        write = WORDS[word][1] if word in WORDS else ""
-        print("".join([word.ljust(14), *cells, str(sum(row)).rjust(6), "  ", write]).rstrip())
+    if above or "-v" in arguments:
+        show(counts)
     for name, limit in above.items():
         print(
             f"{name}: {counts[name].total()} private words, at most {limit}; list them: tools/private_words.py {name}"

@@ -97,8 +97,14 @@ def test_more_uses_than_the_limit_of_an_area_fail(
 ) -> None:
     monkeypatch.setattr(private_words, "LIMITS", {"core": 1, "docs": limit, "other": 0})
     assert private_words.main([]) == code
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("docs: 2 private words, at most 1;" if code else "all ")
+    shown = capsys.readouterr().out.splitlines()
+    assert [line[:33] for line in shown[-1:]] == ["docs: 2 private words, at most 1;"] * code
+    assert len(shown) == (len(private_words.WORDS) + 3) * code
+
+
+def test_the_table_is_shown_on_request(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    private_words.main(["-v"])
+    assert any(line.startswith("all ") for line in capsys.readouterr().out.splitlines())
 
 
 def test_uses_below_a_path_are_listed_with_their_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
