@@ -1,8 +1,8 @@
 """Configuration keys of a topic, and the server keys that set their defaults (Kafka's ServerTopicConfigSynonyms).
 
 The controller validates topic configurations with ``TOPIC``, and the SDK shows the keys of ``TOPIC``;
-``log.config.LogConfig`` has the settings that apply to a log. Names, defaults and ranges are those of Kafka 4.x; only
-the key ``log.flush`` is new in Headrace. A key that is not implemented is accepted, stored and described, with a note
+``log.config.LogConfig`` has the settings that apply to a log. Names, defaults and ranges are those of Kafka 4.x,
+except for keys with ``source=HEADRACE``. A key that is not implemented is accepted, stored and described, with a note
 that says so.
 
 ``server_key`` is the broker's key with the default for topics that do not set a topic key, such as ``log.retention.ms``
