@@ -95,7 +95,7 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     found = cli("log", "dump", copy, "--deep", "-o", "json").json()
     assert set(found) == {
         "path", "sound", "files", "batches", "records", "offset_entries", "time_entries", "producers",
-        "problems", "notes",
+        "aborted_transactions", "problems", "notes",
     }  # fmt: skip
     assert found["sound"] is True
     assert [row["offset"] for row in found["records"]] == list(range(6))
