@@ -255,6 +255,36 @@ def test_a_kill_on_a_full_disk_leaves_no_entry_in_the_place_of_another(
     assert kills
 
 
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_a_term_that_a_full_disk_refused_is_not_in_the_history_of_terms(
+    operation: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the history has the term before the entry is written. A leader that has no such entry sends entries
+    of the former term for the same offsets, and then the power fails."""
+    small_segments(monkeypatch)
+    voter = Voter.new()
+    voter.append([leader_change(1, 0)])
+    refused = [leader_change(2, 1), setting(2, 2, 600)]
+    sent = [setting(1, at, 10) for at in range(1, 6)]
+    later = Model((*voter.model.entries, *sent))
+    refusals = 0
+    for nth in range(1, 40):
+        fs = voter.fs.crash_clone(loss=Loss.NONE)
+        storage = open_storage(fs)
+        storage.save_hard_state(voter.model.hard_state)
+        fs.fail(operation, errno.ENOSPC, nth=nth, times=1_000)
+        try:
+            storage.append(refused)
+        except DiskFullError:
+            refusals += 1
+        else:
+            break
+        fs.faults.clear()
+        storage.append(sent)
+        assert later.wrong(open_storage(fs.crash_clone(loss=Loss.ALL)), later.end) is None, f"{operation} {nth}"
+    assert refusals
+
+
 def test_an_empty_log_that_cannot_remove_entries_on_a_full_disk_goes_on_behind_them(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 from headrace_core.log.producer_files import tell_marker
 from headrace_core.log.producer_state import ProducerTable, Remembered
@@ -50,7 +51,7 @@ def test_random_histories_with_undone_appends_and_a_rising_high_watermark(rng: r
             if rng.random() < 0.5:
                 committed = rng.randint(committed, end)
                 table.committed_end = committed
-        assert len(table._undecided) < 30, "what is committed is forgotten"
+        assert table.undecided_count < 60, "what is committed is forgotten"
 
 
 def test_a_snapshot_and_the_batches_behind_it_give_the_same_answers(rng: random.Random) -> None:
@@ -72,6 +73,22 @@ def test_a_snapshot_and_the_batches_behind_it_give_the_same_answers(rng: random.
         assert again.aborted == [each for each in aborted_of(transactions.written, end) if each.last_offset >= offset]
         again.inherit_undecided(table, offset)
         check(again, transactions, end, 0)
+
+
+def test_many_decided_transactions_cost_as_much_each_as_few(rng: random.Random) -> None:
+    """While a log is opened nothing counts as committed, so the table keeps every transaction that has ended."""
+
+    def seconds(count: int) -> float:
+        table, transactions, end = ProducerTable(), Transactions(rng), 0
+        made = transactions.batches(end, count)
+        started = time.process_time()
+        for data, _ in made:
+            fed(table, data)
+            table.last_stable_offset(table.next_offset)
+        return (time.process_time() - started) / count
+
+    few = min(seconds(1_000) for _ in range(3))
+    assert seconds(30_000) < 5 * few
 
 
 def test_a_table_that_does_not_know_how_transactions_ended_lets_readers_wait() -> None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -192,14 +193,18 @@ class ProducerTable:
         #: ended before it.
         self.committed_end = 0
         self._forgotten_end = 0  #: Offset after the last marker of a transaction that the producer table has forgotten.
-        #: Transactions that are open, or whose marker may not be committed, by first offset. The owner replaces the
-        #: whole tuple of undecided transactions, so that other threads read a consistent tuple.
-        self._undecided: tuple[Undecided, ...] = tuple(
-            sorted(
-                Undecided(entry.transaction_first_offset, entry.producer_id)
-                for entry in self
-                if entry.transaction_first_offset is not None
-            )
+        #: The open transactions by first offset, and the ended transactions whose marker may not be committed by the
+        #: offset of their marker. Other threads read the pair first, then the list: the owner appends to the list
+        #: before it replaces the pair, so that they find each transaction in one of the two.
+        self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (
+            tuple(
+                sorted(
+                    Undecided(entry.transaction_first_offset, entry.producer_id)
+                    for entry in self
+                    if entry.transaction_first_offset is not None
+                )
+            ),
+            [],
         )
 
     def __len__(self) -> int:
@@ -277,7 +282,8 @@ class ProducerTable:
         entry.batches = (*entry.batches[1 - BATCHES_KEPT :], batch)
         if header.is_transactional and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
-            self._undecided = (*self._undecided, Undecided(base_offset, header.producer_id))
+            open_ones, ended_ones = self._undecided
+            self._undecided = ((*open_ones, Undecided(base_offset, header.producer_id)), ended_ones)
 
     def marker_appended(
         self, header: BatchHeader, coordinator_epoch: int | None, *, is_abort: bool = False
@@ -294,19 +300,16 @@ class ProducerTable:
         return first_offset
 
     def _transaction_ended(self, ended: Undecided, is_abort: bool) -> None:
-        kept, stable_offset = [], ended.last_offset + 1
-        for each in self._undecided:
-            if each.last_offset == _OPEN and each.producer_id == ended.producer_id:
-                kept.append(ended)
-                continue
-            if each.last_offset == _OPEN:
-                stable_offset = min(stable_offset, each.first_offset)
-            if each.last_offset >= self.committed_end:
-                kept.append(each)
-            else:
-                self._forgotten_end = max(self._forgotten_end, each.last_offset + 1)
-        self._undecided = tuple(kept)
+        open_ones, ended_ones = self._undecided
+        still_open = tuple(each for each in open_ones if each.producer_id != ended.producer_id)
+        committed = bisect_left(ended_ones, self.committed_end, key=_last_offset)
+        if committed * 2 > len(ended_ones):  # rarely, so that many transactions cost as much as few
+            self._forgotten_end = max(self._forgotten_end, ended_ones[committed - 1].last_offset + 1)
+            ended_ones = ended_ones[committed:]
+        ended_ones.append(ended)
+        self._undecided = still_open, ended_ones
         if is_abort:
+            stable_offset = still_open[0].first_offset if still_open else ended.last_offset + 1
             aborted = AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable_offset)
             self.aborted.append(aborted)
 
@@ -358,15 +361,20 @@ class ProducerTable:
                 old.transaction_first_offset,
             )
             entry.is_cut_short = old.is_cut_short
-        if self._undecided:
-            self._undecided = _undecided_before(self._undecided, next_offset)
+        self._undecided = _undecided_before(*self._undecided, next_offset)
         if self.aborted:
             self.aborted = [each for each in self.aborted if each.last_offset < next_offset]
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Start of the first open transaction; None: none is open. Any thread."""
-        return next((each.first_offset for each in self._undecided if each.last_offset == _OPEN), None)
+        open_ones, _ = self._undecided
+        return open_ones[0].first_offset if open_ones else None
+
+    @property
+    def undecided_count(self) -> int:
+        """Number of transactions that are open, or whose marker may not be committed."""
+        return sum(map(len, self._undecided))
 
     @property
     def has_markers(self) -> bool:
@@ -382,18 +390,20 @@ class ProducerTable:
         """
         if high_watermark < self._forgotten_end:
             return 0
-        for each in self._undecided:
-            if each.first_offset >= high_watermark:
-                break
-            if each.last_offset >= high_watermark:
-                return each.first_offset
-        return high_watermark
+        open_ones, ended_ones = self._undecided
+        stable_offset = min(open_ones[0].first_offset, high_watermark) if open_ones else high_watermark
+        if ended_ones and ended_ones[-1].last_offset >= high_watermark:
+            for each in ended_ones[bisect_left(ended_ones, high_watermark, key=_last_offset) :]:
+                stable_offset = min(stable_offset, each.first_offset)
+        return stable_offset
 
     def inherit_undecided(self, before: ProducerTable, offset: int) -> None:
         """Copy from ``before``, an earlier table of the log, the transactions that ended below ``offset``. The table of
         a cut log lacks ended transactions, because a snapshot names only the open transactions."""
-        ended = (each for each in before._undecided if each.last_offset < offset)
-        self._undecided = tuple(sorted({*ended, *self._undecided}))
+        open_ones, ended_ones = self._undecided
+        _, ended_before = before._undecided
+        ended = {each for each in ended_before if each.last_offset < offset}
+        self._undecided = open_ones, sorted({*ended, *ended_ones}, key=_last_offset)
         self.committed_end = min(before.committed_end, offset)
         self._forgotten_end = min(before._forgotten_end, offset)
 
@@ -466,14 +476,19 @@ class ProducerTable:
         )
 
 
-def _undecided_before(undecided: Iterable[Undecided], end_offset: int) -> tuple[Undecided, ...]:
+def _undecided_before(
+    open_ones: tuple[Undecided, ...], ended_ones: list[Undecided], end_offset: int
+) -> tuple[tuple[Undecided, ...], list[Undecided]]:
     """The undecided transactions of a log that was cut at ``end_offset``. Transactions after the cut are left out, and
     transactions with a marker after the cut are open again."""
-    return tuple(
-        each._replace(last_offset=_OPEN) if each.last_offset >= end_offset else each
-        for each in undecided
-        if each.first_offset < end_offset
-    )
+    kept = bisect_left(ended_ones, end_offset, key=_last_offset)
+    reopened = (each._replace(last_offset=_OPEN) for each in ended_ones[kept:])
+    still_open = tuple(sorted(each for each in (*open_ones, *reopened) if each.first_offset < end_offset))
+    return still_open, ended_ones if kept == len(ended_ones) else ended_ones[:kept]
+
+
+def _last_offset(ended: Undecided) -> int:
+    return ended.last_offset
 
 
 def is_torn_snapshot(data: Buffer) -> bool:

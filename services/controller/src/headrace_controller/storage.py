@@ -302,13 +302,14 @@ class MetadataStorage:
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise  # else: a log that was empty needs a new file, and keeps the entries
+            self._log.flush()  # Raft takes every kept entry for durable
         self._forget_terms_behind_the_end()
 
     def _forget_terms_behind_the_end(self) -> None:
         """Remove terms without an entry from the epoch history, because the log would refuse a later entry with a lower
-        term."""
-        epochs, end = self._log.epochs, self._log.log_end_offset
-        epochs.restore(each for each in epochs.entries if each.start_offset < end)
+        term. If the disk is full, the log writes the history's file before its next entry. With a later entry, the file
+        would contradict the log."""
+        self._log.epochs.truncate_from_end(self._log.log_end_offset)
 
     def truncate(self, offset: int) -> None:
         """Truncate the log, durably, to ``offset``, where an entry must begin. The log is never truncated below a
