@@ -154,7 +154,7 @@ def test_commit_callback_is_a_callback_like_any_other(scene: Scene, caplog: pyte
         scene.consumer.commit_async({TP: 1}, waits)
         assert isinstance(caught.result(60), IllegalStateError)
         assert scene.out.send("t", b"v").result(60).offset == 0  # the I/O thread goes on
-    assert any("waits raised an error" in record.getMessage() for record in caplog.records)
+    assert any("waits raised an exception" in record.getMessage() for record in caplog.records)
 
 
 def test_callback_that_raises_is_logged_and_not_raised_where_it_was_added(
@@ -169,7 +169,7 @@ def test_callback_that_raises_is_logged_and_not_raised_where_it_was_added(
         for done in (future, many):
             caplog.clear()
             done.add_done_callback(fails)
-            assert "fails raised an error" in caplog.text
+            assert "fails raised an exception" in caplog.text
             assert "a user's mistake" in caplog.text
 
 

@@ -72,7 +72,7 @@ def test_client_that_was_not_used_before_the_fork_works_in_the_child(fake: Any) 
     out = json.loads(done.stdout)
     assert out.pop("threads") == ["MainThread"]
     assert "IllegalStateError: this producer was opened before the process forked" in out.pop("used")
-    assert "IllegalStateError: this process was forked from one that had open gRPC" in out.pop("beside a used one")
+    assert "IllegalStateError: this process was forked from a process with open gRPC" in out.pop("beside a used one")
     assert out == {
         "producer": "0",
         "async": "0",

@@ -97,7 +97,7 @@ def test_key_and_value_may_be_binary_or_text_of_any_width(fake: Any, kind: Any) 
         (pa.table({"value": [1, 2]}), "column 'value' has type int64"),
         (pa.table({"value": [b"a"], "partition": ["x"]}), "column 'partition' must hold partition numbers"),
         (pa.table({"value": [b"a"], "partition": [2**40]}), "column 'partition' must hold partition numbers"),
-        (pa.table({"value": [b"a"], "partition": [-1]}), "there is no -1"),
+        (pa.table({"value": [b"a"], "partition": [-1]}), "partition -1 does not exist"),
     ],
 )
 def test_rows_that_are_none_are_refused_in_our_words(fake: Any, data: Any, words: str) -> None:

@@ -42,7 +42,7 @@ def test_a_controller_that_lost_its_leader_says_who_leads_afterwards(caplog: pyt
         asyncio.run(live())
     assert [record.getMessage() for record in caplog.records] == [
         "controller 2 has no leader: not serving; check that a majority of the controllers runs",
-        "controller 2 serves again: 3 leads in term 6",
+        "controller 2 serves again: controller 3 leads in term 6",
     ]
 
 
