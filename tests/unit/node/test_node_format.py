@@ -31,7 +31,7 @@ def test_each_directory_gets_an_id_of_its_own(fs: CrashingFileSystem) -> None:
 
 def test_a_formatted_directory_is_refused_before_anything_is_touched(fs: CrashingFileSystem) -> None:
     (done,) = format_directories(["/a"], cluster_id="c", fs=fs)
-    with pytest.raises(InvalidConfigError, match="/a is formatted already"):
+    with pytest.raises(InvalidConfigError, match="/a is already formatted"):
         format_directories(["/b", "/a"], cluster_id="c", fs=fs)
     assert not fs.exists(f"/b/{FILE_NAME}")
     assert read_meta("/a", fs=fs) == done.meta
