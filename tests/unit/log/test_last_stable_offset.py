@@ -51,7 +51,7 @@ def test_random_histories_with_undone_appends_and_a_rising_high_watermark(rng: r
             if rng.random() < 0.5:
                 committed = rng.randint(committed, end)
                 table.committed_end = committed
-        assert table.undecided_count < 60, "what is committed is forgotten"
+        assert table.undecided_count < 30, "what is committed is forgotten"
 
 
 def test_a_snapshot_and_the_batches_behind_it_give_the_same_answers(rng: random.Random) -> None:

@@ -303,7 +303,7 @@ class ProducerTable:
         open_ones, ended_ones = self._undecided
         still_open = tuple(each for each in open_ones if each.producer_id != ended.producer_id)
         committed = bisect_left(ended_ones, self.committed_end, key=_last_offset)
-        if committed * 2 > len(ended_ones):  # rarely, so that many transactions cost as much as few
+        if committed:
             self._forgotten_end = max(self._forgotten_end, ended_ones[committed - 1].last_offset + 1)
             ended_ones = ended_ones[committed:]
         ended_ones.append(ended)
