@@ -15,7 +15,19 @@ from headrace_core.rpc.limits import ITEMS_MAX, LIMITS, NAME_BYTES_MAX, REQUEST_
 from headrace_core.rpc.receiving import arrivals_of
 from headrace_protos.v1 import admin_pb2, fetch_pb2, groups_pb2, metadata_pb2, offsets_pb2, produce_pb2
 
-_FILES = ["admin", "cluster", "fetch", "groups", "metadata", "node", "offsets", "produce", "raft", "replication"]
+_FILES = [
+    "admin",
+    "cluster",
+    "fetch",
+    "groups",
+    "metadata",
+    "node",
+    "offsets",
+    "produce",
+    "raft",
+    "replication",
+    "transactions",
+]
 
 
 def calls() -> Iterator[tuple[str, Any]]:

@@ -75,6 +75,18 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Groups/DeleteGroups": RequestLimits({"group_ids": 1_000}),
     "Groups/RemoveMembers": RequestLimits({"member_ids": ITEMS_MAX}),
     "Groups/ExplainGroup": _NONE,
+    "Transactions/InitProducer": _NONE,
+    "Transactions/EndTransaction": _NONE,
+    "Transactions/PrepareTransaction": _NONE,
+    "Transactions/CompleteTransaction": _NONE,
+    "Transactions/CommitTransactionOffsets": RequestLimits(_items("offsets")),
+    "Transactions/ListTransactions": RequestLimits({"states": 100, "producer_ids": ITEMS_MAX}),
+    "Transactions/DescribeTransactions": RequestLimits({"transactional_ids": 1_000}),
+    "Transactions/AbortTransaction": _NONE,
+    "Producers/DescribeProducers": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
+    "Producers/AbortHangingTransaction": _NONE,
+    "TransactionPartitions/AddPartitions": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
+    "TransactionMarkers/WriteMarkers": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
     "Admin/CreateTopics": RequestLimits(
         {
             "topics": ITEMS_MAX,

@@ -286,12 +286,16 @@ class ReadIndexResponse(_message.Message):
     def __init__(self, committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class AllocateProducerIdsRequest(_message.Message):
-    __slots__ = ("broker_id", "broker_epoch")
+    __slots__ = ("broker_id", "broker_epoch", "coordinator_id", "coordinator_epoch")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     broker_epoch: int
-    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ...) -> None: ...
+    coordinator_id: int
+    coordinator_epoch: int
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., coordinator_id: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ...) -> None: ...
 
 class AllocateProducerIdsResponse(_message.Message):
     __slots__ = ("first", "length")

@@ -165,8 +165,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AllocateProducerIds(self, request, context):
-        """Assigns a block of producer ids to a broker; the controllers assign each id only once (KIP-730). Error:
-        STALE_BROKER_EPOCH.
+        """Assigns a block of producer ids to a broker or a coordinator; the controllers assign each id only once (KIP-730).
+        Errors: STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
