@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -93,6 +94,63 @@ def test_poll_keeps_its_time_out_when_nothing_comes(fake: Any) -> None:
             assert inp.poll(0) == []
             quickest = min(quickest, time.monotonic() - begun)
         assert quickest < 0.1
+
+
+def test_batches_are_never_empty_and_end_with_the_consumer(fake: Any) -> None:
+    fill(fake, 30)
+    with consumer(fake) as inp:
+        inp.assign([T0])
+        seen: list[int] = []
+        polls = 0
+        take = inp.poll
+
+        def counted_poll(*limits: Any) -> list[Any]:
+            nonlocal polls
+            polls += 1
+            if polls == 5:  # after empty ones
+                fill(fake, 5, start=30)
+            return take(*limits)
+
+        inp.poll = counted_poll  # type: ignore[method-assign]
+        for records in inp.batches(timeout=0.02, max_records=10):
+            assert 0 < len(records) <= 10
+            seen += offsets(records)
+            if len(seen) == 35:
+                inp.close()
+        assert seen == list(range(35))
+        assert polls >= 5, "it waits over empty polls"
+    with pytest.raises(ClosedError):
+        inp.batches()
+
+
+def test_batches_end_when_the_consumer_is_closed_just_before_a_poll(fake: Any) -> None:
+    inp = consumer(fake)
+    inp.assign([T0])
+    take = inp.poll
+
+    def poll(*limits: Any) -> list[Any]:
+        inp.close()
+        return take(*limits)
+
+    inp.poll = poll  # type: ignore[method-assign]
+    assert list(inp.batches()) == []
+
+
+def test_batches_end_when_another_thread_closes_the_consumer(fake: Any) -> None:
+    inp = consumer(fake)
+    inp.assign([T0])
+    ended = threading.Event()
+
+    def iterate() -> None:
+        assert list(inp.batches(timeout=60)) == []
+        ended.set()
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    thread.start()
+    until(lambda: len(fake.fetched) > 0)
+    inp.close()
+    assert ended.wait(30)
+    thread.join(5)
 
 
 def test_waiting_poll_gets_a_new_record_at_once(fake: Any) -> None:
@@ -560,5 +618,32 @@ def test_async_poll_can_be_cancelled_and_loses_nothing(fake: Any) -> None:
                 await asyncio.wait_for(inp.poll(30), 0.1)
             fill(fake, 5)
             assert offsets(await inp.poll(5)) == list(range(5))
+
+    asyncio.run(main())
+
+
+def test_async_batches_are_never_empty_and_end_when_another_task_closes_the_consumer(fake: Any) -> None:
+    fill(fake, 30)
+
+    async def main() -> None:
+        inp = AsyncConsumer(bootstrap_servers=fake.bootstrap_servers, auto_offset_reset="earliest")
+        inp.assign([T0])
+        seen: list[int] = []
+        whole = asyncio.Event()
+
+        async def iterate() -> None:
+            async for records in inp.batches(timeout=60, max_records=7):
+                assert 0 < len(records) <= 7
+                seen.extend(offsets(records))
+                if len(seen) == 30:
+                    whole.set()
+
+        task = asyncio.create_task(iterate())
+        await asyncio.wait_for(whole.wait(), 30)
+        await inp.close()
+        await asyncio.wait_for(task, 30)
+        assert seen == list(range(30))
+        with pytest.raises(ClosedError):
+            inp.batches()
 
     asyncio.run(main())

@@ -140,6 +140,10 @@ CONSUMER = {
     "resume": {"partitions": partition},
     "paused": {},
     "poll": {"timeout": must_timeout, "max_records": Takes(5, 0, -1, LONG, 1.5, "1", True)},
+    "batches": {
+        "timeout": Takes(0.01, *SECONDS, None, 0, 0.0),
+        "max_records": Takes(5, 0, -1, LONG, 1.5, "1", True),
+    },
     "fetch_arrow": {
         "timeout": must_timeout,
         "columns": Takes(["key"], 5, "key", [5], ["nothing"], ["key", "key"]),

@@ -138,6 +138,14 @@ def polling(timeout: Any, max_records: Any) -> tuple[float, int | None]:
     return seconds(timeout), most
 
 
+def batching(timeout: Any, max_records: Any) -> tuple[float, int | None]:
+    """Check the arguments of ``batches``: a timeout of 0 would poll without a pause."""
+    checked, most = polling(timeout, max_records)
+    if checked == 0:
+        raise wrong("timeout", timeout, "seconds above 0: the iteration waits for records")
+    return checked, most
+
+
 def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -> float:
     """Check the arguments of fetch_arrow; return the timeout."""
     if columns is not None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from headrace_core.errors import ClosedError
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -219,6 +220,24 @@ class AsyncConsumer(Face):
             if records:
                 return records
         return []
+
+    def batches(self, timeout: float = 1.0, max_records: int | None = None) -> AsyncIterator[list[Record]]:
+        """Iterate over the lists that ``poll`` returns, without the empty ones, until the consumer is closed (see
+        Consumer.batches)."""
+        self._core.reading.check_open()
+        return self._batches(*arguments.batching(timeout, max_records))
+
+    async def _batches(self, timeout: float, max_records: int | None) -> AsyncIterator[list[Record]]:
+        reading = self._core.reading
+        while reading.state == "open":
+            try:
+                records = await self.poll(timeout, max_records)
+            except ClosedError:
+                if reading.state == "closed":
+                    return
+                raise
+            if records:
+                yield records
 
     async def _begin_poll(self) -> None:
         core = self._core

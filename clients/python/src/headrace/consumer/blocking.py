@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from headrace_core.errors import ClosedError
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -219,6 +220,29 @@ class Consumer(Face):
             if records:
                 return records
         return []
+
+    def batches(self, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
+        """Iterate over the lists that ``poll`` returns, without the empty ones, until the consumer is closed.
+
+            for records in consumer.batches():
+                handle(records)
+
+        ``timeout`` (seconds, above 0) and ``max_records`` limit each poll; the iteration waits for new records.
+        """
+        self._core.reading.check_open()
+        return self._batches(*arguments.batching(timeout, max_records))
+
+    def _batches(self, timeout: float, max_records: int | None) -> Iterator[list[Record]]:
+        reading = self._core.reading
+        while reading.state == "open":
+            try:
+                records = self.poll(timeout, max_records)
+            except ClosedError:
+                if reading.state == "closed":
+                    return
+                raise
+            if records:
+                yield records
 
     def _begin_poll(self) -> None:
         core = self._core
