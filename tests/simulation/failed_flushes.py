@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from headrace_controller.storage import SEGMENT_BYTES
 from headrace_core.errors import HeadraceError
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
@@ -197,6 +198,7 @@ def controllers(seed: int) -> Seen:
     plan = replace(
         make_plan(seed),
         rest_ms=150.0,  # a log that crosses a page often
+        segment_bytes=SEGMENT_BYTES,
         spread=1.0,
         snapshot_bytes=200_000,
         periods=(Period(0.0, 7_000.0, False),),

@@ -109,7 +109,7 @@ def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyP
         return make_group_plan(seed, hard_on=() if mutant is None else mutant.faults)
     if half == "brokers" or (half == "both" and seed % 2 == 0):
         return make_broker_plan(seed, hard_on=() if mutant is None else mutant.faults)
-    return make_plan(seed)
+    return make_plan(seed, hard_on=() if mutant is None else mutant.faults)
 
 
 def half_of(mutant: Mutant) -> str:

@@ -1,18 +1,27 @@
 """Schedules that have found a bug; every run of the tests runs them again.
 
 A seed keeps its meaning only while plans are drawn in the same way. So each seed names the test that repeats its story
-step by step, which guards against the bug permanently.
+step by step, which guards against the bug permanently. The bugs were found when no log rolled, so ``plan`` gives the
+seed's schedule with segments that hold a whole log.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
+
+from headrace_controller.storage import SEGMENT_BYTES
+from tests.simulation.sim_plan import Plan, make_plan
 
 
 class Found(NamedTuple):
     seed: int
     what: str
     test: str
+
+    @property
+    def plan(self) -> Plan:
+        return replace(make_plan(self.seed), segment_bytes=SEGMENT_BYTES)
 
 
 FOUND: tuple[Found, ...] = (

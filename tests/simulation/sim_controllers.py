@@ -25,6 +25,7 @@ from headrace_core.errors import (
     StorageError,
 )
 from headrace_core.log.directory import format_directory
+from headrace_core.log.files import NO_SPACE
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.snapshot import decode_snapshot, encode_snapshot
 from headrace_core.testing.clock import NodeClock
@@ -71,6 +72,8 @@ class ControllerHost:
         self._planned: Planned | None = None
         #: The fault that will crash the disk during a write, and the data that the crash loses.
         self.torn_by: tuple[Fault, Loss] | None = None
+        #: The fault that will kill the process when a full disk refuses an append, before its entries are removed.
+        self.killed_by: tuple[Fault, Loss] | None = None
         self._sets: list[VoterSet] = []
         self._snapshot_job: Any = None
         self._buffered: list[Message] = []
@@ -129,6 +132,7 @@ class ControllerHost:
                 cluster_id=world.cluster_id,
                 node_id=self.node_id,
                 reserve_bytes=world.reserve_bytes,
+                segment_bytes=world.plan.segment_bytes,
             )
             self.storage = storage
             storage.watch(self.key, self.record, world.checks, self._disk_says)
@@ -190,9 +194,9 @@ class ControllerHost:
         self.fs.crash(self.rng, loss)
 
     def disarm(self) -> None:
-        """Cancel a planned power loss during a write."""
+        """Cancel a planned power loss or kill during a write."""
         self.fs.crash_after = None
-        self.torn_by = None
+        self.torn_by = self.killed_by = None
 
     def known_sets(self) -> list[VoterSet]:
         """All sets of voters in the controller's log; if the process is down, those of the log that it had."""
@@ -323,6 +327,8 @@ class ControllerHost:
             self.fs.crash(self.rng, Loss.NONE)
             return
         except OSError as error:
+            if error.errno in NO_SPACE:
+                raise Violation("full disk", f"{self} ends, because its disk is full: {error}") from error
             world.tell(self, f"ends, because its disk fails: {error}")
             world.crash_now(self, Loss.NONE)
             return
@@ -402,6 +408,9 @@ class ControllerHost:
         self.published.append((image, delta))
 
     def _disk_says(self, what: str, value: object) -> None:
+        if what == "refuses" and self.killed_by is not None:
+            self.torn_by, self.killed_by = self.killed_by, None
+            raise SimulatedCrash("killed before the entries of a refused append are removed")
         if what == "cuts" or (what == "appends" and any(entry.voters is not None for entry in value)):  # type: ignore[attr-defined]
             self._voters_changed = True
         self.world.disk_says(self, what, value)

@@ -33,7 +33,8 @@ class DiskRecord:
         self.start = 0
         self.start_term = 0
         self.hard_state: HardState | None = None
-        #: The write that a crash has interrupted: it may have happened or not.
+        #: The entries of writes that a crash has interrupted, or that a full disk has refused since the last flush: a
+        #: crash may leave them on the disk or not.
         self.pending_entries: tuple[Entry, ...] = ()
         self.pending_cut: int | None = None
         self.pending_hard_state: HardState | None = None
@@ -64,13 +65,43 @@ class ObservedStorage(MetadataStorage):
         if entries[0].base_offset != record.shadow.end:
             raise Violation("log matching", f"{self.own} appends at {entries[0].base_offset}, its log ends elsewhere")
         self.checks.appended(self.own, record.shadow, entries, record.last_term)
-        record.pending_entries = tuple(entries)
-        result = super().append(entries, *rest)
+        record.pending_entries += tuple(entries)
+        segments = self._log.segments[-1:]
+        try:
+            result = super().append(entries, *rest)
+        except DiskFullError:
+            self._check_refusal(entries)
+            raise
+        if self._log.segments[-1:] != segments:
+            self.tell("rolls", None)
         record.pending_entries = ()
         record.shadow.append(entries)
         self.checks.durable(self.own, entries)
         self.tell("appends", entries)
         return result
+
+    def _take_back(self, end: int) -> None:
+        self.tell("refuses", end)
+        super()._take_back(end)
+
+    def _check_refusal(self, entries: Sequence[Entry]) -> None:
+        """Check that nothing is left of entries that a full disk has refused. A log that was empty may keep the first
+        of them, which then count as durable."""
+        record, end = self.record, self.log_end_offset
+        kept = [entry for entry in entries if entry.next_offset <= end]
+        was_empty = self.log_start_offset >= record.shadow.end
+        if kept and not was_empty:
+            raise Violation(
+                "refusal", f"{self.own} has {kept[0].base_offset}/{kept[0].term}, which its disk has refused"
+            )
+        terms = [each for each in self._log.epochs.entries if each.start_offset >= max(end, 1)]
+        if terms:
+            raise Violation(
+                "refusal", f"{self.own} has term {terms[0].epoch}, of which its disk has refused the entries"
+            )
+        if kept:
+            record.shadow.append(kept)
+            self.checks.durable(self.own, kept)
 
     def truncate(self, offset: int) -> None:
         record = self.record
@@ -135,13 +166,21 @@ class ObservedStorage(MetadataStorage):
             found = self.entries(offset, end, 1 << 20)
             kept.append(found)
             offset = found[-1].next_offset
-        known = {entry.base_offset: entry for entry in (*record.shadow.entries, *record.pending_entries)}
+        known: dict[int, list[Entry]] = {}
+        for entry in (*record.shadow.entries, *record.pending_entries):
+            known.setdefault(entry.base_offset, []).append(entry)
         cut = end if record.pending_cut is None else record.pending_cut
         before = record.shadow
         if not record.is_damaged:
+            expected = start
             for entry in kept.entries:
-                was = known.get(entry.base_offset)
-                if was is None or was.term != entry.term or was.data != entry.data:
+                if entry.base_offset != expected:
+                    raise Violation(
+                        "durability", f"{self.own} lacks {expected}, before {entry.base_offset}/{entry.term}"
+                    )
+                expected = entry.next_offset
+                written = known.get(entry.base_offset, ())
+                if not any(was.term == entry.term and was.data == entry.data for was in written):
                     raise Violation(
                         "durability", f"{self.own} finds {entry.base_offset}/{entry.term}, never written there"
                     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim_world import ControllersWorld
 
 _HOUR_MS = 3_600_000.0
+_ALL = 1 << 30  #: Times that a planned failure strikes: always.
 
 
 class Faults:
@@ -288,16 +289,39 @@ class Faults:
         return f"{what} of {host} is damaged{'' if is_down else ' while it runs'}" if what else ""
 
     def _full_disk(self, fault: Fault, rng: random.Random) -> str:
+        """No room for bytes, for new files, for both, or for entries (there is room for smaller files). ``soon``: other
+        processes take the last room while this one writes."""
         host = self._some(rng)
         if host is None or host.fs.capacity_bytes is not None:
             return ""
-        host.fs.capacity_bytes = sum(map(len, host.fs.files().values())) + rng.choice([0, 60, 500, 4_000])
+        world, fs, room_bytes = self.world, host.fs, rng.choice([0, 60, 500, 4_000])
+        of = rng.choice(["bytes", "bytes and files", "files", "entries", "entries", "soon"])
+        when, leader = rng.random(), world.leader()
+        if when < 0.35:  # full when it comes back, and the others have gone on
+            world.crash_now(host, Loss.NONE, down_ms=fault.for_ms * 0.5)
+        elif when < 0.6 and leader is not None and leader is not host:  # full when the next term begins
+            world.crash_now(leader, Loss.NONE, down_ms=fault.for_ms * 0.5)
+        if rng.random() < 0.3:
+            host.killed_by = (fault, rng.choice([Loss.NONE, Loss.NONE, Loss.PREFIX, Loss.BLOCKS]))
+        planned = []
+        if of.startswith("bytes"):
+            fs.capacity_bytes = sum(map(len, fs.files().values())) + room_bytes
+        if of.endswith("files"):
+            planned.append(fs.fail("create", errno.ENOSPC, times=_ALL))
+        if of in ("entries", "soon"):
+            planned.append(fs.fail("write", errno.ENOSPC, nth=rng.randrange(1, 5), times=_ALL, path_ends=".log"))
+        if of == "soon":
+            planned.append(fs.fail("create", errno.ENOSPC, nth=rng.randrange(1, 7), times=_ALL))
 
         def room() -> None:
-            host.fs.capacity_bytes = None
+            fs.capacity_bytes = None
+            host.killed_by = None
+            for each in planned:
+                if each in fs.faults:
+                    fs.faults.remove(each)
 
         self._later(fault.for_ms, room)
-        return f"the disk of {host} is full for {fault.for_ms:.0f} ms"
+        return f"the disk of {host} is full of {of} for {fault.for_ms:.0f} ms"
 
     def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
         """A flush fails in the way Linux fails it: the controller ends, is started again, and continues with the

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
+from headrace_controller.storage import SEGMENT_BYTES
 from headrace_core.testing.network import GOOD, Quality
 
 #: What a run must count (the last line of ``make sim``), and how much each kind weighs.
@@ -61,6 +62,8 @@ OTHERS: dict[str, float] = {
 }
 KINDS: dict[str, float] = {**REQUIRED, **OTHERS}
 
+#: How much more weight the kinds get that a mutant needs.
+HARDEST = 8.0
 #: The smallest and the largest number of faults in a schedule.
 FAULTS_MIN, FAULTS_MAX = 5, 40
 
@@ -134,10 +137,13 @@ class Plan(Schedule):
     #: How election timeouts are spread: 1.0 as by default; 0.0: all timeouts are equal, so that votes are split all the
     #: time.
     spread: float
+    #: Size of the segments of the metadata log. An entry has 100 to 700 bytes, and a schedule writes about 80 KiB, so
+    #: that the log rolls many times; with SEGMENT_BYTES it never rolls.
+    segment_bytes: int
 
 
-def make_plan(seed: int) -> Plan:
-    """Draw the schedule of a seed."""
+def make_plan(seed: int, *, hard_on: Collection[str] = ()) -> Plan:
+    """Draw the schedule of a seed. ``hard_on``: kinds of faults that get more weight than the seed draws."""
     rng = random.Random(f"plan {seed}")
     periods = draw_periods(rng, (1_100.0, 1_400.0), (3_200.0, 5_000.0))
     noisy = [period for period in periods if not period.is_quiet]
@@ -148,7 +154,7 @@ def make_plan(seed: int) -> Plan:
         clients=rng.choice([2, 3, 4]),
         rest_ms=rng.choice([230.0, 290.0, 350.0]),
         periods=periods,
-        faults=_faults(rng, noisy),
+        faults=_faults(rng, noisy, hard_on),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 8.0), Quality(1.0, 30.0)]),
         disk_ms=rng.choice([(0.05, 0.3), (0.05, 0.3), (0.2, 3.0), (1.0, 20.0)]),
         loop_ms=rng.choice([(0.05, 0.3), (0.5, 3.0), (1.0, 8.0)]),
@@ -157,6 +163,10 @@ def make_plan(seed: int) -> Plan:
         message_bytes_max=rng.choice([400, 2_000, 1 << 20]),
         in_flight_messages_max=rng.choice([1, 4, 64]),
         spread=rng.choice([1.0, 1.0, 1.0, 0.3, 0.0]),
+        # (Its own random source: the rest of a seed's plan stays as it was before logs rolled.)
+        segment_bytes=random.Random(f"segments {seed}").choice(
+            [700, 1_500, 1_500, 4_000, 4_000, 10_000, SEGMENT_BYTES]
+        ),
     )
 
 
@@ -176,11 +186,15 @@ def draw_periods(
     return tuple(periods)
 
 
-def _faults(rng: random.Random, noisy: list[Period]) -> tuple[Fault, ...]:
+def _faults(rng: random.Random, noisy: list[Period], hard_on: Collection[str]) -> tuple[Fault, ...]:
     count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))
     weights = [weight * rng.choice([0.0, 0.0, 0.3, 1.0, 1.0, 4.0]) for weight in KINDS.values()]
     if not any(weights):
         weights = list(KINDS.values())
+    weights = [
+        HARDEST * max(weight, KINDS[kind]) if kind in hard_on else weight
+        for kind, weight in zip(KINDS, weights, strict=True)
+    ]
     found = []
     for _ in range(count):
         (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])

@@ -278,6 +278,10 @@ class ControllersWorld:
                 if entry.kind is EntryKind.VOTERS:
                     self.count("state", "voters changed in a log")
                     self.tell(host, f"has voters {entry.voters} in its log, at {entry.base_offset}/{entry.term}")
+        elif what == "rolls":
+            self.count("state", "log rolled")
+        elif what == "refuses":
+            self.count("state", "append refused")
         elif what == "cuts":
             self.count("state", "log truncated")
             self.tell(host, f"cuts its log at {value}")

@@ -15,7 +15,7 @@ from tests.simulation import run
 from tests.simulation.determinism import check_one_history, check_plans
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.mutants.scoreboard import MUTANTS
-from tests.simulation.seeds import FOUND
+from tests.simulation.seeds import FOUND, Found
 from tests.simulation.sim_plan import KINDS, make_plan
 from tests.simulation.sim_world import listen_to_the_log
 
@@ -34,9 +34,9 @@ def test_no_schedule_breaks_a_promise(part: int) -> None:
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: str(found.seed))
-def test_what_was_found_stays_found(found: object) -> None:
+def test_what_was_found_stays_found(found: Found) -> None:
     listen_to_the_log()
-    outcome = run.outcome_of(make_plan(found.seed))  # type: ignore[attr-defined]
+    outcome = run.outcome_of(found.plan)
     assert outcome.failure is None, f"{found}: {outcome.failure}"
 
 

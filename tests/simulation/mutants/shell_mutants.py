@@ -35,6 +35,10 @@ def _truncate(self: MetadataStorage, offset: int) -> None:
     return
 
 
+def _keep_refused(self: MetadataStorage, end: int) -> None:
+    return
+
+
 def _write_snapshot(self: SnapshotJob) -> None:
     """Does everything except the forced write."""
     file = self._fs.open(self.temporary_path, write=True, create=True)
@@ -89,8 +93,8 @@ def scan_and_trust_the_cache(*given: Any, **options: Any) -> Scan:
     return _scan(*given, **{**options, "accept": None})
 
 
-def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
-    return Mutant(name, breaks, 5, patches)
+def _mutant(name: str, breaks: str, *patches: Patch, faults: tuple[str, ...] = ()) -> Mutant:
+    return Mutant(name, breaks, 5, patches, faults=faults)
 
 
 MUTANTS = (
@@ -110,6 +114,12 @@ MUTANTS = (
         Patch(opening, "scan", scan_and_trust_the_cache),
     ),
     _mutant("TruncationForgotten", "KIP-101; Raft 5.3", Patch(MetadataStorage, "truncate", _truncate)),
+    _mutant(
+        "KeepsRefusedEntries",
+        "DiskFullError: no entry was appended",
+        Patch(MetadataStorage, "_take_back", _keep_refused),
+        faults=("full_disk",),
+    ),
     _mutant(
         "SnapshotInThePageCache",
         "torn checkpoint: write, fsync, rename, fsync the directory",

@@ -45,6 +45,7 @@ import errno
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
@@ -69,6 +70,7 @@ __all__ = [
     "DEFAULT_RESERVE_BYTES",
     "METADATA_PARTITION",
     "QUORUM_STATE",
+    "SEGMENT_BYTES",
     "MetadataStorage",
     "SnapshotJob",
     "write_first_voters",
@@ -90,8 +92,9 @@ _RECORD_BYTES_ABOUT = 256  #: Estimated bytes of a record in the log, rounded up
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 #: Number of records between two recovery points, which is the maximum that recovery after a crash must scan.
 _RECOVERY_POINT_EVERY = 10_000
+SEGMENT_BYTES = 16 * 1024 * 1024  #: Size of the log's segments. Trimming removes whole segments.
 _LOG_CONFIG = LogConfig(
-    segment_bytes=16 * 1024 * 1024,  # trimming removes whole segments
+    segment_bytes=SEGMENT_BYTES,
     segment_ms=LONG_MAX,
     message_bytes_max=INT_MAX,
     timestamp_after_max_ms=LONG_MAX,
@@ -122,10 +125,12 @@ class MetadataStorage:
     After an OSError the disk has failed, and the process must not continue with it (a failed fsync is never
     retried)."""
 
-    def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int, config: LogConfig
+    ) -> None:
         """Use ``open``."""
         # (A directory that was formatted with its first voters has no log yet.)
-        self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
+        self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, config)
         self._fs = fs
         self._directory = directory
         self._clock = clock
@@ -161,18 +166,21 @@ class MetadataStorage:
         cluster_id: str,
         node_id: int,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+        segment_bytes: int | None = None,
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
         unformatted or belongs to another node, and StorageError if another process uses the directory. Raises also
-        CorruptLogError, UnsupportedVersionError, and OSError."""
+        CorruptLogError, UnsupportedVersionError, and OSError. ``segment_bytes``: size of the log's segments; None:
+        SEGMENT_BYTES."""
         _refuse_lost_log(fs, root.rstrip("/"))
+        config = _LOG_CONFIG if segment_bytes is None else replace(_LOG_CONFIG, segment_bytes=segment_bytes)
         directory = LogDirectory.open(
-            fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id
+            fs, root, clock=clock, config_of=lambda topic, topic_id: config, cluster_id=cluster_id, node_id=node_id
         )
         try:
             if METADATA_PARTITION in directory.quarantined:
                 raise _damaged(directory.quarantined[METADATA_PARTITION])
-            return cls(fs, directory, clock, reserve_bytes)
+            return cls(fs, directory, clock, reserve_bytes, config)
         except BaseException:
             directory.close(clean=False)
             raise

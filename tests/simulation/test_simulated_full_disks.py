@@ -1,0 +1,114 @@
+"""Full disks and small segments in the controllers' half: logs roll, and each check of a refused append finds a planted
+violation."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace_controller.raft import Entry, HardState
+from headrace_controller.storage import SEGMENT_BYTES
+from headrace_core.errors import DiskFullError
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from tests.simulation import run
+from tests.simulation.mutants.scoreboard import MUTANTS
+from tests.simulation.sim_checks import SafetyChecks, Violation
+from tests.simulation.sim_disk import DiskRecord, ObservedStorage
+from tests.simulation.sim_plan import make_plan
+from tests.simulation.sim_world import ControllersWorld
+from tests.worlds.cluster_world import CLUSTER
+from tests.worlds.storage_world import KEYS, ROOT, formatted, leader_change, setting
+
+#: An entry that needs a new segment, and a smaller one behind it that would fit into the old segment.
+BEHIND = [setting(1, at, size) for at, size in enumerate((200, 600, 10), 1)]
+
+
+class Lab:
+    """The disk of one controller, with segments of 700 bytes."""
+
+    def __init__(self, tell: Callable[[str, Any], None] = lambda what, value: None) -> None:
+        self.fs = formatted()
+        self.record = DiskRecord()
+        self.storage = self.opened(self.fs, tell)
+        self.storage.save_hard_state(HardState(1))
+        self.storage.append([leader_change(1, 0)])
+
+    def opened(self, fs: CrashingFileSystem, tell: Callable[[str, Any], None]) -> ObservedStorage:
+        storage = ObservedStorage.open(fs, ROOT, clock=ManualClock(), cluster_id=CLUSTER, node_id=1, segment_bytes=700)
+        storage.watch(KEYS[0], self.record, SafetyChecks(), tell)
+        storage.recovered()
+        return storage
+
+    def refuse(self, entries: list[Entry], operation: str = "create", path_contains: str = "") -> None:
+        self.fs.fail(operation, errno.ENOSPC, times=1_000, path_contains=path_contains)
+        with pytest.raises(DiskFullError):
+            self.storage.append(entries)
+        self.fs.faults.clear()
+
+
+def killed(what: str, value: object) -> None:
+    if what == "refuses":
+        raise SimulatedCrash("killed before the entries of a refused append are removed")
+
+
+def test_a_refused_append_leaves_nothing_and_passes() -> None:
+    lab = Lab()
+    lab.refuse(BEHIND)
+    lab.refuse([leader_change(2, 1)], "write", ".log")
+    lab.storage.append(BEHIND)
+    assert lab.record.pending_entries == ()
+
+
+def test_a_kept_entry_of_a_refused_append_is_found() -> None:
+    with MUTANTS["KeepsRefusedEntries"].applied(), pytest.raises(Violation, match=r"^refusal: .* has 1/1, which its"):
+        Lab().refuse(BEHIND)
+
+
+def test_a_kept_term_of_a_refused_append_is_found() -> None:
+    with MUTANTS["KeepsRefusedEntries"].applied(), pytest.raises(Violation, match=r"^refusal: .* has term 2, of which"):
+        Lab().refuse([leader_change(2, 1)], "write", ".log")
+
+
+def test_a_kill_that_leaves_entries_of_a_refused_append_passes() -> None:
+    lab = Lab(killed)
+    with pytest.raises(SimulatedCrash):
+        lab.refuse(BEHIND)
+    storage = lab.opened(lab.fs.crash_clone(loss=Loss.NONE), killed)
+    assert storage.log_end_offset == BEHIND[0].next_offset
+
+
+def test_a_controller_that_ends_of_a_full_disk_is_found() -> None:
+    host = ControllersWorld(make_plan(1)).hosts[1]
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with pytest.raises(Violation, match=r"^full disk: controller 1 ends"):
+        host.guarded(full)
+
+
+def test_most_logs_roll() -> None:
+    sizes = [make_plan(seed).segment_bytes for seed in range(200)]
+    assert sizes.count(SEGMENT_BYTES) > 10
+    assert sum(size < 11_000 for size in sizes) > 150
+    for seed in (1, 2, 3):
+        plan = replace(make_plan(seed), segment_bytes=700)
+        outcome = run.outcome_of(plan, ("world",))
+        assert outcome.coverage["state", "log rolled"] > 20
+        outcome = run.outcome_of(replace(plan, segment_bytes=SEGMENT_BYTES), ("world",))
+        assert not outcome.coverage["state", "log rolled"]
+
+
+def test_a_mutant_s_faults_get_more_weight() -> None:
+    def full_disks(hard_on: tuple[str, ...]) -> int:
+        return sum(
+            fault.kind == "full_disk" for seed in range(100) for fault in make_plan(seed, hard_on=hard_on).faults
+        )
+
+    assert full_disks(("full_disk",)) > 5 * full_disks(())
+    assert run.plan_of(7, "controllers", MUTANTS["KeepsRefusedEntries"]) == make_plan(7, hard_on=("full_disk",))
