@@ -1,4 +1,4 @@
-"""The error tree: every failure that Headrace reports, in a process or over the wire.
+"""The error tree: every failure that Headrace reports, within a process or in a response.
 
 Each class has a stable Kafka-style ``code`` for scripts, and Kafka's error ``number``, equal to the value in
 ``headrace.v1.ErrorCode`` (a test compares both). ``retriable`` says whether the same request may succeed later.
@@ -680,8 +680,8 @@ class LogTruncationError(ClientError):
     """Records that this consumer has read are no longer in the log: it was truncated after an unclean election.
 
     ``partition``: (topic, number). ``position``: the offset that the consumer would have read next.
-    ``divergent_offset``: the first offset at which the log differs from what the consumer read, to which it can seek
-    (None: unknown). Source: KIP-320.
+    ``divergent_offset``: the first offset at which the log differs from what the consumer read (None: unknown); the
+    consumer can seek to this offset. Source: KIP-320.
     """
 
     code = "LOG_TRUNCATED"

@@ -1,7 +1,7 @@
 """Checks of arguments in the caller's thread: InvalidArgumentError names the argument, its value and what is valid.
 
-Arguments are checked before they are used, so that a wrong one does not cause an error inside protobuf, a file or a
-lock. A number may have any integer type (``operator.index`` decides, so NumPy's integers are valid), but not bool.
+Arguments are checked before they are used, so that a wrong argument does not cause an error inside protobuf, a file or
+a lock. A number may have any integer type (``operator.index`` decides, so NumPy's integers are valid), but not bool.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def refuse_to_wait(call: str | None = None) -> None:
 
 
 def waiting_text(call: str) -> str:
-    """The error message: why ``call`` cannot block here, and what to do."""
+    """The message of the error: why ``call`` cannot block on the I/O thread, and what to do."""
     where = f"in the callback {_inside}" if _inside else "on Headrace's I/O thread"
     return (
         f"{call} cannot wait {where}: callbacks run on the thread that does the I/O of every client of the process; "
@@ -79,8 +79,8 @@ def name_of(callback: Any) -> str:
 
 
 def run_callback(callback: Callable[..., object], *arguments: Any) -> None:
-    """Call a user's callback and log the exceptions that it raises. On the I/O thread ``sys.exit()`` in a callback is
-    also logged only: a user's function must not end that thread. On other threads, Ctrl-C and other BaseExceptions
+    """Call a user's callback and log the exceptions that it raises. On the I/O thread a ``sys.exit()`` in a callback is
+    only logged, because a user's function must not end that thread. On other threads, Ctrl-C and other BaseExceptions
     propagate to the caller."""
     global _inside
     is_io, before = on_io_thread(), _inside

@@ -1,7 +1,7 @@
 """The exception classes of Headrace: ``.code`` is the stable name of the error in Kafka's style, ``.retriable`` a bool.
 
-Servers raise the same exceptions as clients. The classes are therefore defined in ``headrace_core.errors``, and this
-module is their public name.
+Servers raise the same exceptions as clients, so the classes are defined in ``headrace_core.errors``; this module is
+their public name.
 """
 
 from headrace_core.errors import *  # noqa: F403

@@ -1,5 +1,5 @@
-"""Read bounded offset ranges, fast and with bounded memory. The reader is made for batch engines; the Spark source uses
-it."""
+"""Read bounded offset ranges, fast and with bounded memory. RangeReader is made for batch engines; the Spark source
+uses it."""
 
 from __future__ import annotations
 

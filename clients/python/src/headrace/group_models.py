@@ -1,5 +1,5 @@
 """Immutable values about consumer groups: members, offsets, lag, rebalances. The fields have the meaning of the fields
-in groups.proto."""
+with the same names in groups.proto."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class PartitionLag:
     """The lag of a group in one partition with a committed offset; None in a field: not known yet.
 
     ``lag``: records between ``committed_offset`` and ``high_watermark``; the high watermark is up to two seconds old.
-    ``lag_ms``: age of the first unread record; only a lower bound if ``lag_ms_is_at_least``, because the coordinator
-    has not observed the partition for that long. ``records_lost``: records that were deleted before the group read
-    them.
+    ``lag_ms``: age of the first unread record in ms. With ``lag_ms_is_at_least`` the age is only a lower bound, because
+    the coordinator has not observed the partition long enough. ``records_lost``: records that were deleted before the
+    group read them.
 
     ``status`` judges the recent commits by Burrow's rules: OK; WARN: the group commits, but its lag grows; STOP: no
-    commits; STALL: commits without progress; REWIND: the committed offset went back. ``complete``: how much of the
-    window of commits is filled, from 0 to 1.
+    commits; STALL: commits without progress; REWIND: the committed offset went back. ``complete``: the part (0 to 1) of
+    the window of commits that is filled; the window determines ``status``.
     """
 
     topic: str
@@ -107,7 +107,7 @@ class GroupLag:
 class MovedPartition:
     """A partition that a rebalance moved from one member to another; None: no member owned it before or after.
     ``unread_ms``: how long the partition was not read, until its new owner reported that it reads; None: unknown, or
-    not yet."""
+    the new owner has not reported yet."""
 
     topic: str
     partition: int
@@ -120,7 +120,7 @@ class MovedPartition:
 class Rebalance:
     """One change of a group's target assignment. ``reason`` is a text for operators. ``moved`` has the first 200
     partitions that moved; ``moved_count`` counts all of them. ``ended_at_ms``: when every member had reached the new
-    assignment; None: not yet, or a later rebalance came first."""
+    assignment; None: some have not yet, or a later rebalance came first."""
 
     number: int
     at_ms: int

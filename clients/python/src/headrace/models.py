@@ -270,9 +270,9 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class QuorumBroker:
-    """A broker in its role as follower of the metadata log. ``metadata_offset``: up to where the broker had applied the
-    log at its last heartbeat; ``lag``: offsets behind the leader. ``metadata_lag_ms``: upper limit of the age of the
-    broker's metadata (None: unknown)."""
+    """A broker in its role as follower of the metadata log. ``metadata_offset``: the offset up to which the broker had
+    applied the metadata log at its last heartbeat; ``lag``: offsets behind the leading controller. ``metadata_lag_ms``:
+    upper limit of the age of the broker's metadata (None: unknown)."""
 
     broker_id: int
     metadata_offset: int

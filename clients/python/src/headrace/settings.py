@@ -55,7 +55,7 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
 
 
 def _check_owner(definition: ConfigDef, name: str) -> None:
-    """Raise an error that names the kind of client that has the key, if another kind of client has it."""
+    """If another kind of client has the key, raise an error that names that kind."""
     dotted = name.replace("_", ".")
     if dotted in definition.keys or any(dotted.startswith(prefix) for prefix in definition.families):
         return
@@ -95,8 +95,8 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
 
 
 def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Turn idempotence off where other keys exclude it; raise an error if ``enable.idempotence`` was set to true (as
-    Kafka does)."""
+    """Turn idempotence off if other keys exclude it; raise an error if ``enable.idempotence`` was set to true (as Kafka
+    does)."""
     if not values["enable.idempotence"]:
         return
     most = "max.in.flight.requests.per.connection"

@@ -1,6 +1,6 @@
 """The keywords of the clients for type checkers: they then reject a misspelled ``Producer(bootstrap_server=...)``.
 
-``settings.py`` declares the keys; a test compares it with this file. A value of None means the default of the key.
+``settings.py`` declares the keys; a test compares the two files. A value of None means the default of the key.
 """
 
 from __future__ import annotations

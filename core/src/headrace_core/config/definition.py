@@ -1,7 +1,7 @@
 """Declare configuration keys: each key once, with type, range, default, documentation, source and effect.
 
-A component declares a frozen ``ConfigDef`` of ``ConfigKey``s. Users pass strings (files, command lines, the wire) or
-Python values (keyword arguments), with Kafka's dotted names or their snake_case twins; the result is a dict of typed
+A component declares a frozen ``ConfigDef`` of ``ConfigKey``s. Users pass strings (from files, command lines, requests)
+or Python values (keyword arguments), with Kafka's dotted names or their snake_case twins. The result is a dict of typed
 values with every default filled in. An unknown key raises InvalidConfigError with a "did you mean".
 
 A key has one of three statuses. *Honoured*: the key works. *Accepted*: the key has no effect, and a note about its
@@ -58,8 +58,8 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One configuration key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a
-    LIST).
+    """One configuration key. ``low`` and ``high`` are the inclusive limits of a number; ``choices`` are the legal
+    strings (of each item, for a LIST).
 
     ``note``: what replaces an accepted key (logged when the key is set). ``refusal``: why only the default value is
     accepted. ``source``: "Kafka", the KIP that introduced the key, or "Headrace". A name that ends in ``.*`` declares a
@@ -302,7 +302,7 @@ def _unit_hint(key: ConfigKey, raw: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values of several keys that are legal each but contradict each other."""
+    """Values of several keys: each value alone is legal, but the values contradict each other."""
 
     keys: tuple[str, ...]
     message: str

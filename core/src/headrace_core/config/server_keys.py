@@ -120,7 +120,7 @@ def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def topic_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the topic keys for which a server's settings (typed, without defaults) set a default.
 
-    ``{"log.retention.hours": 1}`` -> ``{"retention.ms": 3600000}``.
+    For example, ``{"log.retention.hours": 1}`` gives ``{"retention.ms": 3600000}``.
     """
     named = effective(given, given)
     return {topic_key: named[name] for topic_key, name in TOPIC_DEFAULT_KEYS.items() if name in named}

@@ -327,7 +327,7 @@ _KEYS = (
     ),
 )
 
-#: Values with which a topic loses records only by DeleteRecords. A new retention rule must add its key to
+#: Topic settings with which only DeleteRecords removes records of the topic. A new retention rule must add its key to
 #: KEEPS_EVERYTHING.
 KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 

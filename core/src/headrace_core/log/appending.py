@@ -114,7 +114,7 @@ class Write:
         self.producers = producers
         #: Outcomes of the appends that were added to this write, one for each append.
         self.infos: list[AppendInfo] = []
-        #: Entries that the producer table gets back if the write's batches are not written.
+        #: Former entries of the producer table, which are restored if the write fails.
         self.remembered: list[Remembered] = []
 
     def add(self, other: Write, log_start_offset: int) -> None:
@@ -144,8 +144,8 @@ class Write:
 
 def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
     """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
-    keys in a compacted topic. ``prepare`` checks the sizes. The check reads all bytes once; it runs before the append,
-    in any thread.
+    keys in a compacted topic. ``prepare`` checks the sizes of the batches. The check reads all bytes once; it runs
+    before the append, in any thread.
 
     Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, both for ``Append``.
     Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
@@ -183,8 +183,8 @@ def _level(config: LogConfig) -> int | None:
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Recompress sound batches with the topic's codec, in any thread. ``prepare`` would also recompress the batches,
-    but in the writer's turn, while all other appends wait."""
+    """Recompress sound batches with the topic's codec, in any thread. Without this call, ``prepare`` recompresses the
+    batches in the directory writer, while all other appends wait."""
     wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers

@@ -10,8 +10,8 @@ from ..config import INT_MAX, LONG_MAX, fields_from, from_key
 from ..config.topic_keys import TOPIC
 from ..types import FlushPolicy, TimestampType
 
-#: Flush interval in milliseconds of an ``interval`` topic when neither flush.ms of the topic nor log.flush.interval.ms
-#: of the broker is set.
+#: Flush interval in milliseconds of a topic with ``log.flush=interval`` when neither flush.ms of the topic nor
+#: log.flush.interval.ms of the broker is set.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
 
 
@@ -83,8 +83,8 @@ class LogConfig:
     ) -> LogConfig:
         """Derive a log's settings from its topic's configuration.
 
-        ``given``: the keys that the topic sets; ``broker_defaults``: the broker's defaults for other topic keys (its
-        ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's ``log.flush.interval.ms``,
+        ``given``: the keys that the topic sets. ``broker_defaults``: the broker's defaults for other topic keys (its
+        ``log.segment.bytes`` as ``segment.bytes``, ...). ``flush_interval_ms``: the broker's ``log.flush.interval.ms``,
         for topics with ``log.flush=interval``. Raises InvalidConfigError.
         """
         values = TOPIC.parse(broker_defaults or {}) | TOPIC.parse(given, defaults=False)

@@ -10,8 +10,8 @@ log:
     3   the names in each directory forced, then those of the directories themselves
     4   the logs exist
 
-A crash before step 4 leaves directories that are not published. A directory with the topic's id is a log like any
-other; a directory without the id gets one when the log is created again.
+A crash before step 4 leaves directories that are not published. After the crash, a directory with the topic's id is a
+log like any other; a directory without the id gets one when the log is created again.
 """
 
 from __future__ import annotations

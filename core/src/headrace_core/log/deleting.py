@@ -3,7 +3,8 @@ time later.
 
 The delay (``file.delete.delay.ms``) leaves time to restore a log that was deleted by mistake. Readers of a deleted file
 still have the file open. Removing a large file takes up to a second. The directory's writer removes no files, because
-appends would wait for the removal. Any one thread may remove deleted files, because they have no owner.
+appends would wait for the removal. Any thread may remove deleted files (one thread at a time), because no writer owns
+them.
 
 The queue has no timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes
 all files that have a name of a deleted file.

@@ -3,16 +3,17 @@
 A broker with 5,000 partitions has 5,000 active segments and many more sealed segments, nearly all idle. The cache is a
 ``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at
 its first use, and may lose the descriptor when another file needs one. The clock algorithm chooses the file to close.
-Every use marks a file. The hand visits files in the order of their opening, removes marks, and closes the first
-unmarked file. The clock algorithm approximates "least recently used", and each use of a file only sets one attribute.
+Every use of a file sets a mark on it. The clock hand visits the files in the order of their opening, removes marks, and
+closes the first file without a mark. The clock algorithm approximates "least recently used", and each use of a file
+only sets one attribute.
 
 Closing the descriptor of a file that is still in use is correct only under three rules:
 
 * **A file with unsynced bytes keeps its descriptor.** The kernel reports a write-back error to descriptors that were
   open when the error happened; an fdatasync on a new descriptor may succeed. Because the kernel reports an error only
   to open descriptors, a file that was written since its last sync stays open until it is synced. A writer marks the
-  file, then takes its descriptor; the hand takes the descriptor, then reads the mark. Either the hand sees the mark or
-  the writer sees that the descriptor is taken, so the writer needs no lock.
+  file, then takes its descriptor; the clock hand takes the descriptor, then reads the mark. Either the clock hand sees
+  the mark or the writer sees that the descriptor is taken, so the writer needs no lock.
 * **A file name must still mean the same file when the file is opened again.** All changes of file names pass through
   the cache (unlink, and rename of a file or of its directory). Before a file loses its name, or another file takes that
   name, the file is *retired*. A retired file is opened if it is closed, stays open until its last reader closes it, and
@@ -240,7 +241,7 @@ class DescriptorCache:
             pass
 
     def _turn_hand(self) -> bool:
-        """Remove one entry from the ring; False when the ring is empty."""
+        """Remove one entry from the ring of open files; False when the ring is empty."""
         ring = self._ring
         while ring:
             item = ring.popleft()

@@ -13,8 +13,8 @@
 All methods are synchronous, like the methods of the logs. Only the directory's one owner (``DirectoryWriter``) makes
 changes.
 
-Deleting records makes the new log start durable before it removes segments. Opening a log removes all segments wholly
-below the durable log start, so after a crash any of the deleted segments may still exist.
+Deleting records makes the new log start durable before it removes segments. After a crash any of the deleted segments
+may still exist, because opening a log removes all segments wholly below the durable log start.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class LogDirectory:
         self._forget(missing.__contains__)
         self.compaction.forget(missing)
         self.compaction.write_pending()
-        # Remove entries that remained when a full disk stopped creations or deletions of logs.
+        # Remove checkpoint entries that remained when a full disk stopped creations or deletions of logs.
         left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
         if left:
             self._remove(dict.fromkeys(left, (0, 0)))

@@ -40,7 +40,8 @@ _DIRECTORIES_AT_ONCE = 64
 
 
 class File(Protocol):
-    """An open file. Calls name their positions, so readers and the writer share one open file without seeking."""
+    """An open file. Each read and write names its position, so readers and the writer share one open file without
+    seeking."""
 
     @property
     def path(self) -> str:

@@ -14,8 +14,8 @@ whole, so threads that read it always see consistent entries.
 
 In memory, entries are in compact arrays that only grow while the segment is written, so other threads may search an
 index at any time. Entries are written to the file in groups: an index can be rebuilt from the log, so no record is lost
-with index entries. The index file is never padded with zeros, which caused KAFKA-10207 in Kafka. The arrays of a sealed
-segment are loaded on first use.
+with index entries. Entries are written to the file in groups. A crash may lose the last index entries but no record,
+because an index can be rebuilt from the log. The arrays of a sealed segment are loaded on first use.
 """
 
 from __future__ import annotations
@@ -348,8 +348,8 @@ class TimeIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
-        """Return the last entry at or below ``timestamp_ms``, after the entry before it; (-1, base offset) stands for a
-        missing entry."""
+        """Return the last entry at or below ``timestamp_ms``, preceded by the entry before it; (-1, base offset) stands
+        for a missing entry."""
         timestamps, offsets = self.loaded()
         found = bisect_right(timestamps, timestamp_ms) - 1
         none = TimestampOffset(-1, self.base_offset)

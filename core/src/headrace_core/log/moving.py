@@ -8,9 +8,9 @@
     orders-0.<...>-delete/       orders-0/                           5  appends continue in the target
 
 Two disks cannot change in one atomic step. A start after a crash must find out which of two directories holds the log,
-even if only one of the directories is present. The marker names the target directory and the future's name, and is
-durable before the rename. A log *without* a marker is the partition's log; a future log in the target directory is then
-an unfinished copy. For a log *with* a marker, the target directory decides:
+even if only one of the directories is present. The marker names the target directory and the name of the future log
+(the copy) in it, and is durable before the rename. A log *without* a marker is the partition's log; a future log in the
+target directory is then an unfinished copy. For a log *with* a marker, the target directory decides:
 
     the target has               then the marked one is
     -------------------------    --------------------------------------------------------------------
@@ -20,7 +20,7 @@ an unfinished copy. For a log *with* a marker, the target directory decides:
     directory has the log        left over by an older move: deleted
     neither, or is offline       unknown: offline until the directory is back, or a person decides
 
-To undo a move, remove the marker durably before you remove the future.
+To undo a move, remove the marker durably before you remove the future log.
 
 Synchronous. All functions of this module block. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish``
 and ``commit`` together are one action of the source's ``DirectoryWriter``. OSError means that the source directory's
@@ -82,8 +82,8 @@ class MoveInDoubtError(MoveError):
 
 
 class MarkerStaysError(MoveError):
-    """The move failed, but its marker may remain in the source. The future log stays until the next start, because it
-    proves that the move did not happen."""
+    """The move failed, but its marker may remain in the source directory. The future log stays until the next start,
+    because it proves that the move did not happen."""
 
 
 class MoveCancelledError(MoveError):
@@ -118,7 +118,7 @@ class Pace:
         self._cancelled.set()
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Change the rate; takes effect within a second, also for a waiting copy. Any thread."""
+        """Change the rate limit; the change takes effect within a second, also for a waiting copy. Any thread."""
         self._bytes_per_second = bytes_per_second
 
     def hurry(self) -> None:

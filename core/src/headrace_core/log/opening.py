@@ -1,6 +1,6 @@
 """Open a log: find its segments, decide which segments are sound, and where the log starts and ends.
 
-All checks run before the first change of a file; CorruptLogError leaves the files as they were.
+All checks run before the first change of a file, so CorruptLogError leaves the files as they were.
 
 **Sound bytes in the page cache do not prove that the disk has them.** After a failed fdatasync Linux marks the pages
 clean although the disk does not have them. The next process reads sound batches from the cache, and its fdatasync

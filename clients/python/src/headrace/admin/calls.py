@@ -1,5 +1,5 @@
-"""Admin calls: conversion of Python values to protobuf and back, and of error codes to exceptions. This code runs on
-the I/O thread."""
+"""Admin calls: conversion of Python values to protobuf and back, and of error codes to exceptions. The module runs on
+Headrace's I/O thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """The calls. Reads see this client's own writes: the metadata cache keeps the largest offset of all changes."""
+    """The calls. Reads see this client's own changes. The metadata cache keeps the largest metadata offset of the
+    changes, and a node applies the metadata log up to this offset before it answers."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, self, watches=False)
@@ -207,8 +208,8 @@ class AdminCalls:
         return answer
 
     async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
-        """Send a request with retries. ``is_change``: one attempt may use all the remaining time, and is not repeated
-        if it may have taken effect: a second "create" would fail with TOPIC_ALREADY_EXISTS."""
+        """Send a request with retries. ``is_change``: one attempt may use all the remaining time. An attempt that may
+        have taken effect is not repeated, because a second "create" would fail with TOPIC_ALREADY_EXISTS."""
 
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
@@ -226,7 +227,7 @@ class AdminCalls:
         return await self.engine.retrying(attempt, deadline, method)
 
     async def at_broker(self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], deadline: float) -> T:
-        """Call ``ask`` for one broker, about its disks or its properties file, which no other node knows. First wait
+        """Call ``ask`` for one broker, because only that broker knows its disks and its properties file. First wait
         until the broker's metadata include this client's writes. Raises BrokerIdNotRegisteredError if the broker is not
         live."""
         engine = self.engine
@@ -246,7 +247,7 @@ class AdminCalls:
 
 
 def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
-    """Raise the first failure; the message lists all failures."""
+    """Raise the first failure; its message lists all failures."""
     failed: list[tuple[str, HeadraceError]] = [
         (name, from_number(error.code, error.message)) for name, error in results if error.code
     ]
@@ -300,7 +301,7 @@ def records_before(before: Mapping[TopicPartition, int]) -> dict[TopicPartition,
 
 
 def _check_count(topic: NewTopic, what: str, count: int | None, error: type[HeadraceError]) -> None:
-    """Accept None and -1 (as in Kafka) for the cluster's default; refuse 0, which the protocol also reads as the
-    default."""
+    """Check a count: None and -1 (as in Kafka) mean the cluster's default. 0 is refused, because the protocol also
+    reads 0 as the default."""
     if count is not None and count < 1 and count != -1:
         raise error(f"topic {topic.name!r}: {what}={count}: must be at least 1, or None for the cluster's default")

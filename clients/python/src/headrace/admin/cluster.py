@@ -150,8 +150,8 @@ def wanted_address(address: str) -> str:
 
 
 async def describe_node(calls: AdminCalls, address: str, timeout: float | None) -> NodeDescription:
-    """Send two requests: the first may include the time to connect, the second has a round trip short enough to compare
-    clocks."""
+    """Send two requests, and compare the clocks by the second one. The round trip of the first request may be too long
+    for a comparison, because it may include the time to connect."""
     engine = calls.engine
     method = engine.connections.node(address).DescribeNode
     deadline = engine.deadline(timeout)

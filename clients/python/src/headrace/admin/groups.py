@@ -100,8 +100,8 @@ def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
 
 
 async def list_groups(calls: AdminCalls, states: list[str], timeout: float | None) -> list[GroupListing]:
-    """Sorted by id. Ask the coordinators of all shards of groups. Retry while a shard has no coordinator, is loading or
-    changes its coordinator, because the list would be incomplete."""
+    """Sorted by id. Ask the coordinators of all shards (partitions of ``__consumer_offsets``). Retry while a shard has
+    no coordinator, is loading or changes its coordinator, because the list of groups would be incomplete."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
     request = groups_pb2.ListGroupsRequest(states=states)
@@ -295,7 +295,8 @@ async def alter_group_offsets(
     calls: AdminCalls, group_id: str, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float | None
 ) -> None:
     """Commit offsets without being a member of the group. Refuse partitions that do not exist before sending the
-    commit: a coordinator takes an unknown partition for a new one, so the commit would be retried until the timeout."""
+    commit. A coordinator takes an unknown partition for a new one, so the client would retry the commit until the
+    timeout."""
     if not offsets:
         return
     deadline = calls.engine.deadline(timeout)

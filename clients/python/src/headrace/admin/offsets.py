@@ -1,5 +1,5 @@
-"""Look up offsets: log start, log end, or by time (KIP-396, KIP-734). This code runs on the I/O thread, except the
-checks of arguments."""
+"""Look up offsets: log start, log end, or by time (KIP-396, KIP-734). The module runs on Headrace's I/O thread, except
+the checks of arguments."""
 
 from __future__ import annotations
 

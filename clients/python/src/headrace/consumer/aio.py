@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: Seconds after which an iteration that never waits lets the event loop run.
+#: Seconds after which an ``async for`` over records that are already fetched lets the event loop run.
 TURN_S = 0.005
-#: Number of records per reading of the clock in an iteration: reading the clock costs a tenth of the time of a record.
-#: If the body of the user's loop suddenly becomes slow, the event loop waits for up to UNTIMED_RECORDS records.
+#: Maximum number of records that an ``async for`` returns between two readings of the clock. Reading the clock costs a
+#: tenth of the time of a record. If the body of the ``async for`` suddenly becomes slow, the event loop waits for up to
+#: UNTIMED_RECORDS records.
 UNTIMED_RECORDS = 32
 
-#: Rebalance callback, called with (consumer, partitions); the iteration awaits an awaitable result.
+#: Rebalance callback, called with (consumer, partitions); the consumer awaits the result if it is awaitable.
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 

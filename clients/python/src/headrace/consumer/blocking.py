@@ -72,12 +72,12 @@ class Consumer(Face):
         ``subscribe`` replaces the previous subscription.
 
         ``pattern``: a regular expression; the subscription has all topics whose whole name matches it (RE2, KIP-848).
-        ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with (consumer, partitions), in this thread, during
-        poll, iteration, unsubscribe and close. In ``on_revoked`` the consumer still owns the partitions and may commit
-        their offsets; in ``on_lost`` (default: the ``on_revoked`` callback) other members may own the partitions.
-        Reading of a partition begins at the group's committed offset; without a committed offset, ``auto.offset.reset``
-        decides. An empty list of topics means ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError,
-        InvalidArgumentError, IllegalStateError (partitions are assigned with ``assign``).
+        ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with (consumer, partitions), in the caller's thread,
+        during poll, iteration, unsubscribe and close. In ``on_revoked`` the consumer still owns the partitions and may
+        commit their offsets; in ``on_lost`` (default: the ``on_revoked`` callback) other members may own the
+        partitions. Reading of a partition begins at the group's committed offset; without a committed offset,
+        ``auto.offset.reset`` decides. An empty list of topics means ``unsubscribe``. Raises InvalidGroupIdError,
+        InvalidTopicError, InvalidArgumentError, IllegalStateError (partitions are assigned with ``assign``).
         """
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback)

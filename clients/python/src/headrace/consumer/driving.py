@@ -18,8 +18,8 @@ from .group import OnIoThread, Steps
 
 
 def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
-    """Run a group's steps in the caller's thread. ``timeout_s``: time limit for all steps together that run on the I/O
-    thread."""
+    """Run a group's steps in the caller's thread. ``timeout_s``: time limit in seconds for all steps on the I/O thread
+    together."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     answer: Any = None
     error: BaseException | None = None
@@ -74,9 +74,9 @@ _within: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.Context
 class AsyncSteps:
     """Runs the group's steps of an AsyncConsumer in a task, one task at a time.
 
-    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback. The callback
-    continues, and the next call waits until it has ended before returning records. The call that waits for the callback
-    raises the callback's exception.
+    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback. The rebalance
+    callback continues, and the next call of the consumer waits for the end of the callback before it returns records.
+    The call that waits for the callback raises the callback's exception.
     """
 
     def __init__(self) -> None:

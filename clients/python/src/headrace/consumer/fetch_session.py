@@ -1,4 +1,4 @@
-"""The fetch session of a consumer at one broker. This code runs on the I/O thread.
+"""The fetch session of a consumer at one broker. The module runs on Headrace's I/O thread.
 
 Each fetch stream has one session (see fetch.proto): the first request names the partitions, later requests only name
 changes. The client sends the next request before it has processed the last response. While the consumer catches up,

@@ -1,4 +1,4 @@
-"""The fetcher keeps the inbox filled with records. This code runs on the I/O thread.
+"""The fetcher keeps the inbox filled with records. The module runs on Headrace's I/O thread.
 
 The fetcher finds a position and a leader for each wanted partition, and adds the partition to the fetch session at that
 broker (``fetch_session.py``). Partitions that need a leader at the same time are looked up together, with few requests;
@@ -112,7 +112,7 @@ class Fetcher:
             tracked.link = None
 
     def has_room(self) -> None:
-        """Continue to fetch: the consumer has taken slices from the inbox."""
+        """Continue to fetch, because the caller has taken fetched records from the inbox."""
         for link in self.links.values():
             link.nudge()
 

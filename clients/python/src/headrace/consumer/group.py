@@ -12,9 +12,10 @@ asyncio consumer use the same generator ``steps``: it yields calls for the I/O t
 their results.
 
 **Losses.** A member that has lost all partitions joins its group again automatically, while its caller still processes
-old records. Commits are refused until the caller has learned of the loss (``on_lost`` included). An earlier commit
-would belong to the new membership, although other members may have read further. The I/O thread and the caller's thread
-each count the losses of partitions; a commit is valid only if both counts are equal.
+old records. After a member has lost its partitions, its commits are refused until the caller has processed the loss
+(until ``on_lost`` has run). A commit before the end of ``on_lost`` would belong to the new membership, although other
+members may have read further. The I/O thread and the caller's thread each count the losses of partitions; a commit is
+valid only if both counts are equal.
 
 A record is auto-committed only after the caller has asked for the next record.
 """
@@ -58,8 +59,8 @@ Callback = Callable[[list[TopicPartition]], Any]
 
 
 class Callbacks:
-    """Rebalance callbacks. The consumer object owns the callbacks, not GroupConsumer: callbacks may refer to the
-    consumer, and the garbage collector never frees objects that tasks of the I/O thread refer to."""
+    """Rebalance callbacks. The consumer object owns the callbacks, not GroupConsumer, because callbacks may refer to
+    the consumer. The garbage collector never frees objects to which tasks of the I/O thread refer."""
 
     __slots__ = ("__weakref__", "on_assigned", "on_lost", "on_revoked")
 
@@ -89,7 +90,7 @@ class Revoking(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Partitions that were lost; ``number`` counts the losses."""
+    """The member has lost these partitions; ``number`` counts the losses of the member."""
 
     partitions: list[TopicPartition]
     number: int
@@ -102,7 +103,7 @@ class Trouble(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """The member does not return records since ``since_ms`` (wall clock)."""
+    """The consumer has returned no records since ``since_ms`` (wall clock, ms)."""
 
     cause: PauseCause
     why: str
@@ -225,7 +226,7 @@ class GroupConsumer:
     async def committed_of(
         self, partitions: list[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """(offset, leader epoch) for the fetcher; None: no offset. Runs on the I/O thread."""
+        """(offset, leader epoch) for the fetcher; None: no offset. This method runs on the I/O thread."""
         try:
             found = await self._commits.fetch(partitions, timeout_s)
         except HeadraceError as error:

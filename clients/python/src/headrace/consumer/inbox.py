@@ -1,5 +1,5 @@
-"""The inbox: a queue of fetched slices, bounded by bytes. The I/O thread fills the inbox; the caller's thread empties
-it."""
+"""The inbox: a queue of fetched slices, limited in bytes. A slice is whole batches of one partition. The I/O thread
+fills the inbox; the caller's thread empties it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .read_epochs import ReadEpochs
 class Assigned:
     """One assigned partition.
 
-    The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes slices
-    for the old position stale. The I/O thread owns all fields other than ``position`` and ``generation``. While
+    The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes data
+    fetched for the old position stale. The I/O thread owns all fields other than ``position`` and ``generation``. While
     ``position`` is None, the I/O thread looks up an offset by ``reset`` ("earliest", "latest", or None for
     auto.offset.reset). The I/O thread stores the offset in ``found``, with the generation of the lookup, because a
     write to ``position`` could overwrite a seek.
@@ -83,16 +83,16 @@ class Slice:
 
 
 class Inbox:
-    """A FIFO queue of slices; ``on_room`` is called in the caller's thread when the fetcher waits for
-    room in the queue."""
+    """A FIFO queue of fetched data; ``on_room`` is called in the caller's thread when the fetcher waits for room in the
+    queue."""
 
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes
         self.fetcher_waits = False
         #: The I/O thread sets both ``alarm`` and ``shut``. ``alarm``: the caller has other work before the next record;
-        #: ``shut``: the inbox may return no slices.
+        #: ``shut``: the inbox may return no records.
         self.alarm = self.shut = False
-        #: Time (``boottime_s()``) after which the inbox may return no slices; see ``open_until``.
+        #: Time (``boottime_s()``) after which the inbox may return no records; see ``open_until``.
         self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
@@ -102,7 +102,7 @@ class Inbox:
         self._async_sleeper: tuple[Any, Any] | None = None
 
     def open_until(self, moment_s: float) -> None:
-        """Allow queued slices to be returned until ``moment_s`` (``boottime_s()``); runs on the I/O thread."""
+        """Allow the inbox to return queued records until ``moment_s`` (``boottime_s()``); runs on the I/O thread."""
         was_over = self.reads_until <= boottime_s()
         self.reads_until = moment_s
         if was_over and not self.is_shut:  # the caller may have looked in between and may be asleep
@@ -110,8 +110,8 @@ class Inbox:
 
     @property
     def is_shut(self) -> bool:
-        """Whether no slices may be returned now. The clock decides whether slices may be returned, because timers of
-        the I/O thread fire late after the machine was suspended."""
+        """Whether the inbox may return no records now. The time limit is compared with the clock, because timers of the
+        I/O thread fire late after the machine was suspended."""
         return self.shut or (self.reads_until != float("inf") and boottime_s() >= self.reads_until)
 
     @property
@@ -119,13 +119,13 @@ class Inbox:
         return self._bytes_in - self._bytes_out
 
     def put(self, item: Slice) -> None:
-        """Add a slice. Runs on the I/O thread."""
+        """Add a slice. This method runs on the I/O thread."""
         self._bytes_in += len(item.data)
         self.slices.append(item)
         self.notify()
 
     def notify(self) -> None:
-        """Wake the caller's thread or task if it waits for a slice."""
+        """Wake the caller's thread or task if it waits for fetched data."""
         sleeper = self._sleeper
         if sleeper is not None:
             sleeper.set()
@@ -136,8 +136,8 @@ class Inbox:
             call_in(loop, lambda: future.done() or future.set_result(None))
 
     def take(self) -> Slice | None:
-        """Return the next slice that is not stale, or None. Slices of paused partitions must have been removed from the
-        queue before (see Reading._hold)."""
+        """Return the next Slice whose generation is current, or None. Slices of paused partitions must have been
+        removed from the queue before (see Reading._hold)."""
         while self.slices:
             item = self.slices.popleft()
             self._bytes_out += len(item.data)
@@ -149,7 +149,7 @@ class Inbox:
         return None
 
     def wait(self, deadline: float) -> bool:
-        """Block until there is a slice or an alarm, or until ``deadline`` (time.monotonic()); return False at the
+        """Block until there are records or an alarm, or until ``deadline`` (time.monotonic()); return False at the
         deadline."""
         refuse_to_wait()
         if self._sleeper is None:

@@ -1,5 +1,5 @@
-"""Find the positions at which reading starts, and check that a position is still valid. This code runs on the I/O
-thread.
+"""Find the positions at which reading starts, and check that a position is still valid. The module runs on Headrace's
+I/O thread.
 
 Partitions that need a position at the same time share one request per leader: a request for each of a thousand
 partitions would take seconds.
@@ -90,7 +90,7 @@ async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], tim
 
 async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
     """Find the position of one partition: the group's committed offset, or else an offset by ``reset``. Raises the
-    error of the partition."""
+    error that the lookup of the partition's offset returned."""
     engine, tp = fetcher.engine, tracked.assigned.tp
     await _begin_where_committed(fetcher, [tracked], engine.request_timeout_s)
     if tracked.fetch_at is not None:

@@ -2,7 +2,7 @@
 
 Pure. Kafka's consumer remembers only the last leader epoch and compares offsets. After an unclean election, a
 comparison of offsets can skip records if the new log is at least as long as the old one. Headrace's consumer remembers
-where its last epochs start, so it goes back to the first record that differs.
+where the last leader epochs that it read start, so it goes back to the first record that differs.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class ReadEpochs:
             self.note(header.leader_epoch, header.base_offset)
 
     def divergent(self, position: int, found_epoch: int, end_offset: int) -> int:
-        """The first offset that may differ from what was read up to ``position``. The arguments are
-        OffsetForLeaderEpoch's answer: ``found_epoch`` is the log's largest epoch that is not above ``last``,
-        ``end_offset`` its end."""
+        """The first offset at which the log may differ from the records that were read up to ``position``. The
+        arguments are OffsetForLeaderEpoch's answer: ``found_epoch`` is the log's largest epoch that is not above
+        ``last``, ``end_offset`` its end."""
         foreign = next((offset for epoch, offset in self._starts if epoch > found_epoch), position)
         return min(position, end_offset, foreign)
 
     def go_back(self, offset: int) -> None:
-        """Drop the epochs that begin at ``offset`` or later, because the log lacks them. Records before ``offset`` may
-        differ too: the next fetch request names their last epoch, so the search continues until the last common record
-        is found."""
+        """Drop the leader epochs that begin at ``offset`` or later, because the log does not have their records.
+        Records before ``offset`` may differ too: the next fetch request names their last epoch, so the search continues
+        until the last common record is found."""
         self._starts = [each for each in self._starts if each[1] < offset]

@@ -1,7 +1,7 @@
 """The reading part of a consumer, which never waits: assignment, positions, and records from the inbox.
 
-Records are decoded in the caller's thread, slice by slice, on demand. The position of a partition is the offset after
-the last record that was returned.
+The caller's thread decodes records on demand, one Slice (fetched batches of one partition) at a time. The position of a
+partition is the offset after the last record that was returned.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Reading:
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
-        #: The iterator of the slice from which the consumer returns records. An iteration stops before its next record
-        #: when a different iterator or None is ``under_way``; the I/O thread may set None (``interrupt``).
+        #: The iterator of the Slice (fetched batches of one partition) from which the consumer returns records. An
+        #: iteration stops before its next record when a different iterator or None is ``under_way``; the I/O thread may
+        #: set None (``interrupt``).
         self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # taken before the inbox
@@ -106,7 +107,8 @@ class Reading:
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The known positions of the given partitions (None: all), with the leader epoch of the record before each
-        position. With the leader epoch of a commit, the next reader detects a diverged log (KIP-320)."""
+        position. A commit contains the leader epoch, by which the next reader of the partition detects a diverged log
+        (KIP-320)."""
         found = {}
         for tp in self.partitions if partitions is None else partitions:
             position = self.known_position(tp) if tp in self.partitions else None
@@ -149,7 +151,7 @@ class Reading:
         return found
 
     def _void(self, assigned: Assigned) -> None:
-        """Make all fetched slices of the partition stale."""
+        """Make all fetched data of the partition stale."""
         self._generation += 1
         assigned.generation = self._generation
         self._held.pop(assigned.tp, None)
@@ -235,7 +237,7 @@ class Reading:
 
     def shut(self, is_shut: bool) -> None:
         """Forbid or allow the return of records. A call that allows records also interrupts the caller's wait, because
-        no new slice announces records that are already queued."""
+        only newly fetched records wake the caller, not records that are already queued."""
         self.inbox.shut = is_shut
         if is_shut:
             self.under_way = None
@@ -245,8 +247,8 @@ class Reading:
     # --- returning records -------------------------------------------------------------------------------------------
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
-        """The next slice to read records from, and its iterator if reading of the slice has begun. If a partition has
-        failed, its error is raised in place of its next slice."""
+        """The next Slice (fetched batches of one partition) to read records from, and its iterator if the consumer has
+        begun to read the Slice. If a partition has failed, its error is raised in place of its next Slice."""
         while True:
             if self._resumed:
                 item, iterator = self._resumed.popleft()
@@ -273,7 +275,7 @@ class Reading:
                 raise error.with_traceback(None)
 
     def next_iterator(self) -> RecordIterator | None:
-        """The iterator to read records from: the current one, or a new one over the next slice; None without fetched
+        """The iterator to read records from: the current one, or a new one over the next Slice; None without fetched
         records."""
         if self.inbox.alarm or self.inbox.is_shut:
             return None
@@ -300,18 +302,17 @@ class Reading:
         )
 
     def finish_slice(self, iterator: RecordIterator) -> None:
-        """Set the position past the slice of an iterator that has ended."""
+        """Set the position of a partition to the end of the Slice whose iterator has ended."""
         if self.current is not None and self.current[1] is iterator:
             item = self.current[0]
             item.assigned.position = max(iterator.position, item.next_offset)
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Return up to ``max_records`` fetched records. ``drain`` raises an error only when no record was taken before
-        it.
+        """Return up to ``max_records`` fetched records. ``drain`` raises an error only if it has no records to return.
 
-        An error that a call does not raise occurs again at the next call. A bad slice stays the current slice, the
-        error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
+        If ``drain`` returns records instead of an error, the error occurs again at the next call. A damaged Slice stays
+        the current one, the error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
         """
         out: list[Record] = []
         while len(out) < max_records:
@@ -370,7 +371,7 @@ class Reading:
         return self._iterator(item, record.offset).take(1)[0]
 
     def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
-        """The records of one slice, until the slice ends or is no longer the current slice (seek, pause, close)."""
+        """The records of one Slice, until the Slice ends or is no longer the current one (seek, pause, close)."""
         if self.plain:
             for record in iterator:
                 yield record
@@ -384,9 +385,9 @@ class Reading:
         self.finish_slice(iterator)
 
     def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
-        """Take slices of about ``max_bytes`` and decode them; the result has one or more Arrow batches per partition.
+        """Decode about ``max_bytes`` of fetched data; the result has one or more Arrow batches per partition.
 
-        If a batch is damaged, return the batches before it first; later calls raise its error.
+        If a batch is damaged, the call returns the batches before the damaged one, and a later call raises the error.
         """
         self._taken = []
         if self.inbox.alarm or self.inbox.is_shut:
@@ -431,7 +432,7 @@ class Reading:
         return batches
 
     def give_back(self) -> None:
-        """Undo the last take_arrow, whose caller did not receive the result: fetch its slices again."""
+        """Undo the last ``take_arrow``, whose caller did not receive the result: fetch the data again."""
         for item, start in self._taken:
             if item.generation == item.assigned.generation and self.state == "open":
                 self._void(item.assigned)

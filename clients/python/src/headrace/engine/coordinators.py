@@ -106,7 +106,7 @@ class Coordinators:
         return self._ids.get(address, -1), address
 
     def forget(self, group_id: str, address: str) -> None:
-        """Remove a wrong address from the cache: the next call looks up the coordinator again."""
+        """Remove a wrong address from the cache, so that the next call looks up the coordinator again."""
         if self._addresses.get(group_id) == address:
             del self._addresses[group_id]
 

@@ -53,7 +53,7 @@ class Backoff:
         self._chance = chance or random.Random()
 
     def delay_s(self, attempt: int) -> float:
-        """How long to wait after failure number ``attempt`` (counted from 0)."""
+        """Seconds to wait after failure number ``attempt`` (counted from 0)."""
         pause: float = min(self.longest_s, self.first_s * 2 ** min(attempt, 16))
         return pause * self._chance.uniform(0.8, 1.2)
 
@@ -339,7 +339,7 @@ class MetadataCache:
             listener(self.snapshot)
 
     async def watch(self) -> None:
-        """Background task: receive changes as they happen."""
+        """Background task: receive metadata changes from a broker as they happen."""
         await self._watch.run()
 
     async def keep_fresh(self) -> None:

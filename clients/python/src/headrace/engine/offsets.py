@@ -1,5 +1,5 @@
-"""Look up offsets at partition leaders: by time, end of a leader epoch, log start or log end. This code runs on the I/O
-thread."""
+"""Look up offsets at partition leaders: by time, end of a leader epoch, log start or log end. The module runs on
+Headrace's I/O thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class EpochEnd(NamedTuple):
 
 
 async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline: float) -> EpochEnd:
-    """Ask a partition's leader for the end offset of a leader epoch (KIP-101). Raises the error of the partition."""
+    """Ask a partition's leader for the end offset of a leader epoch (KIP-101). Raises the error that the leader
+    returned for the partition."""
 
     async def attempt(timeout_s: float) -> EpochEnd:
         address, current = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))

@@ -1,7 +1,8 @@
 """The metadata watch: a stream on which a broker pushes each metadata change of the topics that a client uses.
 
 With the watch, a client learns of a new leader at once, and does not need to poll metadata after the old leader has
-failed. The metadata cache reads metadata by age and after errors, too, because a watch that hangs reports nothing.
+failed. Besides the watch, the metadata cache reads metadata by age and after errors, because a watch that hangs reports
+nothing.
 
 A broker may hang while its connections stay open: after two seconds of silence the client opens the watch at another
 broker.

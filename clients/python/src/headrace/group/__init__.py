@@ -4,5 +4,5 @@
     membership.py  its stream, on the I/O thread
     commits.py     offsets, committed and fetched
 
-The part that runs in the caller's thread (events, callbacks, auto-commit) is in consumer/group.py.
+The part of group membership that runs in the caller's thread (events, callbacks, auto-commit) is in consumer/group.py.
 """

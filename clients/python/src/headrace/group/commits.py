@@ -1,4 +1,5 @@
-"""Commit a group's offsets in the order of the calls, and fetch committed offsets. This code runs on the I/O thread."""
+"""Commit a group's offsets in the order of the calls, and fetch committed offsets. The module runs on Headrace's I/O
+thread."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Commits:
     ) -> None:
         """Commit offsets; return when all in-sync replicas of the group's shard have them. Failed attempts are retried
         until the timeout. ``final``: retriable errors that are raised instead of retried. Raises
-        UnknownTopicOrPartitionError without further retries if the brokers do not know the topic either.
+        UnknownTopicOrPartitionError without further retries if neither the coordinator nor the brokers know the topic.
 
         Raises UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError (the caller is
         no longer a member, or has lost the partition); InvalidCommitOffsetSizeError, OffsetMetadataTooLargeError,

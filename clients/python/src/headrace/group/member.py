@@ -10,31 +10,31 @@ seconds of a clock that never goes back and counts suspensions of the machine (c
     Failed(error)      the group refuses the member permanently
 
 Changes are processed one at a time: the member releases partitions before it takes new ones, and each event is
-delivered before the next is computed. Because changes are processed one at a time, the owned partitions in a heartbeat
-are always exact. A revocation drops an Assign that has not begun: finding start offsets may take long, and other
-members wait for the revoked partitions. A change other than an Assign is never dropped.
+delivered before the next event is computed. Because changes are processed one at a time, the owned partitions in a
+heartbeat are always exact. A revocation drops a queued Assign event, because finding its start offsets may take long
+while other members wait for the revoked partitions. Events other than Assign are never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
 period without a connection. The coordinator, too, measures session timeout and grace period, but it starts later: when
 it receives the request, and when it notices the broken connection. Because the member starts to measure earlier, it
-stops reading before the coordinator can give its partitions to other members. The member continues after the next
-response. A member also stops reading after its process was paused for the grace period: its connection may have broken
-during the pause.
+stops reading before the coordinator can give its partitions to other members. The member reads again after the
+coordinator's next response. A member also stops reading after its process was paused for the grace period: its
+connection may have broken during the pause.
 
 **Without a coordinator** a member continues to read, based on the metadata. A coordinator that lost the shard *before*
 the end of the grace period has not removed the member. A coordinator cannot remove a member after it lost the shard,
 because it removes members only while it provably owns the shard. The new coordinator counts every session timeout from
 the moment when it takes over the shard. After a change of coordinator, the member's lease is again a whole session
-timeout. The lease starts when the old coordinator last proved its ownership, or at the time of metadata in which the
-shard has no coordinator. At the start of the lease the shard certainly had no newer coordinator. The member uses
-metadata about the shard only during the lease, and only if the last request got a response. A lost request may have
-reached a coordinator with an epoch that the member does not know.
+timeout. The member's lease starts when the old coordinator last proved its ownership, or at the time of metadata in
+which the shard has no coordinator. At the start of the lease the shard certainly had no newer coordinator. The member
+uses metadata about the shard only during the lease, and only if the last request got a response. A lost request may
+have reached a coordinator with an epoch that the member does not know.
 
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the
 coordinator fails too, two members may read the same records until a new coordinator takes over. The coordinator refuses
 the commits of a member that has lost its partitions. To detect a half-open connection first, the member would need a
-heartbeat per grace period. Each response later than the grace period would then mean a broken connection.
+heartbeat per grace period, and would have to treat each late response as a broken connection.
 
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
 member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions
@@ -80,7 +80,7 @@ class Subscription:
 
 
 class Request(NamedTuple):
-    """A heartbeat. ``is_full``: the request has all fields, as the first request on a stream and each join must.
+    """A heartbeat. ``is_full``: the request has all fields; the first request on a stream and each join are full.
     ``owned`` None: unchanged."""
 
     number: int
@@ -156,7 +156,8 @@ SHORTEST_STILL_S = 0.5
 
 
 class Member:
-    """The state machine of one group member. ``retry_s``: wait after a retriable error of the coordinator."""
+    """The state machine of one group member. ``retry_s``: seconds to wait after a retriable error of the
+    coordinator."""
 
     def __init__(self, *, retry_s: float = 0.1) -> None:
         self.epoch = JOIN_EPOCH

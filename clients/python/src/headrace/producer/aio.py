@@ -68,8 +68,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
         """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. Await the
-        returned future for the outcome of the records. An error means that all records of the call are refused, as in
-        Producer.send_many."""
+        returned future for the outcome of the records. An error means that no record of the call was sent, except as
+        described for Producer.send_many."""
         core, start = self._core, 0
         arguments.topic(topic)
         if partition is not None:

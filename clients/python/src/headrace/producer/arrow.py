@@ -1,8 +1,8 @@
 """send_arrow: rows of a table into whole batches, without a Python object per row.
 
 Rows are encoded chunk by chunk, so that the encoded rows that are not sent yet stay below ``buffer.memory``. The
-partition of a row is its ``partition`` if set, otherwise the partition of its key, otherwise the sticky partition,
-which changes from batch to batch.
+partition of a row is its column ``partition`` if that is set, otherwise the partition of its key. A row with neither
+gets the sticky partition, which changes from batch to batch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Part of a batch's size limit to which the producer fills it, by estimated row size, so that a chunk does not end with
-#: a small batch.
+#: Part of a batch's size limit to which the producer fills a batch, by estimated row size. With a larger part, a chunk
+#: of rows could end with a small batch.
 FILL = 0.98
-#: Bytes of an encoded record besides its key and value, for lengths and deltas.
+#: Estimated bytes of an encoded record besides its key and value: lengths and deltas.
 RECORD_OVERHEAD = 10
 #: Maximum number of batches that the producer makes from one chunk.
 CHUNK_BATCHES_MAX = 16
@@ -59,7 +59,8 @@ def as_table(data: Any) -> pa.Table:
 
 
 def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int, bytes, int]]:
-    """(partition, batch, record count) for all rows of an ``as_table``. The accumulator must know the topic already.
+    """(partition, batch, record count) for all rows of an ``as_table``. The accumulator must have the topic's metadata
+    before the call.
 
     Raises the errors of encode_arrow (after earlier rows may have been yielded), and InvalidArgumentError for a
     partition that does not exist.

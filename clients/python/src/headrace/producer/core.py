@@ -35,7 +35,7 @@ logger = logging.getLogger("headrace")
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
-#: Seconds that the end of the process waits until the remaining records are sent.
+#: Seconds for which the end of the process waits until the remaining records are sent.
 EXIT_FLUSH_S = 10.0
 
 
@@ -82,8 +82,8 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """Refresh the metadata of the topic, because they seem to lack the partition. Raises InvalidArgumentError if
-        the partition does not exist."""
+        """Refresh the metadata of the topic, because they may lack a new partition. Raises InvalidArgumentError if the
+        partition does not exist."""
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
@@ -99,8 +99,8 @@ class ProducerCore:
                 queues.max_batch_bytes = self._max_batch_bytes(info)
 
     def _max_batch_bytes(self, info: TopicInfo) -> int:
-        """The largest batch that brokers accept; compressed batches are measured before they are sent
-        (Sender.too_large)."""
+        """The size in bytes of the largest batch that brokers accept; compressed batches are measured before they are
+        sent (Sender.too_large)."""
         limit: int = self.config["max.request.size"]
         if info.max_message_bytes > 0 and self.config["compression.type"] == "none":
             limit = min(limit, info.max_message_bytes)

@@ -22,8 +22,8 @@ from .sequences import DUPLICATE
 
 logger = logging.getLogger("headrace")
 
-#: Seconds that a partial batch waits for the previous response with linger.ms=0 on a busy link; as long as Kafka 4's
-#: default linger.
+#: Seconds for which a partial batch waits for a response, with linger.ms=0, while requests are in flight; the same as
+#: Kafka 4's default of linger.ms.
 GATHER_S = 0.005
 
 #: Seconds that a broker may take to refuse the requests in flight after it has lost the leadership of a partition.
@@ -237,7 +237,8 @@ class BrokerLink:
     # --- requests --------------------------------------------------------------------------------------------------
 
     async def _collect(self) -> Request | None:
-        """The next request, or None if no batch may be sent now; ``_event`` is set when that may have changed."""
+        """The next request, or None if no batch may be sent now; ``_event`` is set when a batch may have become
+        sendable."""
         self._event.clear()
         sender, now = self.sender, time.monotonic()
         if len(self.in_flight) >= sender.max_in_flight:

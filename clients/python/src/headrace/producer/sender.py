@@ -7,8 +7,8 @@ order.
 
 With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker; otherwise it waits for the
 next response, at most 5 ms. With linger.ms=0, an idle link has the lowest latency, and a busy link forms larger
-batches. Many small requests would overload a link, because a message costs as much as a million bytes. A full batch is
-sent at once, as soon as its link may send a request.
+batches. Many small requests would overload a link, because one message costs as much time as a million bytes of data. A
+full batch is sent at once, as soon as its link may send a request.
 
 **Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
 batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. When a
@@ -378,7 +378,8 @@ class Sender:
         )
 
     async def _sweep(self) -> None:
-        """Fail all batches that are older than delivery.timeout.ms, in any state; also repeat a lost wake-up."""
+        """Fail all batches that are older than delivery.timeout.ms. Also repeat a wake-up of the sender that Ctrl-C in
+        the caller's thread prevented."""
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)

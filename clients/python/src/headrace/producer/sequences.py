@@ -168,7 +168,7 @@ class PartitionSequences(Generic[B]):
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
         """Give up a batch whose time is over: it gets its outcome now. ``in_flight``: whether an attempt has no
-        response yet. Returns whether the batch may have been written."""
+        response yet. The result says whether the batch may have been written."""
         number = self._numbers.get(batch)
         if number is None:
             return False

@@ -36,7 +36,8 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 class OffsetMap:
     """Map from each key to its largest offset, with room for at most ``capacity`` keys in ``memory_bytes``. ``secret``:
-    16 bytes unknown to producers. This plain Python map stores the keys themselves; the compiled map stores hashes."""
+    16 bytes that producers do not know, so that they cannot choose keys whose hashes collide. This plain Python map
+    stores the keys themselves; the compiled map stores hashes."""
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
@@ -64,9 +65,9 @@ class OffsetMap:
 
 
 def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
-    """Return the control type of a whole control batch whose CRC was checked. NO_CONTROL_TYPE when the batch has no
-    record, no type or unreadable records. A batch without a control type ends no transaction, as in the producer table,
-    and stays in the log."""
+    """Return the control type of a whole control batch whose CRC was checked. The result is NO_CONTROL_TYPE when the
+    batch has no record, no type or unreadable records. A batch without a control type ends no transaction, as in the
+    producer table, and stays in the log."""
     if header.record_count == 0 or header.attributes & COMPRESSION_MASK:
         return NO_CONTROL_TYPE
     body = memoryview(data)[position + HEADER_BYTES : position + header.size]
@@ -80,7 +81,7 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
     """Call ``observe(header, control_type)`` for each control batch and each transactional batch. Batches that are
     neither control nor transactional are skipped by their header, even a batch that ends beyond ``data``. The returned
-    position may be after the end of ``data``, because a skipped batch may end there."""
+    position may be after the end of ``data``, because a skipped batch may extend beyond ``data``."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -114,9 +115,9 @@ class KeyIndexer:
     """Puts the keys of records from ``start_offset`` on into the map, batch by batch, until the keys of a whole batch
     do not fit (``is_full``).
 
-    ``latest``: every batch up to the offset ``latest`` is in the map. ``judge`` is called for control and transactional
-    batches, in the log's order. Records that ``judge`` discards are not put into the map, because an aborted record
-    replaces no earlier record.
+    ``latest``: the offset up to which the map has the keys of every batch. ``judge`` is called for control and
+    transactional batches, in the log's order. Records that ``judge`` discards are not put into the map, because an
+    aborted record replaces no earlier record.
     """
 
     def __init__(self, offset_map: OffsetMap, start_offset: int, judge: Judge) -> None:
@@ -158,10 +159,9 @@ class BatchFilter:
       removed once the delete horizon of its batch has passed. A batch with a remaining tombstone gets the horizon
       ``horizon_ms`` if it has no horizon.
     * ``judge`` decides which transactional batches and markers are emptied.
-    * A batch without records is removed, except in three cases, in which its header stays. The header stays in three
-      cases. The batch ends at ``keep_next_offset`` - 1, has a producer's last sequence (``last_offsets``: producer id
-      -> last offset), or has the last epoch of a producer of which only a marker is left (``marker_epochs``: producer
-      id -> epoch).
+    * A batch without records is removed. Its header stays if the batch ends at ``keep_next_offset`` - 1, has a
+      producer's last sequence (``last_offsets``: producer id -> last offset), or has the last epoch of a producer of
+      which only a marker is left (``marker_epochs``: producer id -> epoch).
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
     The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The header

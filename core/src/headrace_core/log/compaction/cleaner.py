@@ -4,10 +4,10 @@
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
-A cleaning changes the log only by its swaps (step 3). Each swap runs while the log's owner makes no other change; the
-rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations and deletions of segments
-since the cleaning read them, and abandons a group whose segments have changed. The active segment is never mapped or
-rewritten.
+A cleaning changes the log only by its swaps (step 3). Each swap runs while the directory writer makes no other change
+to the log; the rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations and
+deletions of segments since the cleaning read them, and abandons a group whose segments have changed. The active segment
+is never mapped or rewritten.
 
 Each new segment keeps the last batch of its source segments, or at least the header of that batch. Because a new
 segment keeps that header, it replaces exactly the segments that begin before its end, and an interrupted swap needs no
@@ -59,7 +59,7 @@ class CleaningReport:
     records_read: int = 0
     records_kept: int = 0
     records_without_key: int = 0
-    is_partial: bool = False  #: Whether the offset map was full before the end, so the log should be cleaned again.
+    is_partial: bool = False  #: Whether the offset map became full early, so the log should be cleaned again.
     #: Whether a change of the log stopped the cleaning; no record is lost, and the log can be cleaned again.
     is_interrupted: bool = False
 
@@ -408,7 +408,8 @@ def swap_segments(
 ) -> bool:
     """Replace the segments ``old`` by ``cleaned``, durably. Call this function through ``DirectoryWriter.run``. Returns
     False, without a change, unless the ``old`` segments are neighbouring sealed segments of the log and the log's
-    ``cuts`` are unchanged. A segment that was cut, filled and rolled again is the same object with other records.
+    ``cuts`` are unchanged. The count ``cuts`` is needed, because a segment that was cut, filled and rolled again is the
+    same object with other records.
 
     ServerBusyError: no change. Every OSError of the replacement is final, because it is unknown which of the new names
     are durable.
@@ -454,6 +455,6 @@ def swap_segments(
 def _retire(segment: LogSegment) -> None:
     """Keep a segment readable after its replacement. The segment's .log file stays open, but its index files will
     belong to the new segment. The replaced segment gets index names that do not exist, because its index files now
-    belong to the new segment. Its indexes are rebuilt in memory from the log."""
+    belong to the new segment. The indexes of the replaced segment are rebuilt in memory from its .log file."""
     segment.load_indexes()
     segment.rename_indexes(RETIRED_SUFFIX)

@@ -102,9 +102,10 @@ class CleanerManager:
     ) -> CleaningReport | None:
         """Clean a log and record the end of the cleaning; None when another thread is cleaning this log already.
 
-        Raises the errors of ``Cleaner.clean``. An error of a cleaning makes the partition ``uncleanable``. The
-        exceptions are ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError
-        (the directory failed): they do not come from the partition's log.
+        Raises the errors of ``Cleaner.clean``. An error of a cleaning makes the partition ``uncleanable``. Four errors
+        do not make a partition ``uncleanable``, because the partition's log does not cause them:
+        ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError (the directory
+        failed).
         """
         partition = target.topic_partition
         with self._lock:
@@ -139,8 +140,8 @@ class CleanerManager:
     # ---------------------------------------------------------------- by the directory's owner
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """Record that a log will end at ``offset``: records that are appended after the cut are not clean. The record
-        of the offset is durable when the method returns."""
+        """Record that a log is cut to ``offset``, because records that are appended after the cut are not clean. The
+        record of the offset is durable when the method returns."""
         with self._lock:
             self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:

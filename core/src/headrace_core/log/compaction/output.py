@@ -80,7 +80,8 @@ class CleanedSegment:
 
     def finish(self, txn_index: bytes | None = None) -> None:
         """Complete the segment and its indexes, durably; the file names become durable when the caller syncs the
-        directory. ``txn_index``: empty to replace a transaction index without entries left; None when there is none."""
+        directory. ``txn_index``: the entries of the new transaction index, empty if none are left; None when no
+        replaced segment has a transaction index."""
         if txn_index is not None:
             file = self._fs.open(self._stem + TXN_INDEX_SUFFIX + CLEANED, write=True, create=True)
             try:

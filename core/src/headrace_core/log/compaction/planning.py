@@ -5,8 +5,8 @@ arguments.
          |  cleaned before, one     |   dirty: never read           |  not yet: active,     |
          |  record for each key     |   by a cleaning               |  unstable, too young  |
 
-A cleaning reads the dirty part into the offset map, then rewrites everything before the end. The end of a cleaning is a
-segment's base offset, so segments after the end are never touched.
+A cleaning reads the dirty part of a log into the offset map, then rewrites all segments before the end of the cleaning.
+The end of a cleaning is a segment's base offset, so segments after the end are never touched.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Find aborted transactions, and markers that may be removed. Pure.
 
-A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055): without an ABORT marker aborted records would
-look committed, without a COMMIT marker they would look open. Headrace removes data and markers in Kafka's order:
+A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055). Without its ABORT marker an aborted record
+would look committed; without its COMMIT marker a committed record would look open. Headrace removes data and markers in
+Kafka's order:
 
 * The first cleaning that knows of an abort removes the aborted data and keeps the transaction's marker.
 * A marker without data of its transaction before it is a marker *of nothing*. The marker of nothing gets a delete
-  horizon, and a cleaning after that horizon removes it: until then, readers that saw some of the data learn how the
-  transaction ended.
+  horizon, and a cleaning after that horizon removes the marker. Until the horizon, readers that saw some of the data
+  learn how the transaction ended.
 
 Kafka takes the aborted transactions from the segments' .txnindex files. Headrace takes the aborted transactions from
 the log's batch headers and markers, so a damaged index cannot bring back an aborted record.
