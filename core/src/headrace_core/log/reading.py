@@ -5,9 +5,9 @@ the last whole batch, so no byte is read and then thrown away. Sequential reader
 lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares fields that the CRC
-does not cover with the neighbouring batches. The offsets of a slice must reach, without a gap, the next offset known
-from elsewhere: the next batch's header, the next segment's name or the high watermark. If the offsets of the slice have
-a gap, the batch before the slice is checked too. Leader epochs must match the epoch checkpoint. Where compaction
+does not cover with the neighbouring batches. The offsets that were read must reach, without a gap, the next known
+offset: that of the next batch's header, of the next segment's name, or the high watermark. If the offsets that were
+read have a gap, the batch before them is checked too. Leader epochs must match the epoch checkpoint. Where compaction
 removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset
 inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are
 read a second time; if the check fails again, CorruptLogError names file, position and offset.
@@ -138,7 +138,7 @@ class LogReader:
 
     def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
         """Read whole batches, beginning with the batch that contains ``offset``. Returns at most ``max_bytes``, but
-        always a whole first batch. No returned batch reaches to ``up_to`` (default: the log's end).
+        always a whole first batch. All returned batches end below ``up_to`` (default: the log's end).
 
         ``wait=False`` returns None when the bytes are not in the page cache or are damaged; the caller then reads again
         in a thread that may block. Raises OffsetOutOfRangeError (below the log start or above the log end),
@@ -238,8 +238,8 @@ class LogReader:
         return None if place is None else place.position
 
     def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
-        """Return the position where the first batch begins that reaches to ``up_to``. ``following``: the next segment's
-        base offset."""
+        """Return the position of the first batch that has a record at or above ``up_to``. ``following``: the next
+        segment's base offset."""
         size = segment.size  # before the search: a batch appended meanwhile must not count
         if following is not None and up_to >= following:
             return size
@@ -279,8 +279,8 @@ class LogReader:
         data_end = end = self._end_of(up_to, segment, following, places)
         next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
-            # The read returns no records: a batch reaches to ``up_to``, or a compaction has just removed all records
-            # from ``offset`` on.
+            # The read returns no records, because the first batch reaches to ``up_to``, or because a compaction has
+            # just removed all records from ``offset`` on.
             is_gap = end < segment.size and segment.header_at(end).base_offset >= up_to
             return ReadResult(b"", up_to if is_gap else offset)
         if end - position > max_bytes:
@@ -309,8 +309,8 @@ class LogReader:
         offset: int,
         next_offset: int,
     ) -> bool:
-        """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch reaches to
-        ``offset``, and all batches end below ``next_offset``. Returns False when the offsets have a gap before
+        """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch ends at or
+        above ``offset``, and all batches end below ``next_offset``. Returns False when the offsets have a gap before
         ``next_offset``."""
         # Get the epoch entries after the read: the log writes an epoch entry before the batches of the epoch.
         entries = self.known_epochs()
@@ -321,8 +321,8 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # There is a gap between offsets in or after the slice, so damage may have lowered the first batch's base offset
-        # unnoticed.
+        # The offsets that were read have a gap inside or after them, so damage may have lowered the first batch's base
+        # offset unnoticed.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(

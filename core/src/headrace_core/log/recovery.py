@@ -14,12 +14,12 @@ the last sound batch is then:
     at or above it               sound batches follow, but the bad       torn tail: cut
                                  bytes have a hole
 
-A *hole* is an aligned 4-KiB block of zeros inside the bad batch, or the part of such a block that belongs to the batch:
-the end of its first block, or, at the end of the file, the beginning of its last one. One group commit may write many
-blocks, and a power loss may persist any of these blocks: a file that only grew shows the lost blocks as zeros. Batches
-of the same group commit after the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes looks
-different. (Without the rule for holes, a power loss could make a partition with one replica refuse to start.) A few
-zeros prove a hole only where a sound batch would have other bytes.
+A *hole* is an aligned 4-KiB block of zeros inside the bad batch. The zeros may also be the end of the batch's first
+block or, at the end of the file, the beginning of the batch's last block. One group commit may write many blocks, and a
+power loss may persist any of these blocks. In a file that only grew, the lost blocks read as zeros. Batches after the
+hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit rot in acknowledged bytes
+leaves no such block of zeros. (Without the rule for holes, a power loss could make a partition with one replica refuse
+to start.) A few zeros prove a hole only where a sound batch would have other bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
 corruption: the files stay unchanged, the log is not served, and the broker fetches a new copy from another replica or
@@ -99,9 +99,9 @@ def scan(
 
     * ``contiguous``: offsets must have no gap, as in every log that was never compacted.
     * ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written, so a batch with
-      another epoch is damaged. With None, epochs are not checked.
-    * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap, from
-      the first batch that has ``accept_from`` or a later offset.
+      another epoch is damaged. With ``epochs=None``, leader epochs are not checked.
+    * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap. The
+      first batch that ``accept`` gets has ``accept_from`` or a later offset.
     """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)
@@ -225,8 +225,8 @@ def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offs
 
 def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     """Whether one of the blocks of the bad batch between ``start`` and ``end`` is all zeros. Of the first block, only
-    the bytes of the bad batch are compared. If the file ends at ``end``, only the bytes of the bad batch are compared
-    in the last block, too. ``next_offset``: the lowest possible offset of the batch."""
+    the bytes that belong to the bad batch are compared. If the file ends at ``end``, only the bytes of the bad batch
+    are compared in the last block, too. ``next_offset``: the lowest possible offset of the bad batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
     # Zeros prove a hole only where the batch's offset would have other bytes: a batch begins with its offset, whose

@@ -16,8 +16,8 @@ When all segments expire, the active segment is rolled before it is removed, and
 A segment's age is that of its latest timestamp or, where no record has a timestamp, of the last write to its file. In
 Kafka, a record with a timestamp years ahead keeps its segment and all later segments for years. Headrace ignores a
 timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of the file
-instead. Records with timestamps that far ahead arrived while the topic allowed later timestamps, or with a copied log.
-A topic that allows every future timestamp (the largest number) gets Kafka's rule.
+instead. Records with timestamps years ahead arrived while the topic allowed later timestamps, or came with a copied
+log. A topic that allows every future timestamp (the largest number) gets Kafka's rule.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ owner published. The writer publishes bytes first, then ``size``, then index ent
 after their batches, an index entry is never visible before its batch, and no lock is needed.
 
 An index entry is used only after a comparison with its batch. If an index entry and its batch differ, the index or the
-log is damaged. To find out which one, the whole segment is read and every CRC checked. The result is that the log is
-damaged (CorruptLogError), or that the indexes are rebuilt from the log, in memory.
+log is damaged. To find out which of the two is damaged, the log reads the whole segment and checks every CRC. If a CRC
+is wrong, CorruptLogError is raised; otherwise the indexes are rebuilt from the log, in memory.
 
 An index entry is (last offset of a batch, position where the batch starts). A lookup may first find the batch that ends
 just below the wanted offset, and skips that batch.
@@ -525,8 +525,8 @@ class LogSegment:
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
         """Return where to cut the segment so that no record at or above ``offset`` stays. ``next_offset``: the base
         offset of the next segment, or the log end offset. A cut cannot be undone, so the last kept and the first
-        removed batch are checked first. The checks compare their CRCs, and their base offsets (which no CRC covers)
-        with the neighbouring batches. Raises CorruptLogError if a check fails."""
+        removed batch are checked first. The checks verify the CRCs of the two batches, and compare their base offsets
+        (which no CRC covers) with the neighbouring batches. Raises CorruptLogError if a check fails."""
         self._check_times()  # the cut needs the indexes, and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)

@@ -19,8 +19,9 @@ from .appending import Append
 from .config import LogConfig
 from .partition_log import PartitionLog
 
-#: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
+#: Factor by which SyncGauge's estimate falls with each fast flush.
 _GAUGE_DECAY = 0.9
+#: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
 

@@ -452,8 +452,8 @@ class _Segment:
                     )
 
     def verify_txn_index(self, begun: dict[int, int], *, is_sealed: bool) -> Iterator[FileLine | Problem]:
-        """Check the transaction index. ``begun``: for each producer, the first offset of its open transaction where the
-        segment begins; updated."""
+        """Check the transaction index. ``begun``: for each producer, the first offset of the transaction that is open
+        at the segment's start; the check updates ``begun``."""
         aborted: dict[int, tuple[int, int | None]] = {}  # marker's offset: (producer id, first remaining offset)
         for producer_id, offset, kind in self._transactional:
             if kind is None:

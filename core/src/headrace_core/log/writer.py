@@ -1,23 +1,23 @@
 """Group commit for a log directory: an asyncio writer that makes all changes of the directory, in turns.
 
-A turn writes all queued appends (one writev for each partition) and forces the files whose topic's ``log.flush``
-demands a flush (one fdatasync for each file). After the flush the turn completes the waiting requests, with exactly the
-offsets that it wrote. Turns never overlap. All appends that arrive during a flush share the next flush, and an
-acknowledgement never covers bytes that were written later.
+A turn writes all queued appends (one writev for each partition). The turn then forces the files whose topic's
+``log.flush`` demands a flush (one fdatasync for each file). After the flush the turn completes the waiting requests,
+with exactly the offsets that it wrote. Turns never overlap. All appends that arrive during a flush share the next
+flush, and an acknowledgement never covers bytes that were written later.
 
 Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
 one thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
 
 A failed write or flush is final, because the state of the disk is unknown. After a failure all queued and all later
-requests get StorageError, and ``on_failure`` is called. A full disk is not final: appends that would use up the
-directory's reserve get DiskFullError before a write (``space``), and the bytes of an append that fails with ENOSPC are
+requests get StorageError, and ``on_failure`` is called. A full disk is not final. Appends that would use up the
+directory's reserve get DiskFullError before a write (``space``); the bytes of an append that fails with ENOSPC are
 removed again. While the disk is full, actions continue, because actions such as deletions make room.
 
 In a turn with several files, ``sync_file_range`` follows each write, so the disk works while the next file is written.
 After the writes, C threads force the files at the same time, in one commit of the file system's journal.
 
-Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``): flushes are
-15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
+Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``). Flushes are
+then 15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class DirectoryWriter:
 
     @property
     def sync_ms(self) -> float | None:
-        """Median time of the directory's last small flushes in ms; None after too few flushes."""
+        """Median time of the directory's last small flushes in ms; None after fewer than 16 flushes."""
         return self._sync_gauge.median_ms
 
     # ---------------------------------------------------------------- asking for work

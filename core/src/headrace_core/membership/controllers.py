@@ -1,6 +1,6 @@
 """Addresses of the controllers, and their leader: one object per node, shared by all code that calls controllers.
 
-At first only the configured addresses are known (``controller.quorum.bootstrap.servers``); the metadata stream names
+At first a node knows only the configured addresses (``controller.quorum.bootstrap.servers``). The metadata stream names
 all voters, so a broker with one configured address survives the loss of that controller. The leader comes from the
 metadata stream, and from every NOT_CONTROLLER error that names the leader; a leader of an older epoch is ignored.
 """

@@ -3,8 +3,8 @@
 When the connection breaks after the request was sent, the outcome is unknown. After a connection breaks, a change is
 not sent again, because a repeated creation would report that the topic already exists. (Kafka's brokers repeat a
 request whose outcome is unknown.) The error REQUEST_TIMED_OUT tells the caller to check before a retry. Reads are
-repeated. A controller that freezes during the request is treated like a broken connection: once another controller is
-known to lead, the response is awaited for one more second.
+repeated. A controller that freezes during the request is treated like a broken connection. Once another controller is
+known to lead, the node waits only one more second for the response.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def ask_while_it_leads(
     subscribe: Callable[[Callable[[], None]], Callable[[], None]],
 ) -> Any:
     """Call the controller at ``address`` and return its response, or raise its HeadraceError. Also raises NetworkError
-    when another controller has become leader and the called one does not respond.
+    when another controller has become leader and the called controller does not respond.
 
     ``method``: a method of a gRPC stub. ``leader_address``: returns the address of the known leader. ``subscribe``:
     registers a callback for changes of the leader's address, and returns a function that removes the callback.

@@ -19,7 +19,7 @@ follower writes an image only after ``on_change`` has returned for that image.
 
 A follower may be ahead of its controller, because the controller may not know the leader's latest commits. Only a
 barrier that began after the follower connected, and that ends below the follower's offset, proves that the histories
-differ. The node's process then ends.
+differ. The node's process ends when the histories differ.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ _ASK_AGAIN_S = 0.05  #: Seconds before a ReadIndex request is repeated while the
 #: and responds to requests. A metadata stream without messages counts as broken after twice _SILENCE_S if its
 #: controller still responds to requests.
 _SILENCE_S = 2.0
-#: Seconds without barriers and records after which a controller may be cut off from the leader, so the follower
-#: connects to the next controller. (An idle image is up to two seconds old, and an election takes one to two seconds.)
+#: Seconds without ReadIndex barriers and records after which the follower connects to the next controller, because the
+#: present one may be cut off from the leader. (An idle image is up to two seconds old, and an election takes one to two
+#: seconds.)
 _UNCONFIRMED_S = 5.0
 _WORKED_MS = 1_000  #: Milliseconds after which a connection counts as successful.
 #: Defaults of Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.

@@ -3,7 +3,7 @@
 ``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
 connection, so that nothing large can delay them. A session reads from the stream between two heartbeats, so it notices
 at once that the connection breaks. Reconnecting fast matters, because the controllers wait only
-broker.session.disconnect.grace.ms (a quarter of an interval) for a node whose connection broke.
+broker.session.disconnect.grace.ms (a quarter of a heartbeat interval) for a node whose connection broke.
 
 Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. After an
 election the heartbeats switch to the new leader at once, even from a controller that is frozen or does not know about
@@ -163,8 +163,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     async def shut_down(self, timeout_s: float) -> bool:
         """Ask the controllers to move the node's leaderships or shards to other nodes, and wait until the node may
-        stop. Returns False after ``timeout_s``. The node then stops anyway, and the controllers notice the end of its
-        session. ``run`` must be running during ``shut_down``, and returns after it."""
+        stop. Returns False after ``timeout_s``. After ``timeout_s`` the node stops anyway, and the controllers notice
+        the end of its session. ``run`` must be running during ``shut_down``, and returns after it."""
         self._want_shutdown = True
         self._nudge.set()
         try:
@@ -252,7 +252,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller to which a heartbeat stream goes. Before the controller responds, any leader that becomes known
+    """The controller to which a heartbeat stream goes. Until that controller responds, any leader that becomes known
     during the stream replaces it. The leader that was known before the stream did not respond, so it is not asked
     again. A controller that has responded to a heartbeat was the leader at that time. After a controller's response,
     only a leader of a later epoch replaces it, because a broken connection looks like a dead broker."""

@@ -7,7 +7,7 @@ Empty disks never form a quorum by themselves. Three options of ``format`` choos
     --initial-controllers ID@HOST:PORT:DIR,...  these voters begin together; DIR is a directory's id
     --no-initial-controllers                    no voter until `headrace quorum add` adds the controller
 
-DIR makes a voter a node *on its disk*: after the disk is lost, the controller cannot vote a second time.
+DIR makes the disk a part of the voter's identity, so a controller that has lost its disk cannot vote a second time.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ container again after a restart. The kernel releases the slot's lock whenever th
 process no clean-up is needed, and the next process finds the slot free, with its data.
 
 A node claims the lowest free slot. With ``slots.host`` (a host name that contains ``{slot}``), a node claims the slot
-whose host name is its own. With ``slots.host``, a host name always leads to the same data. Controllers need that,
-because they know each other by name. The file ``cluster.id`` also distinguishes an empty volume from an unmounted
-volume: no slot is created without the file.
+whose host name is its own. With ``slots.host``, a host name always leads to the same data. Controllers need a fixed
+host name for their data, because they know each other by name. The file ``cluster.id`` also distinguishes an empty
+volume from an unmounted volume: no slot is created without the file.
 """
 
 from __future__ import annotations

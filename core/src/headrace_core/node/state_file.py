@@ -4,7 +4,7 @@
      "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"}}
 
 A node writes the file when it begins to serve, and removes the file in a clean stop. After a kill the state file stays,
-so readers must compare the pid. The file is a convenience: no decision depends on it.
+so readers must compare the pid. The state file is a convenience: no decision of a node depends on it.
 """
 
 from __future__ import annotations

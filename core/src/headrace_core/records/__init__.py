@@ -1,4 +1,4 @@
-"""Record batch v2: Kafka's format for records in the log and on the wire.
+"""Record batch v2: Kafka's format for records in the log, in requests and in responses.
 
 This module selects the backend: the compiled codec where it is built, else the pure-Python reference.
 ``HEADRACE_PURE_PYTHON=1`` forces the reference. ``BACKEND`` names the selected backend; both backends export the same

@@ -1,5 +1,5 @@
-"""Texts of the faults that compiled code finds in a record. The compiled code runs without the GIL and returns a
-number."""
+"""Texts of the faults that compiled code finds in a record. The compiled code runs without the GIL and returns the
+number of a fault."""
 
 from __future__ import annotations
 

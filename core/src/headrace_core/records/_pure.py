@@ -1,6 +1,7 @@
 """Record batch v2 in plain Python: the readable reference, the tests' oracle, and the fallback without compiled code.
 
-The compiled modules do the same work faster; one test suite runs on both backends. ``types`` describes the format.
+The compiled modules do the same work faster; one test suite runs on both backends. The module ``types`` describes the
+format.
 """
 
 from __future__ import annotations
@@ -237,8 +238,8 @@ class RecordIterator:
     """Iterates over the records of many batches from an offset on, without control records.
 
     ``slices`` are buffers of whole batches, back to back. A batch is checked and decompressed when the iterator reaches
-    it. ``position`` is the offset after the last returned record, or after the records that the iterator skipped behind
-    it. After an error the iterator does not advance, and its next step raises the error again.
+    it. ``position`` is the offset after the last record that the iterator returned or skipped. After an error the
+    iterator does not advance, and its next step raises the error again.
     """
 
     def __init__(

@@ -32,7 +32,8 @@ from .types import (
     DecodeLimits,
 )
 
-#: Results of ``check_slice`` for a sound slice: SLICE_EXACT when the slice's offsets have no gap, else SLICE_HAS_GAPS.
+#: Results of ``check_slice`` for sound batches: SLICE_EXACT when the offsets of the batches have no gap, else
+#: SLICE_HAS_GAPS.
 SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 
 _OFFSET_MAX = 2**63 - 1
@@ -123,14 +124,14 @@ def split_batches(data: Buffer) -> list[BatchSpan]:
 
 def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tuple[int, int]] | None = None) -> int:
     """Check that ``data`` is a correct result of a log read at ``offset``. The batches must be sound, back to back and
-    in ascending order. The first batch reaches to ``offset``, no batch reaches to ``end_offset``, and each batch has
-    the leader epoch of its offsets.
+    in ascending order. The first batch ends at or above ``offset``, all batches end below ``end_offset``, and each
+    batch has the leader epoch of its offsets.
 
     ``epochs``: (epoch, start offset) of each epoch, ascending; None: epochs are not checked. The CRC does not cover a
     batch's offset, length, magic and epoch, so only the neighbouring batches and the epochs confirm these four fields.
     Returns SLICE_EXACT when the offsets have no gap up to ``end_offset``: any batch with wrong offsets would have been
-    found. Returns SLICE_HAS_GAPS when the offsets have gaps: the caller must then check the neighbours on both sides.
-    For a faulty slice, returns the position of the first faulty batch, which ``slice_fault`` describes.
+    found. Returns SLICE_HAS_GAPS when the offsets have gaps: the caller must then check the batches before and after
+    ``data``. If a batch is faulty, returns the position of the first faulty batch, which ``slice_fault`` describes.
     """
     position, expected, is_exact = 0, offset, True
     while position < len(data):

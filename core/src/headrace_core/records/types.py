@@ -143,7 +143,7 @@ DEFAULT_LIMITS = DecodeLimits()
 
 
 class BatchSpan(NamedTuple):
-    """A batch's place in a slice, and its base offset and last offset (both inclusive)."""
+    """A batch's place in a buffer of whole batches, and its base offset and last offset (both inclusive)."""
 
     position: int
     size: int

@@ -4,9 +4,10 @@ neither task is cancelled while it awaits a gRPC operation.
     stream = Duplex(address, ChannelPurpose.PRODUCE, lambda channel: ProduceStub(channel).Produce())
     await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
 
-``run`` runs each of its parts in a task. The call ends with the first part that ends, with ``cancel``, or when the
-caller is cancelled. When the call ends, a part that reads or writes ends with it; any other part is cancelled. ``run``
-returns when all tasks, the call and the connection have ended, so the caller may start the next stream at once.
+``run`` runs each part (a coroutine of the caller) in a task. The call ends with the first part that ends, with
+``cancel``, or when the caller is cancelled. When the call ends, a part that reads or writes ends with it; any other
+part is cancelled. ``run`` returns when all tasks, the call and the connection have ended, so the caller may start the
+next stream at once.
 
 Each stream has a separate connection, which ends with the stream. After failed attempts, a reused channel would fail
 calls for up to a second without trying to connect, although the server may be available again.

@@ -1,8 +1,8 @@
 """Size limits of requests: a table with every call, and the check of a request's bytes against the table.
 
-A listener checks a request before it parses the request (see receiving.py): 14 MiB of unknown topic names would block
-the event loop for seconds, and two bytes on the wire can become an object of a hundred bytes. A test fails if the table
-lacks a repeated field. The page docs/reference/limits.md describes the table.
+A listener checks a request before it parses the request (see receiving.py). Parsing 14 MiB of unknown topic names would
+block the event loop for seconds, and two encoded bytes can become an object of a hundred bytes. A test fails if the
+table lacks a repeated field. The page docs/reference/limits.md describes the table.
 
 The check reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
 the limits, and not the size of the request, bound the cost of the check.

@@ -8,8 +8,8 @@ import random
 import time
 from collections.abc import Callable
 
-_GRACE_S = 1.0  #: Seconds of an outage before the first warning, because the peer may be starting at the same time ...
-_EVERY_S = 10.0  #: ... and interval of the warnings.
+_GRACE_S = 1.0  #: Seconds of an outage before the first warning, because the peer may be starting at the same time.
+_EVERY_S = 10.0  #: Seconds between two warnings about one outage.
 
 
 class Outage:

@@ -12,7 +12,8 @@ write. The pending read ends together with the call. Before a large write, the w
 once, so that a cancellation that has already arrived is seen.
 
 A callback handles requests, so that a request needs no task; ``send`` queues responses, which are written in order.
-Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` shows how much is unwritten.
+Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` is the size of the responses that are not
+written yet.
 """
 
 from __future__ import annotations

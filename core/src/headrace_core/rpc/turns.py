@@ -68,9 +68,9 @@ class _Desk:
         self._holder: asyncio.Task[Any] | None = None
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
-        """Wait for a turn. ``keeps_place``: the piece has a turn, which ends with the call of ``turn``. Raises
-        CancelledError if the task is cancelled. Raises RuntimeError if the task already has a turn, because the task
-        would wait for itself."""
+        """Wait for a turn. ``keeps_place``: the piece of work has a turn now, and the call of ``turn`` ends that turn.
+        Raises CancelledError if the task is cancelled. Raises RuntimeError if the task already has a turn, because the
+        task would wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
             raise RuntimeError(

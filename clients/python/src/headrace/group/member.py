@@ -21,14 +21,14 @@ stops reading before the coordinator can give its partitions to other members. T
 coordinator's next response. A member also stops reading after its process was paused for the grace period: its
 connection may have broken during the pause.
 
-**Without a coordinator** a member continues to read, based on the metadata. A coordinator that lost the shard *before*
-the end of the grace period has not removed the member. A coordinator cannot remove a member after it lost the shard,
-because it removes members only while it provably owns the shard. The new coordinator counts every session timeout from
-the moment when it takes over the shard. After a change of coordinator, the member's lease is again a whole session
-timeout. The member's lease starts when the old coordinator last proved its ownership, or at the time of metadata in
-which the shard has no coordinator. At the start of the lease the shard certainly had no newer coordinator. The member
-uses metadata about the shard only during the lease, and only if the last request got a response. A lost request may
-have reached a coordinator with an epoch that the member does not know.
+**Without a coordinator** a member continues to read, based on the cluster's metadata about the shard of its group. A
+coordinator that lost the shard *before* the end of the grace period has not removed the member. A coordinator cannot
+remove a member after it lost the shard, because it removes members only while it provably owns the shard. The new
+coordinator counts every session timeout from the moment when it takes over the shard. After a change of coordinator,
+the member's lease is again a whole session timeout. The member's lease starts when the old coordinator last proved its
+ownership, or at the time of metadata in which the shard has no coordinator. At the start of the lease the shard
+certainly had no newer coordinator. The member uses metadata about the shard only during the lease, and only if the last
+request got a response. A lost request may have reached a coordinator with an epoch that the member does not know.
 
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the
