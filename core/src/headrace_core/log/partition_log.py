@@ -108,8 +108,9 @@ class PartitionLog(LogReader):
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
         #: Time (monotonic) of the first append since the last flush; None when all records are flushed.
         self.unflushed_since_ms: float | None = None
-        #: The log's largest shard epoch, if a coordinator shard writes to this log. The log looks up its largest shard
-        #: epoch on demand, and again when the epoch may have changed.
+        #: The log's largest shard epoch, if the log is a partition of ``__consumer_offsets`` or
+        #: ``__transaction_state``. The log looks up its largest shard epoch on demand, and again when the epoch may
+        #: have changed.
         self._shard_epoch: KnownEpoch | None = None
         self._snapshots = snapshots or ProducerSnapshots(fs, directory)
         self._fs = fs
@@ -774,9 +775,10 @@ class PartitionLog(LogReader):
         dropped segments to .deleted, durably; the caller removes the renamed files. Readers of the dropped segments
         finish normally.
 
-        Call ``drop_segments_below_start`` once the log start is durable: a crash may then leave any of the removed
-        segments. ``one_by_one``: a full disk prevented that the start became durable, and a segment begins at the
-        start. With ``one_by_one``, each rename is durable before the next one, so a crash leaves a log without a gap.
+        Call ``drop_segments_below_start`` only once the log start is durable, because a crash may leave any of the
+        removed segments. ``one_by_one``: for a log start that could not become durable on a full disk, and at which a
+        segment begins. With ``one_by_one``, each rename is durable before the next one, so a crash leaves a log without
+        a gap.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
@@ -956,7 +958,7 @@ class PartitionLog(LogReader):
         return [(self._snapshots.path(end), self.producers.snapshot())]
 
     def closing_snapshot_written(self) -> None:
-        """Record that the closing snapshot is durable."""
+        """Record that the producer snapshot of a clean stop is durable."""
         if self._segments and self._snapshots.is_wanted(self.producers, self.log_end_offset):
             self._snapshots.written(self.log_end_offset)
 

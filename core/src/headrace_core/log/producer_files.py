@@ -13,9 +13,9 @@ snapshots, opening a log replays at most the headers of the active segment, and 
     none at all, else                           the active segment: no producer was known when it was begun
 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
-snapshots: each snapshot has a checksum, and a torn snapshot only means that the snapshot before it is used. Snapshots
-above the log's end must be removed durably before the log can grow over their offsets again. Before batches are
-deleted, the snapshot that replaces the batches is forced to the disk.
+snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.
+Snapshots above the log's end must be removed durably before the log can grow over their offsets again. Before batches
+are deleted, the snapshot that replaces the batches is forced to the disk.
 
 A control batch with a correct CRC and unreadable records is no damage: the batch is as its writer made it, and the
 other replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch

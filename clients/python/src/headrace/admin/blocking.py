@@ -199,9 +199,9 @@ class Admin(Face):
         """Make an observer controller a voter (KIP-853). The call returns when the controller's log has caught up and
         the change is committed.
 
-        ``directory_id``: the controller's directory id as 16 bytes or 22 letters; None: that of the only observer with
-        this ``node_id``. ``address``: "host:port" of the controller's internal listener; "": the address that the
-        controller reports. Raises DuplicateVoterError, RequestTimedOutError (the controller did not catch up),
+        ``directory_id``: the controller's directory id as 16 bytes or 22 letters; None: the directory id of the only
+        observer with this ``node_id``. ``address``: "host:port" of the controller's internal listener; "": the address
+        that the controller reports. Raises DuplicateVoterError, RequestTimedOutError (the controller did not catch up),
         InvalidArgumentError.
         """
         node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
@@ -259,7 +259,7 @@ class Admin(Face):
     ) -> dict[TopicPartition, HeadraceError | None]:
         """Elect leaders (KIP-460): "preferred" elects the first replica of each partition. "unclean" elects a replica
         that is not in sync where a partition has no leader; records that only other replicas have are lost.
-        ``partitions`` is None: elect in every partition that needs an election.
+        ``partitions=None`` elects a leader in every partition that needs an election.
 
         The result of a partition is None (elected) or an error: ElectionNotNeededError,
         PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, UnknownTopicOrPartitionError.
@@ -321,8 +321,8 @@ class Admin(Face):
         self, states: Iterable[GroupState] | None = None, *, timeout: float | None = None
     ) -> list[GroupListing]:
         """The groups of the cluster, sorted, in one of ``states`` (None: in any state). Kafka's listGroups. The list is
-        always complete: while a shard of groups has no coordinator, the call waits, until it raises
-        RequestTimedOutError."""
+        always complete. While a partition of ``__consumer_offsets`` has no coordinator, the call waits, and in the end
+        raises RequestTimedOutError."""
         wanted = groups.wanted_states(states)
         return self._run(lambda calls: groups.list_groups(calls, wanted, timeout))
 
@@ -344,8 +344,8 @@ class Admin(Face):
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupLag]:
         """The lag of each group, per partition with a committed offset, in records and in time, with a health verdict.
-        The errors are the same as the errors of ``describe_groups``. The coordinator maintains the lag figures all the
-        time, so the call is cheap."""
+        Raises the same errors as ``describe_groups``. The call is cheap, because the coordinator keeps the lag figures
+        up to date all the time."""
         wanted = groups.wanted_groups(group_ids)
         return self._run(
             lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
@@ -382,8 +382,8 @@ class Admin(Face):
         timeout: float | None = None,
     ) -> None:
         """Commit offsets for a group that has no members (Kafka's alterConsumerGroupOffsets, KIP-396). The committed
-        offsets of partitions that the call does not name stay unchanged. The call creates the group if the group does
-        not exist. The call does not check whether the log has records at the committed offsets.
+        offsets of partitions that the call does not name stay unchanged. A commit for a group that does not exist
+        creates the group. A commit does not check whether the log has records at the committed offsets.
 
         Raises UnknownMemberIdError (the group has members: stop them first), UnknownTopicOrPartitionError.
         """

@@ -33,8 +33,8 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Shard(NamedTuple):
-    """Metadata of a group's shard: the shard's epoch (0: unknown), whether the shard lacks a coordinator, and an upper
-    limit of the metadata's age (None: unknown)."""
+    """Metadata of a group's shard (its partition of ``__consumer_offsets``): the shard's epoch (0: unknown), whether
+    the shard lacks a coordinator, and an upper limit of the metadata's age (None: unknown)."""
 
     shard_epoch: int
     is_vacant: bool

@@ -24,7 +24,7 @@ logger = logging.getLogger("headrace")
 #: FindCoordinator timeout in seconds while the member's lease depends on the answer, and seconds between
 #: FindCoordinator calls after the coordinator has lost the shard.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
-#: Number of shard lookups in one grace period, until the coordinator is known to have lost the shard.
+#: Number of lookups of the group's shard in one grace period, until the coordinator is known to have lost the shard.
 NEWS_IN_GRACE = 6
 #: Timeout of a leave request in seconds. A lost leave request is harmless: the coordinator also notices the closed
 #: connection.

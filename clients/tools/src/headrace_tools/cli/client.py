@@ -212,7 +212,8 @@ GroupTimeout = Annotated[float, duration("--timeout", least_s=0.1, help="How lon
 #: Timeout of group commands in seconds: long enough for live coordinators to take over the groups of a dead
 #: coordinator.
 GROUP_TIMEOUT_S = 15.0
-#: Timeout in seconds when no coordinator is alive: long enough for a coordinator that is just starting.
+#: Timeout in seconds of group commands when no coordinator is alive: long enough for a coordinator that is just
+#: starting.
 NOBODY_S = 3.0
 
 

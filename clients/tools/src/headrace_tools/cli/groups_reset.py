@@ -116,7 +116,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to choose new offsets; exactly one field is set. ``time_ms``: from --to-datetime or --by-duration."""
+    """A way to choose new offsets; exactly one field is set. ``time_ms``: the time from --to-datetime or --by-duration,
+    in ms since 1970."""
 
     to_earliest: bool = False
     to_latest: bool = False

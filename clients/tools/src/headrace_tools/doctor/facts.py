@@ -98,7 +98,7 @@ class Facts:
     bootstrap: tuple[Tried, ...]
     cluster: ClusterDescription | None = None
     #: The addresses of brokers and coordinators (client listener) and of controllers (internal listener, often
-    #: unreachable from here), by id.
+    #: unreachable from the doctor's machine), by id.
     brokers: Mapping[int, Tried] = field(default_factory=dict)
     coordinators: Mapping[int, Tried] = field(default_factory=dict)
     controllers: Mapping[int, Tried] = field(default_factory=dict)

@@ -212,7 +212,7 @@ def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
 
 
 def end_abandoned(directory: str, *, delete: bool) -> None:
-    """Stop the cluster of a dead owner; the guardian calls this function."""
+    """Stop the cluster whose owner process has died; the guardian calls this function."""
     end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete)
 
 

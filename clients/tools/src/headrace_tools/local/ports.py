@@ -1,9 +1,9 @@
 """Ports on which nodes can rely: free now, and outside of the kernel's ephemeral range.
 
-An outgoing connection may take a port of the ephemeral range: between the check and the node's bind, or while a node is
-down. A port below the ephemeral range is taken only by a process that asks for it, so a restarted node finds its port
-free again. Two commands may pick the same port at the same time, so callers retry with different ports (see
-directory.py).
+An outgoing connection may take a port of the ephemeral range: between the check of the port and the node's bind, or
+while a node is down. A port below the ephemeral range is taken only by a process that asks for it, so a restarted node
+finds its port free again. Two commands may pick the same port at the same time, so callers retry with different ports
+(see directory.py).
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class Looking:
         return found
 
     def _unowned(self, state: ClusterState) -> str | None:
-        """The reason why a shard of groups has no coordinator; None if every shard has a coordinator. Listing groups
-        fails until each shard has a coordinator."""
+        """The reason why a partition of ``__consumer_offsets`` has no coordinator; None if every partition has one.
+        Listing groups fails until each partition of ``__consumer_offsets`` has a coordinator."""
         if not state.of_role("coordinator"):
             return None
         try:

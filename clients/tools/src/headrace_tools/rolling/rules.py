@@ -12,11 +12,11 @@ The order is: controllers, the active controller last of them; then brokers; the
   restart of all brokers the leaders no longer change.
 
 Before a node is stopped the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
-every voter is caught up, and every shard of groups has a coordinator. A healthy cluster tolerates one failure, wherever
-there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second coordinator takes over
-shards. Where there is no redundancy (a topic with one replica, a sole controller or coordinator), waiting does not
-help. The roll reports a lack of redundancy (``unavoidable``) and continues. Kubernetes operators for Kafka follow the
-same rules for the order of restarts.
+every voter is caught up, and every partition of ``__consumer_offsets`` has a coordinator. A healthy cluster tolerates
+one failure, wherever there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second
+coordinator takes over shards. Where there is no redundancy (a topic with one replica, a sole controller or
+coordinator), waiting does not help. The roll reports a lack of redundancy (``unavoidable``) and continues. Kubernetes
+operators for Kafka follow the same rules for the order of restarts.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class PartitionSeen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """The facts about a cluster at one moment. ``nodes``: whether each node of cluster.json is running. ``age_ms``:
-    upper limit of the age of the facts about brokers and partitions (None: unknown). ``unowned``: why a shard of groups
-    has no coordinator; None if every shard has a coordinator. ``unanswered``: requests that failed, so that the facts
-    from their answers are unknown."""
+    upper limit of the age of the facts about brokers and partitions (None: unknown). ``unowned``: why a partition of
+    ``__consumer_offsets`` has no coordinator; None if every partition has one. ``unanswered``: requests that failed, so
+    that the facts from their answers are unknown."""
 
     nodes: Mapping[NodeName, bool]
     age_ms: float | None = 0.0
