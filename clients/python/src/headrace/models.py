@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidArgumentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,28 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+class TransactionToken(NamedTuple):
+    """The token of a prepared transaction (KIP-939). Any client that has the token can commit or abort the transaction,
+    also after the producer has ended. ``str(token)`` is its text; ``TransactionToken.parse`` reads the text."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.producer_epoch}:{self.transactional_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionToken:
+        """Read the text of a token. Raises InvalidArgumentError."""
+        parts = text.split(":", 2) if isinstance(text, str) else []
+        if len(parts) == 3 and parts[2] and all(part.isascii() and part.isdigit() for part in parts[:2]):
+            return cls(parts[2], int(parts[0]), int(parts[1]))
+        raise InvalidArgumentError(
+            f"{text!r:.100} is not a transaction token: a token has the form PRODUCER_ID:EPOCH:TRANSACTIONAL_ID"
+        )
 
 
 class GroupMetadata(NamedTuple):

@@ -1,0 +1,268 @@
+"""The state of a transactional producer and its legal calls (KIP-98, KIP-890, KIP-939, KIP-1050). Pure.
+
+    state        left by                                              next state
+    NEW          the coordinator assigns an identity                  READY, or PREPARED (keep_prepared)
+    READY        begin                                                OPEN
+    OPEN         commit, prepare: no more sends                       SEALED
+    SEALED       every record is acknowledged                         COMMITTING, PREPARING; READY if nothing was sent
+    OPEN, SEALED a record fails                                       FAILED
+    COMMITTING   the coordinator answers                              READY, or FAILED (it had aborted the transaction)
+    PREPARING    the coordinator answers                              PREPARED, or FAILED
+    PREPARED     complete                                             COMMITTING, ABORTING
+    any of OPEN, SEALED, FAILED, PREPARING: abort                     ABORTING; READY if nothing was sent
+    ABORTING     the coordinator answers                              READY
+    any          an error that ends the producer                      DEAD
+
+A call whose answer is lost leaves its state (COMMITTING, ABORTING, PREPARING), in which the same call is legal again:
+the coordinator recognizes a repeated request by the producer's identity.
+
+**Identities.** Under transaction version 2 (KIP-890) each end of a transaction that was sent to the coordinator returns
+the identity for the next transaction. A transaction in which nothing was sent ends without the coordinator and keeps
+its identity.
+
+**Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
+committed, and the producer may begin the next one after an abort. *Fatal*: another producer has the transactional id,
+or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names the call to
+make instead. A refused record or prepare is never fatal, because it cannot tell another producer from a timeout that
+aborted the transaction. The coordinator's answer to the abort tells.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from headrace_core.errors import HeadraceError, IllegalStateError, TransactionAbortableError
+
+from ..models import TransactionToken
+from .sequences import Identity
+
+
+class State(Enum):
+    NEW = "the producer has no identity yet"
+    READY = "no transaction is open"
+    OPEN = "a transaction is open"
+    SEALED = "the transaction takes no more records"
+    FAILED = "a record of the transaction failed"
+    COMMITTING = "the commit has no answer yet"
+    ABORTING = "the abort has no answer yet"
+    PREPARING = "the prepare has no answer yet"
+    PREPARED = "the transaction is prepared and undecided"
+    DEAD = "the producer has ended"
+
+
+class Call(Enum):
+    """The calls of a program, as it writes them."""
+
+    INIT = "init_transactions()"
+    BEGIN = "begin_transaction()"
+    SEND = "send()"
+    COMMIT = "commit_transaction()"
+    PREPARE = "prepare()"
+    ABORT = "abort_transaction()"
+    COMPLETE = "complete()"
+
+
+#: The legal calls of each state. A program may also call ``begin_transaction`` in the state ABORTING: the producer
+#: then finishes the abort first.
+CALLS: dict[State, tuple[Call, ...]] = {
+    State.NEW: (Call.INIT, Call.BEGIN),
+    State.READY: (Call.BEGIN,),
+    State.OPEN: (Call.SEND, Call.COMMIT, Call.PREPARE, Call.ABORT),
+    State.SEALED: (Call.COMMIT, Call.PREPARE, Call.ABORT),
+    State.FAILED: (Call.ABORT,),
+    State.COMMITTING: (Call.COMMIT, Call.COMPLETE),
+    State.ABORTING: (Call.ABORT, Call.BEGIN, Call.COMPLETE),
+    State.PREPARING: (Call.PREPARE, Call.ABORT),
+    State.PREPARED: (Call.COMPLETE,),
+    State.DEAD: (),
+}
+
+#: The states that may follow each state.
+NEXT: dict[State, tuple[State, ...]] = {
+    State.NEW: (State.READY, State.PREPARED, State.DEAD),
+    State.READY: (State.OPEN, State.DEAD),
+    State.OPEN: (State.SEALED, State.FAILED, State.ABORTING, State.READY, State.DEAD),
+    State.SEALED: (State.COMMITTING, State.PREPARING, State.FAILED, State.ABORTING, State.READY, State.DEAD),
+    State.FAILED: (State.ABORTING, State.READY, State.DEAD),
+    State.COMMITTING: (State.READY, State.FAILED, State.DEAD),
+    State.ABORTING: (State.READY, State.DEAD),
+    State.PREPARING: (State.PREPARED, State.FAILED, State.ABORTING, State.DEAD),
+    State.PREPARED: (State.COMMITTING, State.ABORTING, State.DEAD),
+    State.DEAD: (),
+}
+
+_BEGIN = "begin one: `with producer.transaction():`, or begin_transaction()"
+_INSTEAD: dict[State, str] = {
+    State.NEW: f"no transaction is open; {_BEGIN}",
+    State.READY: f"no transaction is open; {_BEGIN}",
+    State.OPEN: "a transaction is open; end it first: commit_transaction() or abort_transaction()",
+    State.SEALED: (
+        "the end of the transaction was interrupted, and it takes no more records; repeat commit_transaction() or "
+        "prepare(), or call abort_transaction()"
+    ),
+    State.FAILED: "a record of the transaction failed; call abort_transaction() first",
+    State.COMMITTING: (
+        "the commit of the transaction has no answer yet, and may have taken effect; repeat commit_transaction(), or "
+        "complete() with the same decision"
+    ),
+    State.ABORTING: "the transaction was aborted; begin the next one with begin_transaction()",
+    State.PREPARING: "prepare() has no answer yet; repeat prepare(), or call abort_transaction()",
+    State.PREPARED: "the transaction is prepared; complete it first: complete(token, commit=True or False)",
+}
+
+#: Errors that end the producer when the coordinator answers an init, a commit or an abort with them, as codes.
+FATAL = frozenset(
+    (
+        "PRODUCER_FENCED",
+        "INVALID_PRODUCER_ID_MAPPING",
+        "INVALID_TXN_STATE",
+        "INVALID_TRANSACTION_TIMEOUT",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "UNSUPPORTED_VERSION",
+    )
+)
+
+
+class ProducerTransaction:
+    """The transactions of one producer, one after the other. The caller makes the requests, and reports their
+    outcomes."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.state = State.NEW
+        self.identity: Identity | None = None
+        #: The token of the prepared transaction.
+        self.token: TransactionToken | None = None
+        #: Whether the coordinator may know the open transaction, so that its end must be sent there.
+        self.has_sent = False
+        self._cause: HeadraceError | None = None
+
+    # --- calls of the program --------------------------------------------------------------------------------------
+
+    def check(self, call: Call) -> None:
+        """Raise the error of a call that the state does not allow: IllegalStateError, TransactionAbortableError for a
+        failed transaction, or the error that ended the producer."""
+        if call in CALLS[self.state]:
+            return
+        cause = self._cause
+        if self.state is State.DEAD:
+            assert cause is not None
+            raise type(cause)(
+                f"this producer of transactional id {self.transactional_id!r} has ended: {cause.message}; close it, "
+                "and make a new producer"
+            ) from cause
+        if self.state is State.FAILED and call in (Call.SEND, Call.COMMIT, Call.PREPARE):
+            assert cause is not None
+            raise TransactionAbortableError(
+                f"the transaction of {self.transactional_id!r} cannot be committed: {cause.code}: {cause.message}; "
+                "call abort_transaction(), then repeat the work of the transaction"
+            ) from cause
+        if self.state is State.OPEN and call is Call.COMPLETE:
+            raise IllegalStateError(
+                "complete() ends a prepared transaction, and this transaction is not prepared; call prepare() first, "
+                "or commit_transaction()"
+            )
+        raise IllegalStateError(f"{call.value} is not legal now: {_INSTEAD[self.state]}")
+
+    def begin(self) -> None:
+        self.check(Call.BEGIN)
+        self._to(State.OPEN)
+
+    def seal(self) -> None:
+        """Refuse further records: the transaction is about to be committed or prepared."""
+        if self.state is State.OPEN:
+            self._to(State.SEALED)
+
+    def commits(self) -> bool:
+        """Decide to commit; every record is acknowledged. Return whether the coordinator must be asked."""
+        self.check(Call.COMMIT)
+        return self._decide(State.COMMITTING)
+
+    def aborts(self) -> bool:
+        """Decide to abort. Return whether the coordinator must be asked."""
+        self.check(Call.ABORT)
+        return self._decide(State.ABORTING)
+
+    def prepares(self) -> None:
+        """Decide to prepare; every record is acknowledged. The coordinator is always asked: an empty transaction has a
+        token, too."""
+        self.check(Call.PREPARE)
+        if self.state is not State.PREPARING:
+            self._to(State.PREPARING)
+        self.has_sent = True
+
+    def completes(self, token: TransactionToken, *, commit: bool) -> bool:
+        """Decide the producer's own prepared transaction. Return False, without effect, if ``token`` is of another
+        transaction: its coordinator completes it without this producer."""
+        if token != self.token:
+            return False
+        self.check(Call.COMPLETE)
+        wanted = State.COMMITTING if commit else State.ABORTING
+        if self.state is not State.PREPARED and self.state is not wanted:
+            raise IllegalStateError(
+                f"complete(token, commit={commit}) contradicts the earlier decision, which has no answer yet and may "
+                f"have taken effect; repeat complete(token, commit={not commit})"
+            )
+        return self._decide(wanted)
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def initialized(self, identity: Identity, prepared: TransactionToken | None = None) -> None:
+        """The coordinator assigned ``identity``. ``prepared``: the transaction that keep_prepared left open."""
+        self.identity, self.token = identity, prepared
+        self.has_sent = prepared is not None
+        self._to(State.READY if prepared is None else State.PREPARED)
+
+    def sent(self) -> None:
+        """A record of the transaction is about to be sent to its leader."""
+        self.has_sent = True
+
+    def record_failed(self, error: HeadraceError) -> bool:
+        """A record of the open transaction failed permanently. Return whether the transaction has failed by it."""
+        if self.state not in (State.OPEN, State.SEALED):
+            return False
+        self._cause = error
+        self._to(State.FAILED)
+        return True
+
+    def ended(self, identity: Identity) -> None:
+        """The coordinator committed or aborted the transaction; ``identity`` is for the next one."""
+        self.identity, self.token, self._cause = identity, None, None
+        self.has_sent = False
+        self._to(State.READY)
+
+    def prepared(self, token: TransactionToken) -> None:
+        self.token = token
+        self._to(State.PREPARED)
+
+    def refused(self, error: HeadraceError) -> None:
+        """The coordinator refused a request, or its answer is lost. While a commit has no answer, only
+        TRANSACTION_ABORTABLE says that the transaction is certainly not committed."""
+        if self.state is State.PREPARING:
+            may_fail = not error.retriable
+        elif error.code in FATAL:
+            self._cause = error
+            self._to(State.DEAD)
+            return
+        else:
+            may_fail = error.code == TransactionAbortableError.code and self.state is State.COMMITTING
+        if may_fail:
+            self._cause = error
+            self._to(State.FAILED)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _decide(self, state: State) -> bool:
+        if self.state is state:
+            return True
+        if self.has_sent:
+            self._to(state)
+            return True
+        self._cause = None
+        self._to(State.READY)
+        return False
+
+    def _to(self, state: State) -> None:
+        assert state in NEXT[self.state], f"{self.state.name} to {state.name}"
+        self.state = state
