@@ -42,7 +42,7 @@ _TELLS = re.compile(
 
 def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
     """Select at most ``most`` lines of a log, in order; ``...`` marks omitted lines."""
-    # Drop text that a progress bar overwrites, and escape sequences.
+    # Drop escape sequences, and text that a progress bar overwrites.
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line.rstrip("\n").split("\r")[-1]) for line in text.split("\n")]
     kept = [(at, line) for at, line in enumerate(lines) if not _NOISE.match(line)]
     early = [(at, line) for at, line in kept[:-most] if _TELLS.search(line)]

@@ -27,7 +27,7 @@ STATE = ROOT / "build" / "verify"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard: a command and its time limit. After ``seconds_max`` seconds the shard has failed."""
+    """A shard of `make verify`: a command and its time limit. After ``seconds_max`` seconds the shard has failed."""
 
     name: str
     command: tuple[str, ...]

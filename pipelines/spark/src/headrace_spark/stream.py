@@ -73,8 +73,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """The end of the next batch; ``start`` if there are no new records, or fewer than minOffsetsPerTrigger.
 
         Spark calls ``latestOffset`` when the query has processed all records before ``start``. Spark's ``commit`` call
-        for a batch comes only with the next batch, and never for the last batch of a query. ``latestOffset`` therefore
-        also commits the progress to the consumer group.
+        for a batch comes only with the next batch, and never for the last batch of a query. Because ``commit`` comes
+        late or never, ``latestOffset`` also commits the progress to the consumer group.
         """
         stood = from_json(start)
         self._tell_group(stood)
@@ -174,9 +174,9 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """The offsets ``begin``, but the log start for topics that were deleted and created again since the last
         trigger.
 
-        If a batch does not begin at the end of the previous batch, its end offset also stores its start. A restart
-        within the batch then reads the same records. The reader does not detect a topic that was created again while
-        the query did not run, because offsets have no topic ids.
+        If a batch does not begin at the end of the previous batch, its end offset also stores its start. With the
+        stored start, a restart within the batch reads the same records. The reader does not detect a topic that was
+        created again while the query did not run, because offsets have no topic ids.
         """
         reader = self._reader()
         topics = reader.take_renewed()
@@ -206,7 +206,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """Whether a restart within the first batch would find another start offset (see offsets.py).
 
         The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
-        the batch is empty. ``_true_start`` handles the cases of set starting offsets, of "earliest" at 0, and of empty
+        the batch is empty. ``_true_start`` treats the cases of set starting offsets, of "earliest" at 0, and of empty
         batches.
         """
         if START_KEY in start or begin != self._initial:

@@ -230,8 +230,8 @@ class AdminServicer:
 
     def AlterPartitionReassignments(self, request, context):
         """Moves partitions to new replicas, or cancels a move (KIP-455). The controller responds when it has recorded the
-        reassignment. After a recorded reassignment, brokers copy the added replicas, a few partitions at a time; old
-        replicas are removed when all added replicas are in sync. Each partition's reassignment is accepted or refused
+        reassignment. After a reassignment is recorded, brokers copy the added replicas, a few partitions at a time. The
+        old replicas are removed when all added replicas are in sync. Each partition's reassignment is accepted or refused
         separately. Errors of a reassignment: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
         INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
         """

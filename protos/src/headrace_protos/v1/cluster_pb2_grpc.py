@@ -147,7 +147,7 @@ class ClusterServicer:
 
     def ReadIndex(self, request, context):
         """Returns a ReadIndex barrier (Raft thesis, 6.4): every record committed before the call has an offset below the
-        response's offset. The leader responds when a majority has confirmed its leadership after the call arrived; a
+        response's offset. The leader responds when a majority has confirmed its leadership after the call arrived. A
         controller that does not lead forwards the call to the leader. A node that has applied the metadata log up to the
         response's offset has all changes that were committed before the node's call. NOT_CONTROLLER: no controller is
         known to lead.

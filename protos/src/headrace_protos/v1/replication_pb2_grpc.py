@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """A following broker has a live stream to each broker that leads partitions which it replicates, and a second stream
-    for partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    """A following broker has a live stream to each broker that leads partitions which it replicates. A second stream serves
+    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
     follower acknowledges the records.
     """
 
@@ -45,8 +45,8 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """A following broker has a live stream to each broker that leads partitions which it replicates, and a second stream
-    for partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    """A following broker has a live stream to each broker that leads partitions which it replicates. A second stream serves
+    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
     follower acknowledges the records.
     """
 
@@ -76,8 +76,8 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """A following broker has a live stream to each broker that leads partitions which it replicates, and a second stream
-    for partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
+    """A following broker has a live stream to each broker that leads partitions which it replicates. A second stream serves
+    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
     follower acknowledges the records.
     """
 

@@ -215,7 +215,7 @@ class Broker:
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
         self.storage.short.subscribe(self._cannot_lead_changed)
         self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
-        # The failed partitions include partitions whose log directory the controllers did not know yet.
+        # Partitions that this broker failed to open include those whose log directory the controllers did not know yet.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
         self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 

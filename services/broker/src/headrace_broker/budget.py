@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Pausable(Protocol):
-    """A stream whose reading can be paused."""
+    """A client's stream that the broker can stop reading for a time."""
 
     def pause(self) -> None: ...
 
@@ -77,6 +77,6 @@ class ByteBudget:
             callback()
 
     def forget(self, stream: Pausable) -> None:
-        """Remove a stream that was closed."""
+        """Remove a closed stream from the paused streams."""
         if stream in self._paused:
             self._paused.remove(stream)

@@ -1,7 +1,7 @@
 """Calls of this broker to the active controller.
 
-While there is no active controller, a call waits for the next one within the call's timeout. The method of a call
-decides how often the call may send its request (``Sending``)::
+While there is no active controller, a call waits until a controller becomes active, or until the call's timeout is
+over. The method of a call decides how often the call may send its request (``Sending``)::
 
     AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, with any result: its caller counts
                       the attempts (partition/isr.py). Only an address without a connection is skipped.

@@ -2,8 +2,8 @@
 
 A block of producer ids belongs to its broker, even if the broker stops before using all ids. There are 2^63 producer
 ids, and none is used twice. The broker requests the next block when 90 % of the present block's producer ids are used,
-as in Kafka. One request for a block at a time serves all waiting producers. A producer therefore waits for the
-controller only if the broker has no block. A broker has no block right after its start, or if the controllers were
+as in Kafka. One request for a block at a time serves all waiting producers. A producer waits for the controller only if
+the broker has no block of producer ids left. A broker has no block right after its start, or if the controllers were
 unreachable while it used the last 10 % of its block.
 """
 

@@ -3,8 +3,8 @@
 ``placement`` chooses the directory of a new partition. A failed directory takes offline only the partitions in it. A
 full directory refuses appends and new logs until it has room again (``headrace_core.log.space``).
 
-A directory that was offline may have logs of topics that were deleted before it returned. The storage therefore
-compares the topic ids of the logs in each directory with the metadata before it uses any log (``settle``).
+A directory that was offline may have logs of topics that were deleted before it returned. Before the storage uses any
+log, it compares the topic ids of each directory's logs with the metadata (``settle``).
 """
 
 from __future__ import annotations

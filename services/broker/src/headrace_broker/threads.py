@@ -13,14 +13,15 @@ from headrace_core.rpc.event_loop import StartedThreads
 T = TypeVar("T")
 
 #: Seconds of CPU time above which a piece of work counts as long, such as decompressing a batch of 32 MiB. After long
-#: work, a lane of work pauses for REST_TIMES the length of the work, so all long work together uses a quarter of a
-#: core.
+#: work, the next work for the same owner waits for REST_TIMES the length of the work. All long work together then uses
+#: a quarter of a core.
 LONG_S, REST_TIMES = 0.05, 3
 
 
 class Rests:
-    """Decides when the next long work of each lane may start. Lanes whose last work was long share a quarter of a core;
-    other lanes never wait. Pure; all times are in seconds of one clock."""
+    """Decides when the next long work for one owner, such as a partition (a lane), may start. Owners whose last work
+    was long share a quarter of a core; work for other owners never waits. Pure; all times are in seconds of one
+    clock."""
 
     __slots__ = ("_free_s", "_last_s")
 
@@ -29,7 +30,7 @@ class Rests:
         self._free_s = 0.0
 
     def begin(self, lane: Hashable, now_s: float) -> float:
-        """Begin the lane's next work, or return how many seconds to wait."""
+        """Begin the next work of the lane, or return how many seconds this work must wait."""
         expected_s = self._last_s.get(lane)
         if expected_s is None:
             return 0.0
@@ -69,8 +70,8 @@ class WorkThreads:
         return self._loop.run_in_executor(self._pool, work)
 
     def run_rested(self, lane: Hashable, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Like ``run``, for work that a client can make long (see ``Rests``). Each lane has at most one piece of work
-        in progress."""
+        """Like ``run``, for work that a client can make long (see ``Rests``). Only one piece of work of a lane runs at
+        a time."""
 
         def timed() -> T:
             began_s = time.thread_time()

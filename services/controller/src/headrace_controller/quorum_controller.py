@@ -294,7 +294,8 @@ class QuorumController:
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
             self._applier.replace(self._storage.load_image() if received is None else received)
-        # The applied state was committed earlier; without this line Raft would have to learn the commit offset again.
+        # The applied state was committed earlier; without the next line Raft would have to learn the commit offset
+        # again.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
 
@@ -537,10 +538,10 @@ class QuorumController:
 
     def _count_ticks(self) -> None:
         """Before an event that arrives between turns, process the past ticks, which have no effect. If past ticks were
-        not processed first, an event between turns (such as the start of a wait for a leader) would be dated too early.
-        The last planned tick is left to the turn, even when the tick is due, because the turn processes arrived
-        messages before it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would take
-        them for a pause.)"""
+        not processed first, an event between turns (such as the loss of the leader) would be dated too early. The last
+        planned tick is left to the turn, even when the tick is due, because the turn processes arrived messages before
+        it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would take them for a
+        pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:

@@ -36,7 +36,7 @@ from .raft import Place, SnapshotChunk, SnapshotId, VoterSet
 logger = logging.getLogger("headrace.controller")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
-BEGINNING = Place(0, 0)  #: The place before the first entry of a log from whose start no entries were removed.
+BEGINNING = Place(0, 0)  #: Offset and term before the first entry of a log from whose start no entries were removed.
 _PART = ".part"
 _TEMPORARY = ".tmp"
 

@@ -29,7 +29,7 @@ class SnapshotSchedule:
         self._job: SnapshotJob | None = None
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """Count the bytes of ``entries``, which were added to the log."""
+        """Add the bytes of ``entries``, which were appended to the log, to the log's growth since the last snapshot."""
         for entry in entries:
             self._bytes += len(entry.data)
 

@@ -9,8 +9,9 @@ the log. Damage before the last batch raises CorruptLogError, and the controller
 hole must never be served. A last batch that is complete but wrong also counts as damage
 (``LogConfig.refuse_whole_tail``), because the voter may have acknowledged this batch.
 
-The metadata log begins after the snapshot before the newest one. A follower that is a little behind therefore finds in
-the log the entries that it lacks. If the newest snapshot is damaged, the snapshot before it and the log replace it.
+The metadata log begins after the snapshot before the newest one. Because the log begins one snapshot earlier, a
+follower that is a little behind finds in the log the entries that it lacks. If the newest snapshot is damaged, the
+snapshot before it and the log replace it.
 
       snapshot n-1                     snapshot n
            |  log ...                       |  ... log          |
@@ -470,7 +471,7 @@ class MetadataStorage:
         Raises DiskFullError; ``stored`` then shows the state that was reached."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
-            # The entries from the snapshot's place on were never committed. Remove the uncommitted entries before the
+            # The entries beyond the end of the snapshot were never committed. Remove the uncommitted entries before the
             # snapshot is installed, so that no crash leaves a snapshot that contradicts the log. On a start, a snapshot
             # that contradicts the log counts as damage.
             self._cut(offset - 1)

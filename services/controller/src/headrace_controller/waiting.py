@@ -1,8 +1,8 @@
 """Requests that wait for an answer while their decision is being written to the log and committed.
 
-A decision is *appended* at a place: the offset after it, and the term in which it was made. An appended decision may be
-committed, even if the leader that made the decision has resigned. After a loss of the leadership, the log therefore
-shows the outcome of each appended decision:
+An appended decision is identified by the offset after it, and by the term in which it was made. An appended decision
+may be committed, even if the leader that made the decision has resigned. After a loss of the leadership, the log shows
+the outcome of each appended decision:
 
     the place is committed, with the same term               it was done: the prepared answer
     something of a later term is committed there, or before  it never will be: NotControllerError, safe to retry
@@ -82,8 +82,8 @@ class Decisions:
         return outcomes
 
     def lead(self, end: int) -> list[Outcome]:
-        """This node leads again, and its whole log, which ends at ``end``, is committed. Appends of an earlier term
-        beyond ``end`` are therefore lost."""
+        """This node leads again, and its whole log, which ends at ``end``, is committed. Because the whole log is
+        committed, appends of an earlier term beyond ``end`` are lost."""
         gone = [Outcome(each.done, self._overwritten()) for each in self._waiting if each.offset > end]
         self._waiting = deque(each for each in self._waiting if each.offset <= end)
         return gone

@@ -1,12 +1,12 @@
 """The pipeline: departures by window, airport and carrier into Parquet, and queries on the result.
 
 **The watermark.** Spark closes a window when the largest event time read so far, minus the watermark's delay, has
-passed the window's end. Spark drops rows for closed windows. The watermark's delay must cover the largest difference in
-event time between the partitions' read positions. The demo publishes events in the order of their time, so each
-partition is ordered by time. ``maxOffsetsPerTrigger`` takes the same share of each partition's backlog, so after a
-batch the query has read nearly the same fraction of every partition. Aircraft do not fly evenly over the year, so the
-same fraction of two partitions may be days apart. With the keys of this data set, the difference is at most 6.7 days.
-``WATERMARK`` is twice the largest difference in event time between two partitions' read positions.
+passed the window's end. Spark drops rows whose window has closed. The watermark's delay must cover the largest
+difference in event time between the partitions' read positions. The demo publishes events in the order of their time,
+so each partition is ordered by time. ``maxOffsetsPerTrigger`` takes the same share of each partition's backlog, so
+after a batch the query has read nearly the same fraction of every partition. Aircraft do not fly evenly over the year,
+so the same fraction of two partitions may be days apart. With the keys of this data set, the difference is at most 6.7
+days. ``WATERMARK`` is twice the largest difference in event time between two partitions' read positions.
 
 **The end.** A window closes only when an event with a later time arrives, and no event is later than the last
 departure. To close the last windows, the demo publishes to each partition a closing marker with a time months later.

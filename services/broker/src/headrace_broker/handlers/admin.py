@@ -1,9 +1,9 @@
 """The Admin service on a broker: it forwards each change to the active controller, and answers when this broker has
 applied the change.
 
-A client that uses one broker therefore reads its own changes there without tracking metadata offsets. The broker
-answers DescribeConfigs from its own image, because only the broker itself knows its properties file. The broker also
-describes its own log directories (log_dirs.py).
+Because the broker waits for the applied change, a client that uses one broker reads its own changes there without
+tracking metadata offsets. The broker answers DescribeConfigs from its own image, because only the broker itself knows
+its properties file. The broker also describes its own log directories (log_dirs.py).
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
-        # One description lists dozens of configuration entries, so its cost is that of dozens of ordinary items.
+        # One resource's description lists dozens of configuration entries, so it costs as much as dozens of ordinary
+        # items.
         async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
             for item in request.resources:
                 if turns.is_over():

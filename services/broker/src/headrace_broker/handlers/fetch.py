@@ -1,4 +1,4 @@
-"""The Fetch service. A stream is a fetch session, and each request gets one response, in order.
+"""The Fetch service. A Fetch stream is a fetch session, and each request on it gets one response, in order.
 
 A fetch stream is in one of three states::
 
@@ -481,8 +481,8 @@ class FetchStream(StreamHandler[Any]):
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads
-                # While the writer's thread advances the log start, the log start of the log can be above the log start
-                # of its PartitionLeader.
+                # While the writer's thread advances the log start, the log can already have a higher log start than its
+                # PartitionLeader.
                 high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
                 last_stable_offset = replica.last_stable_offset
         return fetch_pb2.FetchPartitionResult(

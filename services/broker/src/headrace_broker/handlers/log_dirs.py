@@ -85,7 +85,7 @@ def _check_meant(broker: BrokerContext, request: Any) -> None:
 
 
 def _wanted(topics: Any) -> dict[str, Collection[int]] | None:
-    """Topic -> the wanted partitions; None for all partitions."""
+    """Maps each topic to the partitions that the request names; None stands for all partitions."""
     if not topics:
         return None
     wanted: dict[str, Collection[int]] = {}

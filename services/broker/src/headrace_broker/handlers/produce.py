@@ -163,7 +163,8 @@ class _Pending(Expiring):
 
 
 class _Held:
-    """A refusal of an append that waits until ``before`` earlier appends to the same partition have ended."""
+    """A refused append, whose error is answered only after ``before`` earlier appends to the same partition have
+    ended."""
 
     __slots__ = ("before", "error", "index", "pending")
 

@@ -1,10 +1,11 @@
 """The Replication service: it pushes the records of partitions that this broker leads to followers on other brokers.
 
-A lane knows which records to push next (``partition/leader_lane.py``). The module handlers/replication.py gives each
-lane a stream, a clock, and threads for reads that wait for the disk. Each event of a lane (new records, an
-acknowledgement, room in the stream) schedules one callback in the event loop. The callback of a lane makes one message
-of all pending events. While a message of a lane is being written, the lane makes no second message. A follower that
-does not read therefore costs the memory of one message.
+A lane is the pure state of one stream to a follower (``partition/leader_lane.py``); it knows which records to push
+next. The module handlers/replication.py connects the lane of each follower with a gRPC stream, a clock, and threads for
+reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, room in the stream)
+schedules one callback in the event loop. This callback makes one message of all pending events of the stream. While a
+message to a follower is being written, no second message is made for the same stream. A follower that does not read
+costs the memory of one message, because no further message is made for its stream.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         return int(self._broker.clock.monotonic_ms())
 
     def lane(self, hello: Hello, stream: LeaderStream) -> LeaderLane:
-        """The lane for a new stream, which replaces an older stream of the same follower. Raises
+        """The sending state (LeaderLane) of a new stream, which replaces an older stream of the same follower. Raises
         InconsistentClusterIdError, NotLeaderOrFollowerError, StaleBrokerEpochError, InvalidRequestError."""
         self._check(hello)
         lane = LeaderLane(
@@ -279,8 +280,7 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
     def wake(self) -> None:
-        """Schedule one ``_turn`` at the end of the present event loop pass, because the lane may have messages to
-        send."""
+        """Schedule one ``_turn`` at the end of the present event loop pass, because there may be messages to send."""
         if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
             self._service.pushes.begin(self)
@@ -298,8 +298,8 @@ class LeaderStream(StreamHandler[Any]):
         self._stream.finish(error)
 
     def _turn(self) -> None:
-        """Write the lane's next message to the stream. A failure to make a message ends the stream, because flushes
-        must not wait for a message that is never sent."""
+        """Write the next message for the follower to the stream. A failure to make a message ends the stream, because
+        flushes must not wait for a message that is never sent."""
         self._is_scheduled = False
         try:
             self._push()
@@ -331,7 +331,7 @@ class LeaderStream(StreamHandler[Any]):
             self.wake_at(due_ms)
 
     def wake_at(self, due_ms: int) -> None:
-        """Set one timer for the lane's next deadline; a callback that is too early does no harm."""
+        """Set one timer for the next deadline of this stream; a callback that is too early does no harm."""
         if self._closed or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:

@@ -9,8 +9,8 @@
     OUT           needs another lane or newer metadata        retry -> JOINING
 
 One PartitionFollower serves one leader epoch. For another leader or epoch the caller creates a new PartitionFollower,
-from the log's current state. Messages to an old PartitionFollower do not reach the new one, because handles are never
-reused.
+from the log's current state. Messages to an old PartitionFollower do not reach the new one, because a stream never uses
+the number of a join (the handle) again.
 
 The rules of a follower, each with the failure that it prevents:
 
@@ -61,7 +61,7 @@ class Restart(NamedTuple):
 
 
 class OtherLane(NamedTuple):
-    """Call ``retry``, then join again on the other lane (live or catch-up)."""
+    """Call ``retry``, then join again on the leader's other stream: the live stream or the catch-up stream."""
 
 
 class Wait(NamedTuple):
@@ -89,7 +89,7 @@ class Drop(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The message cannot come from the leader's log: release the handle, and join again."""
+    """The message cannot come from the leader's log: end the present join, and join again."""
 
     error: HeadraceError
 
@@ -158,7 +158,7 @@ class PartitionFollower:
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
         self.error: HeadraceError | None = None  #: The reason why the follower is in the state OUT.
-        self.handle = -1  #: Handle of the current join; -1 if the replica has not joined.
+        self.handle = -1  #: Number of the present join on its stream (the handle); -1 if the replica has not joined.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
         #: End of the records that the follower handed to the log, which may not have written all of them yet.
@@ -246,7 +246,7 @@ class PartitionFollower:
         self.state = FollowerState.JOINING
 
     def ended(self, message: Ended) -> OtherLane | Wait | Stale:
-        """The leader has ended the follower's handle."""
+        """The leader has ended the present join of this follower."""
         if message.handle != self.handle:
             return Stale()
         if message.error is not None:
@@ -255,8 +255,8 @@ class PartitionFollower:
         return OtherLane()
 
     def disconnected(self) -> None:
-        """The stream to the leader broke, or the follower's handle was released. The follower joins again when the log
-        has all received records."""
+        """The stream to the leader broke, or the follower has ended its present join. The follower joins again when the
+        log has all received records."""
         if self.state is not FollowerState.TRUNCATING:
             self._end(FollowerState.JOINING)
 

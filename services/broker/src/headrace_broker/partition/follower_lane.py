@@ -1,16 +1,17 @@
-"""The follower's side of one stream to one leader (pure): the handles of joined partitions, and the next message to
-send.
+"""The follower's side of one stream to one leader (pure): the partitions that joined on the stream, and the next
+message to send.
 
-A partition on a lane is *wanted* until it can join; its log must be at rest, because a join reports the log's end. The
-partition is *joining* until the leader answers, and *following* until its handle ends::
+A partition on a stream is *wanted* until its follower can join the leader. While it is wanted its log must come to
+rest, because a join reports the log's end. The partition is *joining* until the leader answers, and *following* until
+its handle ends::
 
     wanted  --next()-->  joining  --joined-->  following
       ^                     |                      |
       +--- join() again ----+-- error, cut, ... ---+      and all of them when the stream breaks
 
-Outgoing items of a lane are collected into one message. If a partition advanced a hundred times while the last message
-was written, the next message has only its last position. A released handle belongs to no partition, so the lane drops
-later messages for the handle.
+Outgoing items of a stream (joins, leaves, acknowledgements) are collected into one message. If a partition advanced a
+hundred times while the last message was written, the next message has only its last position. A handle is the number of
+one join on the stream. After the join has ended, the follower drops later messages for the handle.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ITEMS_MAX = 2_000  #: Maximum number of joins, leaves and acknowledgements in on
 
 
 class Joinable(Protocol):
-    """The methods of a followed partition that a lane calls (``PartitionFollower`` and its shell)."""
+    """The methods of a followed partition that a FollowerLane calls (``PartitionFollower`` and its shell)."""
 
     @property
     def can_join(self) -> bool:
@@ -49,8 +50,8 @@ class _Handle(Generic[F]):
 
 
 class FollowerLane(Generic[F]):
-    """See the module. The partitions that this broker follows at one leader, on one lane (live or catch-up). A
-    FollowerLane outlives its streams."""
+    """See the module. The partitions that this broker follows at one leader over one kind of stream, live or catch-up.
+    A FollowerLane outlives its streams."""
 
     def __init__(self) -> None:
         self._next_number = 1
@@ -58,24 +59,25 @@ class FollowerLane(Generic[F]):
         self._by_replica: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
-        #: Handles of replicas that leave the stream because their log takes no appends.
+        #: Handles (numbers of joins) of replicas that leave the stream because their log takes no appends.
         self._cannot_append: set[int] = set()
         self._acks_due: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:
-        """Number of partitions on the lane."""
+        """Number of partitions on this stream."""
         return len(self._wanted) + len(self._by_replica)
 
     def __contains__(self, replica: F) -> bool:
         return replica in self._wanted or replica in self._by_replica
 
     def join(self, replica: F) -> None:
-        """Put the partition on the lane, or join it again."""
+        """Put the partition on this stream, or let it join again."""
         self._let_go(replica)
         self._wanted[replica] = None
 
     def leave(self, replica: F, *, cannot_append: bool = False) -> None:
-        """Take the partition off the lane. ``cannot_append``: the partition leaves because its log takes no appends."""
+        """Take the partition off this stream. ``cannot_append``: the partition leaves because its log takes no
+        appends."""
         handle = self._let_go(replica)
         if cannot_append and handle is not None:
             self._cannot_append.add(handle.number)
@@ -88,13 +90,13 @@ class FollowerLane(Generic[F]):
             self._acks_due[handle] = None
 
     def find(self, number: int) -> F | None:
-        """The partition of a push or an offsets update; None if its handle was released."""
+        """The partition of a push or an offsets update; None if the partition's join has ended."""
         handle = self._by_number.get(number)
         return handle.replica if handle is not None and handle.is_joined else None
 
     def joined(self, joined: Joined) -> F | None:
-        """The partition that an answer to a join is for; None if its handle was released. The handle has ended if
-        ``joined.follows`` is false."""
+        """The partition that an answer to a join is for; None if the follower has already ended this join. The join has
+        ended if ``joined.follows`` is false."""
         handle = self._by_number.get(joined.handle)
         if handle is None:
             return None
@@ -106,7 +108,7 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def ended(self, ended: Ended) -> F | None:
-        """The partition whose handle the leader ended; None if the follower released the handle before."""
+        """The partition whose join the leader has ended; None if the follower ended the join before."""
         handle = self._by_number.get(ended.handle)
         if handle is None:
             return None
@@ -114,7 +116,7 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def broken(self) -> list[F]:
-        """The stream ended, and all its handles ended with it. Returns the partitions that were on the stream, which
+        """The stream ended, and all joins on it ended with it. Returns the partitions that were on the stream, which
         will join the next stream. After the next join the leader pushes again the records that were received but not
         written."""
         lost = list(self._by_replica)

@@ -6,10 +6,10 @@ The leader keeps three sets of replicas, as in KIP-497::
     proposed      requested by an AlterPartition without a definite answer; None: no proposal
     maximal       union of both: all that the controllers MAY hold to be in sync; the high watermark waits for them
 
-For the high watermark, a removal from the in-sync set counts when it is confirmed, and an addition as soon as it is
-proposed. A proposal ends with the controller's answer or with metadata of a newer partition epoch. A refusal ends a
-proposal only while it is *certain* that no other attempt at the proposal is in progress. Until a proposal ends, the
-leader repeats it and makes no other proposal.
+For the high watermark, the leader drops a removed replica once the removal is confirmed, and counts an added replica
+from the proposal on. A proposal ends with the controller's answer or with metadata of a newer partition epoch. A
+refusal ends a proposal only while it is *certain* that no other attempt at the proposal is in progress. Until a
+proposal ends, the leader repeats this proposal and makes no other.
 
 An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed, and granted after a
 later attempt was refused. Only a newer partition epoch ends an uncertain proposal, because the controllers grant no
@@ -68,9 +68,10 @@ REJOIN_MS = 2_000
 #: replicas join the ISR after that.
 JOIN_MS = 5_000
 
-#: Placeholder for the time of a follower that had the whole log when the log grew or the epoch began.
+#: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began.
 _UNSEEN = -1
-_NEVER = -(1 << 62)  #: Stands for the time of a follower that has not caught up in this epoch.
+#: Value of a follower's caught-up time if the follower has not caught up in this epoch.
+_NEVER = -(1 << 62)
 
 #: Error codes which prove that the controller will never apply this AlterPartition attempt. An error code that refuses
 #: the latest AlterPartition attempt does not say whether an earlier attempt was applied.
@@ -170,7 +171,7 @@ class FollowerProgress:
 
 
 class InSyncSet:
-    """The members of the in-sync set, its possible members, and the open proposal."""
+    """The members of the in-sync set, its possible members, and the AlterPartition proposal that is not decided yet."""
 
     __slots__ = (
         "_asked",
@@ -212,7 +213,7 @@ class InSyncSet:
         self.maximal = frozenset(self.committed)
         self._followers: dict[int, FollowerProgress] = {}
         self._asked: IsrChange | None = None
-        #: Whether the controllers may have applied an attempt at the proposal, or may still apply it.
+        #: Whether the controllers may have applied an attempt at the AlterPartition proposal, or may still apply it.
         self._is_uncertain = False
         self._repeat = False  #: Whether to send the AlterPartition proposal again.
         self._next_ms = _UNSEEN  #: No proposal before.
@@ -232,12 +233,12 @@ class InSyncSet:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether an attempt at the open proposal has no definite answer."""
+        """Whether an attempt at the undecided AlterPartition proposal has no definite answer."""
         return self._is_uncertain
 
     @property
     def is_pressed(self) -> bool:
-        """Whether a member of the in-sync set has no stream, or cannot append."""
+        """Whether a member of the in-sync set has no stream, or its log takes no appends."""
         return any(
             (follower.cannot_append or not follower.joined) and follower.broker_id in self.committed
             for follower in self._followers.values()
@@ -286,8 +287,8 @@ class InSyncSet:
                 follower.is_eligible = False
 
     def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
-        """The AlterPartition proposal to send now. The result is None if no change is needed, if it is too early, or if
-        a proposal is open."""
+        """The AlterPartition proposal to send now; None if the in-sync set need not change. The result is also None
+        while the next attempt is too early, or while an earlier proposal is undecided."""
         for follower in self._followers.values():
             follower.seen(leader_end, now_ms)
         if now_ms < self._next_ms:
@@ -350,8 +351,8 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # An eligible follower may join the ISR now. Only newer metadata makes a follower eligible that was
-                # refused, or whose broker is fenced.
+                # An eligible follower may join the ISR now. A follower that was refused, or whose broker is fenced,
+                # becomes eligible only through newer metadata.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue
@@ -359,8 +360,8 @@ class InSyncSet:
         return None if due is None else max(due, self._next_ms, now_ms)
 
     def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
-        """Apply the controllers' answer to a proposal. Returns False if the answer is outdated, or answers another
-        proposal than the open one."""
+        """Apply the controllers' answer to an AlterPartition proposal. Returns False if the answer is outdated, or
+        answers another proposal than the present one."""
         members = tuple(isr)
         if partition_epoch < self.partition_epoch:
             return False
@@ -373,8 +374,8 @@ class InSyncSet:
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt at the proposal failed. ``retriable`` means that the outcome is unknown, unless the error code
-        proves that the proposal was not applied."""
+        """An attempt at the AlterPartition proposal failed. ``retriable`` means that the outcome is unknown, unless the
+        error code proves that the proposal was not applied."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS

@@ -27,8 +27,9 @@ offset fail (KIP-207).
 A partition's leader has four kinds of waiters. A producer with acks waits for an end offset. The end offsets for which
 producers wait grow along their queue, except for duplicates, so a deque suffices. DeleteRecords waits for the low
 watermark (KIP-107). A fetch session subscribes to the partition and is notified of the number of bytes that became
-readable. An idle partition therefore causes no work for its fetch sessions. A follower's lane (LogWatcher) is notified
-of appends before their flush, so that the followers flush at the same time as the leader.
+readable. An idle partition causes no work for its fetch sessions, because a session acts only on a notification. The
+replication streams (LogWatcher) are notified of appends before the flush, so that followers flush at the same time as
+the leader.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class PartitionWatcher(Protocol):
 
 
 class LogWatcher(Protocol):
-    """A listener that pushes new records to followers of the partition, such as a lane. Methods of a watcher must not
-    block, watch or unwatch."""
+    """A listener that pushes new records to followers of the partition, such as a replication stream. Methods of a
+    watcher must not block, watch or unwatch."""
 
     def log_grew(self, partition: TopicPartition) -> None:
         """The log end advanced: push the new records."""
@@ -202,7 +203,7 @@ class PartitionLeader:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Replicas that are in sync, or may be because a proposal is not answered yet."""
+        """Replicas that are in sync, or may be in sync because an AlterPartition proposal is not answered yet."""
         return self._in_sync.maximal
 
     @property
@@ -485,7 +486,8 @@ class PartitionLeader:
             self._stir()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:
-        """The follower is alive, but the answer to its join was a task to do first: truncate, or use the other lane."""
+        """The follower is alive, but before it can join it must truncate its log or change to the leader's other
+        stream."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
@@ -534,7 +536,8 @@ class PartitionLeader:
 
     @property
     def is_isr_uncertain(self) -> bool:
-        """Whether an earlier attempt at the proposal has no definite answer, so that it may still be granted."""
+        """Whether an earlier attempt at the AlterPartition proposal has no definite answer, so that it may still be
+        granted."""
         return self._in_sync.is_uncertain
 
     def proposed(self, change: IsrChange) -> None:

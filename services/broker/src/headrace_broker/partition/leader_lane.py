@@ -1,14 +1,14 @@
 """The leader's side of one stream to one follower (pure): it makes pushes and applies acknowledgements.
 
-A follower joins partitions on the stream, each under a handle. From the join on, the leader pushes the records behind
-the follower's log end::
+A follower joins partitions on the stream; the number of a join is its handle. From the join on, the leader pushes the
+records behind the follower's log end::
 
                       acknowledged          position                 leader's log end
         ------------------|---------------------|---------------------------|
                           |<---- in flight ---->|<------- owed ------------>|
                            at most the window
 
-A handle is in one of six states::
+A join on the stream is in one of six states::
 
     CALM      nothing is owed                                        -> the log grows
     READY     something is owed, and there is room: in ``_ready``    -> its turn comes in ``next``
@@ -17,18 +17,18 @@ A handle is in one of six states::
     PACED     the throttle delays it (catch-up lane)                 -> time
     ENDED     left, ended, or replaced by a later join: queues skip it
 
-``next`` makes one message, with a share from each partition in ``_ready``. Partitions with more records than fit into
-the message move to the end of the queue. An idle partition costs nothing, no partition starves another, and small
-amounts of records share a message. Records are read only when there is room to send them, so a slow or silent follower
-costs at most its window in memory.
+``next`` makes one message, with some records of each partition in ``_ready``. Partitions with more records than fit
+into the message move to the end of the queue. An idle partition costs nothing, no partition starves another, and small
+amounts of records share a message. Records are read only when there is room to send them. A slow or silent follower
+costs only the memory of its stream's unacknowledged bytes.
 
 The leader sends records as soon as they are in its log, before the log is flushed. Because all replicas flush at the
 same time, acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable
 ends that followers acknowledge.
 
 A join compares the follower's log with the leader's log: is the follower's log a prefix (``matching.py``)? A replica
-that is far behind uses the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73). Near the log's
-end the replica returns to the live lane.
+that is far behind uses a second stream, the catch-up stream, whose reads may wait for the disk and are throttled
+(KIP-73). Near the log's end the replica returns to the leader's live stream.
 """
 
 from __future__ import annotations
@@ -55,21 +55,23 @@ from .pacing import Pacer
 
 T = TypeVar("T")
 
-WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window of a stream or of a partition in bytes.
+#: Maximum number of unacknowledged bytes that a follower may allow for a stream or for a partition (the window).
+WINDOW_BYTES_MAX = 64 * 1024 * 1024
 #: Maximum bytes of records in one message; larger messages are no faster and delay the messages behind them.
 MESSAGE_BYTES = 1024 * 1024
 SHARE_BYTES_MIN = 64 * 1024  #: Minimum bytes that a partition gets in a message while other partitions wait.
-CATCH_UP_BYTES = 8 * 1024 * 1024  #: Bytes behind the leader's log end above which a replica uses the catch-up lane.
-HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which a replica returns to the live lane.
+#: Bytes behind the leader's log end above which a replica changes to the catch-up stream.
+CATCH_UP_BYTES = 8 * 1024 * 1024
+HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which a replica returns to the live stream.
 #: Milliseconds after which the leader sends new offsets in a message without records; most offsets travel with the next
 #: push of records.
 UPDATE_DELAY_MS = 20
 PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the replication throttle.
-COLD_READS_MAX = 2  #: Maximum number of concurrent disk reads of one lane.
+COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time for one replication stream.
 #: Milliseconds of silence after which a follower that sends heartbeats counts as disconnected or frozen.
 SILENCE_MS = 3_000
 ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addition to the item's records.
-ENDED_QUEUED_MAX = 1_000  #: Maximum number of handles of ended joins in the queue of a stream.
+ENDED_QUEUED_MAX = 1_000  #: Maximum number of ended joins that the queues of a stream may contain.
 ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.
 
 
@@ -95,7 +97,7 @@ class Slice(Protocol):
 
 
 class LedPartition(Protocol):
-    """The methods of a led partition that a lane calls; its log may be read up to ``leader.log_end``."""
+    """The methods of a led partition that a LeaderLane calls; its log may be read up to ``leader.log_end``."""
 
     @property
     def leader(self) -> PartitionLeader: ...
@@ -134,8 +136,9 @@ JoinedReplicaKey = tuple[bytes, int, int]  #: (topic id, partition, follower's b
 
 
 class JoinedReplicas:
-    """The joined replicas of all streams, with one handle for each replica. A later join of a replica on any lane
-    replaces an earlier join, so a late leave on the old lane does not end the new handle."""
+    """The replicas that have joined on any stream, with one handle (number of the join) for each replica. A later join
+    of a replica on any stream replaces an earlier join. A late leave on the old stream therefore does not end the new
+    join."""
 
     def __init__(self) -> None:
         self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}
@@ -150,7 +153,7 @@ class JoinedReplicas:
         self._replicas[replica.key] = replica
 
     def remove(self, replica: JoinedReplica) -> bool:
-        """Remove the replica; returns True if its handle was the current one."""
+        """Remove the replica; returns True if the handle was that of the replica's latest join."""
         if self._replicas.get(replica.key) is replica:
             del self._replicas[replica.key]
             return True
@@ -158,7 +161,7 @@ class JoinedReplicas:
 
 
 class LaneHost(Protocol):
-    """The functions of the broker that a lane calls; they must not block."""
+    """The functions of the broker that a LeaderLane calls; they must not block."""
 
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
         """The partition, if this broker leads it. Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError,
@@ -242,10 +245,10 @@ class LeaderLane:
         wake: Callable[[], None],
         wake_at: Callable[[int], None],
     ) -> None:
-        """The caller has checked ``hello`` against the metadata; all lanes share ``registry`` and ``pacer``. ``wake``
+        """The caller has checked ``hello`` against the metadata; all streams share ``registry`` and ``pacer``. ``wake``
         is called, perhaps often, when ``next`` may have a new message. ``wake_at`` is called with the time at which
-        ``next`` may have a message (``due_ms``). Raises InvalidRequestError for a window that is too small for any
-        batch."""
+        ``next`` may have a message (``due_ms``). Raises InvalidRequestError for a limit of unacknowledged bytes that is
+        too small for any batch."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(f"broker {hello.broker_id}: window_bytes={hello.window_bytes}: must be above 0")
         self.broker_id = hello.broker_id
@@ -345,7 +348,7 @@ class LeaderLane:
         )
 
     def ack(self, ack: Ack) -> None:
-        """Apply an acknowledgement; a late acknowledgement of an ended handle is ignored. Raises InvalidRequestError if
+        """Apply an acknowledgement; a late acknowledgement of an ended join is ignored. Raises InvalidRequestError if
         an acknowledged end is beyond the pushed records, because the high watermark would advance beyond existing
         records."""
         replica = self._replicas.get(ack.handle)
@@ -379,8 +382,8 @@ class LeaderLane:
             self._wake()  # the stream's own window may have been full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
-        """The follower releases a handle; an unknown handle was ended by the leader before. ``cannot_append``: the
-        follower's log takes no appends, so the replica is out of sync from now on."""
+        """The follower ends a join; if the handle is unknown, the leader has ended the join before. ``cannot_append``:
+        the follower's log takes no appends, so the replica is out of sync from now on."""
         replica = self._replicas.get(handle)
         if replica is not None:
             self.forget(replica, cannot_append=cannot_append)
@@ -408,7 +411,7 @@ class LeaderLane:
         self._wake()
 
     def resigned(self, replica: JoinedReplica) -> None:
-        """End the replica's handle with the next message, not now: the leader is calling its watchers, and the list of
+        """End the replica's join with the next message, not now: the leader is calling its watchers, and the list of
         watchers must not change."""
         self._resigned.append(replica)
         self._wake()
@@ -426,7 +429,7 @@ class LeaderLane:
             self._wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
-        """Remove the replica without a message to the follower; returns True if the replica was on the lane.
+        """Remove the replica without a message to the follower; returns True if the replica was on this stream.
         ``broken``: the replica's stream has ended."""
         if self._replicas.get(replica.handle) is not replica:
             return False
@@ -457,7 +460,7 @@ class LeaderLane:
             self._unpace(now_ms)
         joined = _take(self._joined)
         pushes: list[Push] = []
-        # Push no records under a handle before the follower has the answer to its join.
+        # Push no records to a replica before the follower has the answer to its join.
         size = 0 if self._joined else self._collect(pushes, now_ms)
         updates = () if self._joined else self._due_updates(now_ms)
         ended = _take(self._ended)
@@ -613,7 +616,7 @@ class LeaderLane:
         return wanted
 
     def was_read(self, read: ColdRead, outcome: Slice | HeadraceError) -> None:
-        """Take the result of a read; the result is ignored if the handle has ended."""
+        """Take the result of a read; the result is ignored if the join has ended."""
         replica = read.replica
         if replica.state is not State.READING:
             self._read_done(replica)
@@ -647,7 +650,7 @@ class LeaderLane:
         self._wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
-        """A read has ended: give its place among the concurrent reads to another replica."""
+        """A disk read has ended: let the next replica that waits for the disk read."""
         replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:
@@ -676,7 +679,7 @@ class LeaderLane:
                 self._ready.append(replica)
 
     def _forget_ended(self) -> None:
-        """Drop ended handles from the queues, because a follower may join and leave often while no message can be
+        """Remove ended joins from the queues, because a follower may join and leave often while no message can be
         sent."""
         for queue in (self._ready, self._paced, self._cold):
             if len(queue) > 2 * len(self._replicas) + ENDED_QUEUED_MAX:

@@ -1,8 +1,8 @@
 """Messages between a follower and a leader (replication.proto), as plain values.
 
-Lanes, leaders, followers and the simulator use the values of this module; handlers convert them to and from protobuf
-messages. A handle names one partition on one stream, from its join to its end. The stream never uses the handle's
-number again. End offsets in messages are exclusive.
+Leaders, followers and the simulator use the values of this module; handlers convert them to and from protobuf messages.
+A handle is the number of one partition's join on one stream, from the join to its end. A stream never uses the number
+of an ended join again. End offsets in messages are exclusive.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Lane(enum.Enum):
 
 
 class Hello(NamedTuple):
-    """First message of a stream: the follower's broker epoch (KIP-903), the intended leader, and the stream's window in
-    bytes of records."""
+    """First message of a stream: the follower's broker epoch (KIP-903), the intended leader, and the maximum number of
+    unacknowledged bytes of records."""
 
     cluster_id: str
     broker_id: int
@@ -65,8 +65,7 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Handles (numbers of partitions on a stream) that leave because the follower's log takes no appends; their
-    #: replicas leave the in-sync set.
+    #: Numbers of joins that end because the follower's log takes no appends; these followers leave the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 
@@ -79,8 +78,8 @@ class Divergence(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The leader's answer to a join. An answer to a join ends the handle if it has an error, ``diverging``, out of
-    range, or the other lane."""
+    """The leader's answer to a join. A join ends if its answer has an error, ``diverging``, out of range, or the other
+    stream."""
 
     handle: int
     error: HeadraceError | None = None
@@ -115,8 +114,8 @@ class OffsetsUpdate(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The leader ended the handle: this broker no longer leads the partition, or the replica should use the other
-    lane."""
+    """The leader ended the join: this broker no longer leads the partition, or the replica should use the leader's
+    other stream."""
 
     handle: int
     error: HeadraceError | None = None

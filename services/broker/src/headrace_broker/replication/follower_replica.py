@@ -55,13 +55,13 @@ _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
 
 class Lanes(Protocol):
-    """The connection to the lanes on which followers receive their leaders' records (``FollowerStreams``)."""
+    """The connection to the streams on which followers receive their leaders' records (``FollowerStreams``)."""
 
     def join(self, replica: FollowerReplica) -> None:
-        """Put the replica on the lane ``replica.lane``; it must be on no other lane."""
+        """Put the replica on its leader's stream of the kind ``replica.lane``; it must be on no other stream."""
 
     def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
-        """Take the replica off its lane. ``cannot_append``: report to the leader that the replica's log takes no
+        """Take the replica off its stream. ``cannot_append``: report to the leader that the replica's log takes no
         appends."""
 
     def ack_due(self, replica: FollowerReplica) -> None:
@@ -71,10 +71,10 @@ class Lanes(Protocol):
         """The replica can join now."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
-        """Count a push that the replica refused as faulty."""
+        """Count a push of records that the replica refused as faulty, for the metrics."""
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
-        """Count a truncation of a log that ended at ``from_offset``."""
+        """Count, for the metrics, a truncation of a log that ended at ``from_offset``."""
 
 
 class FollowerReplica:
@@ -124,8 +124,8 @@ class FollowerReplica:
         #: Whether the directory writer refused an append of this replica; the writer then also refuses the next
         #: appends.
         self._is_failing = False
-        #: Whether the replica joined with a window of one byte because the disk was short of space. After a probe with
-        #: a window of one byte, the replica's next join asks for the normal window.
+        #: Whether the replica asked for at most one unacknowledged byte in its join, because the disk was short of
+        #: space. After such a join for one byte, the replica's next join asks for the normal number of bytes.
         self._is_probing = False
         #: The error after which records that the replica receives may never reach the directory writer.
         self._stumble: HeadraceError | None = None
@@ -160,7 +160,7 @@ class FollowerReplica:
         return self.follower.high_watermark
 
     def begin(self, lanes: Lanes) -> None:
-        """Start to follow the leader over ``lanes``."""
+        """Start to follow the leader over the streams ``lanes``."""
         self._lanes = lanes
         lanes.join(self)
 
@@ -187,7 +187,7 @@ class FollowerReplica:
             self._put_out(outcome)
 
     def ended(self, message: Ended) -> None:
-        """The leader ended this replica's handle."""
+        """The leader ended this replica's join."""
         self._put_out(self.follower.ended(message))
 
     def lost(self) -> None:

@@ -1,10 +1,10 @@
 """The streams of this broker as a follower. There is one live stream to each broker that leads a partition replicated
 on this broker. A catch-up stream to a broker is added while any partition led by that broker is far behind here.
 
-Each stream is a task that connects, and that runs as long as its lane has partitions. Within a stream, one task writes
-and one reads (rpc/duplex.py). A lane collects outgoing items while a message is being sent, so under load one message
-contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause; the following pauses
-grow to one second. The partitions of a broken stream join again on the next stream.
+Each stream is a task that connects, and that runs as long as the stream has partitions. Within a stream, one task
+writes and one reads (rpc/duplex.py). While a message is being sent, outgoing items are collected, so under load one
+message contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause; the following
+pauses grow to one second. The partitions of a broken stream join again on the next stream.
 
 The leaders and their addresses come from the metadata (``roles``). Each stream has its own connection, so records delay
 no heartbeat, and catching up delays no live stream.
@@ -83,7 +83,7 @@ class OnStream(Protocol):
 
     def stumbled(self, error: Exception) -> None:
         """A message could not be processed because of a bug. After a bug in processing a message, the replica is on no
-        lane, and decides when to join again."""
+        stream, and decides when to join again."""
 
 
 class FollowerStreams:
@@ -219,7 +219,7 @@ def _end_waiting(waiting: asyncio.Future[bool]) -> None:
 
 
 class _Stream:
-    """A lane, and the task that opens one connection after another for it."""
+    """The task that opens one connection after another for one kind of stream to one leader."""
 
     def __init__(self, streams: FollowerStreams, leader_id: int, lane: Lane) -> None:
         self.lane: FollowerLane[OnStream] = FollowerLane()
@@ -238,7 +238,7 @@ class _Stream:
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"following broker {leader_id}")
 
     def wake(self) -> None:
-        """The lane may have a message to send."""
+        """There may be a message to send on the stream."""
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(True)
 
@@ -412,12 +412,12 @@ class _Silence:
 
 
 class LeaveConfirmation:
-    """Confirms a leave: joins the same lane again after the leave, as an empty replica, and leaves the lane when the
+    """Confirms a leave: the empty replica joins the same stream again after the leave, and leaves the stream when the
     answer arrives.
 
-    The leader reads the messages of a stream in order. The answer to a join that was sent after a leave therefore shows
-    that the leader received the leave. An answer on a later stream also confirms the leave, because the handles of an
-    earlier stream ended with that stream.
+    The leader reads the messages of a stream in order. An answer to a join that was sent after a leave shows that the
+    leader received the leave. An answer on a later stream also confirms the leave, because the joins of an earlier
+    stream ended with that stream.
     """
 
     def __init__(self, replica: FollowerReplica, streams: FollowerStreams, done: Callable[[], None]) -> None:

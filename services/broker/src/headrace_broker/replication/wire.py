@@ -4,7 +4,8 @@
     request = request_to_proto(Request(...)) ; request_of(request)    every later one
     response = response_to_proto(Response(...)) ; response_of(response)
 
-Incoming messages are checked only for their shape (InvalidRequestError); the lanes check their meaning.
+Incoming messages are checked only for their shape (InvalidRequestError); LeaderLane and FollowerLane check their
+meaning.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 A log that cannot be compacted is reported once (``LogUncleanable``) and then skipped; the compaction of other logs
 continues. A *crew* is the set of threads that run under one value of the ``log.cleaner.*`` settings. When a setting
-changes, the crew ends after the window that it is reading, and a crew with the new settings starts.
+changes, the crew ends after the part of a log that it is reading, and a crew with the new settings starts.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Upkeep:
         await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Call this method when a metadata change is in effect. Topics with new settings (of the topic, or a broker's
-        default) may now be worth cleaning, or be cleanable again."""
+        """Call this method when a metadata change is in effect. Logs of topics with new settings (of the topic, or a
+        broker's default) may now need cleaning, or may be cleaned again after a failure."""
         if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
             self.cleaners.retry()
         elif delta.configs:

@@ -1,14 +1,14 @@
 """Plan replica moves automatically: to drain a broker, or to fill a broker that has too few replicas.
 
-A broker *has too few* replicas in two cases. In the first case, the broker has no replica, although its share is at
-least one. In the second case, the broker lacks more than ``auto.rebalance.threshold.percentage`` of its share. A broker
-with too few replicas gets all the replicas that it lacks (rebalance.py). The small imbalance after a rebalance
-therefore starts no further rebalance. A broker that was away for a while causes no moves, because its replicas stay
-assigned to it. When no broker has too few replicas, internal topics that were created with fewer brokers get the
-replicas that they lack.
+A broker *has too few* replicas in two cases. In the first case, the broker has no replica, although an even
+distribution would give it at least one. In the second case, more than ``auto.rebalance.threshold.percentage`` of an
+even share of replicas is missing on the broker. A broker with too few replicas gets all the replicas that it lacks
+(rebalance.py). A rebalance can leave a small imbalance, which starts no further rebalance. A broker that was away for a
+while causes no moves, because its replicas stay assigned to it. When no broker has too few replicas, internal topics
+that were created with fewer brokers get the replicas that they lack.
 
-Filling waits until the set of active brokers has not changed for ``auto.rebalance.delay.ms``, so five brokers that join
-together share one plan. A drain begins without the delay ``auto.rebalance.delay.ms``. A fenced broker keeps its
+Filling waits until the set of active brokers has not changed for ``auto.rebalance.delay.ms``, so that one plan covers
+five brokers that join together. A drain begins without the delay ``auto.rebalance.delay.ms``. A fenced broker keeps its
 replicas and gets no new ones, so restarts cause no moves.
 """
 

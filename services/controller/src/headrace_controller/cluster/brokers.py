@@ -7,8 +7,8 @@
 A broker's id belongs to its log directories: a broker with the same directories gets the same id. Each registration has
 a larger broker epoch, so messages from before a restart are refused.
 
-A broker that cannot lead now reports this state in its heartbeats (leadership.py). Elections follow a report that a
-broker cannot lead at once, as for a failed directory.
+A broker that cannot lead now reports this state in its heartbeats (leadership.py). When a broker reports that it cannot
+lead, elections follow at once, as for a failed directory.
 
 A directory goes offline when a heartbeat reports it as failed, or when a registration does not name it. A directory is
 online again when a later registration names it (directories.py tracks the replicas' directories). A broker without an

@@ -49,8 +49,8 @@ class ClusterSettings:
 
 @dataclass(slots=True)
 class Agenda:
-    """A leader's pending work and the state of its term. The agenda is not in the log, because the next leader derives
-    it from the image.
+    """A leader's pending work and the state of its term. The leader's pending work is not in the log, because the next
+    leader derives it from the image.
 
     ``elections_pending``: brokers whose partition changes were too many for one decision. ``min_insync_offset``: the
     offset at which min.insync.replicas last changed, or at which the leader's term began. ``nothing_begins``: a state
@@ -63,8 +63,8 @@ class Agenda:
 
 
 class View(msgspec.Struct, frozen=True):
-    """Input of a decision: the speculative image, the sessions, the time, new ids and the agenda. ``hindered``: brokers
-    that cannot lead now, according to their sessions and the present request."""
+    """Input of a decision: the speculative image, the sessions, the time, new ids and the leader's pending work.
+    ``hindered``: brokers that cannot lead now, according to their sessions and the present request."""
 
     image: MetadataImage
     sessions: BrokerSessions

@@ -13,13 +13,13 @@ reported it is assigned to the failed directory. No replica in a failed director
 failed directory could not serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
-the high watermark does not advance. A replica that leaves a too small ISR therefore still has every committed record.
-The replica stays eligible until the ISR is large enough again, because records are then committed without this replica.
-The ISR of a partition may become empty. When the ISR becomes empty, its last member moves to the ELR, and the partition
-has no leader until a member of the ELR works. The ELR rules rely on two duties of brokers. First, a leader must not
-advance the high watermark while the ISR is too small, by the same ``min_insync_replicas`` as the controllers. Second, a
-broker must not lose records that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose
-``log.flush`` was not always ``commit`` (brokers.py).
+the high watermark does not advance. Because the high watermark does not advance, a replica that leaves a too small ISR
+still has every committed record. The replica stays eligible until the ISR is large enough again, because records are
+then committed without this replica. The ISR of a partition may become empty. When the ISR becomes empty, its last
+member moves to the ELR, and the partition has no leader until a member of the ELR works. The ELR rules rely on two
+duties of brokers. First, a leader must not advance the high watermark while the ISR is too small, by the same
+``min_insync_replicas`` as the controllers. Second, a broker must not lose records that it acknowledged. A broker that
+stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always ``commit`` (brokers.py).
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. After the loss of all
 eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
@@ -145,7 +145,7 @@ class Electorate:
     def clean_leader(
         self, before: PartitionImage, wanted: PartitionImage, isr: Collection[int], elr: Collection[int], how: Election
     ) -> int:
-        """A leader that has every committed record; NO_LEADER if no replica with all committed records works."""
+        """The replica to elect, which has every committed record; NO_LEADER if no such replica works."""
         isr = self.able_of(wanted, isr)
         if isr:
             if how is Election.PREFERRED and wanted.replicas[0] in isr:
@@ -164,8 +164,8 @@ class Electorate:
         last_known: Collection[int],
         how: Election,
     ) -> int:
-        """A leader that may lack committed records: the last known leader, or the result of a requested unclean
-        election."""
+        """The replica to elect although it may lack committed records: the last known leader, or the result of a
+        requested unclean election."""
         able = [each for each in wanted.replicas if self.works(wanted, each)]
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:

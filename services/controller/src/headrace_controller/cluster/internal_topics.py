@@ -1,8 +1,8 @@
 """Settings and rules of the internal topics: ``__consumer_offsets``, whose partitions are the shards of groups, and
 ``__transaction_state``. The settings are Kafka's (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager),
 with one difference. If fewer brokers are active than the replication factor, each active broker gets one replica of an
-internal topic's partition. Kafka refuses to create an internal topic with too few brokers. A cluster with one broker
-then has no groups until an operator changes the replication factor.
+internal topic's partition. Kafka refuses to create an internal topic with too few brokers. Under Kafka's rule, a
+cluster with one broker has no groups until an operator changes the replication factor.
 
 A broker creates an internal topic when a client first looks for a coordinator (CreateInternalTopic); this module
 completes the broker's request. Clients cannot create or delete internal topics, nor change their cleanup policy

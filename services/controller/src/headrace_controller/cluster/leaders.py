@@ -94,7 +94,7 @@ def elect_uncleanly(view: View) -> Decision:
 
 
 def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
-    """Cheap filter, because many partitions may be without a leader: whether any replica works."""
+    """Cheap check before an election, because many partitions may be without a leader: whether any replica works."""
     return any(electorate.works(partition, each) for each in partition.replicas)
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from headrace_core.errors import InvalidRequestError
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
 
-EVERYWHERE = b""  #: The value that means the whole broker, in place of the id of one directory.
+EVERYWHERE = b""  #: Stands for all directories of a broker, in place of the id of one directory.
 _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 

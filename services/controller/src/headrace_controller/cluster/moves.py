@@ -8,8 +8,9 @@
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
 A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new
-replica. If the first target is new, it becomes leader in the last step, which needs a new leader epoch anyway. A new
-broker therefore gets its leaderships at once, without waiting for ``leader.imbalance.per.broker.percentage``.
+replica. If the first target is new, it becomes leader in the last step, which needs a new leader epoch anyway. By this
+rule a new broker gets its leaderships with the reassignment, without waiting for
+``leader.imbalance.per.broker.percentage``.
 
 Cancelling a reassignment restores the replicas that are not ``adding``. After a cancelled reassignment the original
 order of the replicas is lost, as in Kafka: the targets come first.

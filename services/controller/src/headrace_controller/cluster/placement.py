@@ -4,8 +4,8 @@ The preferred leader of each partition is placed on the broker that leads the fe
 then of all topics). Each further replica is placed in a rack without a replica of the same partition. Within a rack,
 the replica is placed on the broker with the fewest replicas (of the topic first, then of all topics). The counts of a
 placement start from the image's ``loads``, so many topics with one partition balance as well as one large topic. At the
-end of a placement, moving followers evens out the remaining imbalance. The placement uses no randomness. Ties between
-brokers are broken by their order, rotated for each leader, so that two brokers do not always share the same third
+end of a placement, moving followers evens out the remaining imbalance. The placement uses no randomness. Brokers with
+equal counts are taken in their order, rotated for each leader, so that two brokers do not always share the same third
 follower.
 """
 

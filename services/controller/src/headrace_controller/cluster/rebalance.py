@@ -169,7 +169,7 @@ class _Planner:
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Give replicas to the hungry broker with the fewest replicas, until all ``hungry`` brokers have their share or
+        """Give replicas to the ``hungry`` brokers, those with the fewest replicas first, until all have their share or
         can take no more. Returns whether any replica was moved."""
         moved = False
         able = [each for each in hungry if self._replicas[each] < share]

@@ -10,8 +10,8 @@ smallest free number unless an operator set one; its epoch is the offset of its 
 registers again under its id counts as new: its shards, even if they are the same, get new epochs.
 
 The controller decides which coordinator owns a shard, and the leader of the shard's partition refuses appends with
-lower shard epochs. If two coordinators both believe that they own a shard, only one of them can therefore write
-(headrace_core.log.fencing).
+lower shard epochs. Even if two coordinators believe that they own a shard, only the coordinator with the larger shard
+epoch can write (headrace_core.log.fencing).
 
 Within each topic, the numbers of shards of any two coordinators differ by at most one, and as few shards as possible
 move (``assign``).

@@ -3,9 +3,8 @@
 A *barrier* is a linearizable read (ReadIndex, Raft thesis 6.4). In a barrier the leader notes its commit offset;
 afterwards a majority confirms that this controller still leads. A leader runs the barrier in its own quorum; any other
 controller asks the leader for a barrier. A request that arrives during a barrier waits for the next barrier, because a
-barrier covers no commit that is later than its start. All requests that wait for a barrier share the next barrier. A
-leader that lost its majority, or was replaced without knowing it, gets no confirmation, so its state never counts as
-fresh.
+barrier covers no commit that is later than its start. All requests that wait share one barrier. A leader that lost its
+majority, or was replaced without knowing it, gets no confirmation, so its state never counts as fresh.
 
 Each controller confirms the age of its metadata about once a second with a *deferred* barrier. A deferred barrier uses
 the leader's next regular heartbeats and costs the quorum no message. A follower that only asks for the age of its

@@ -49,7 +49,7 @@ class RaftLog:
 
     @property
     def start(self) -> Place:
-        """The place at which the log's first entry begins; a snapshot has all entries before that place."""
+        """Offset and term (the place) before the log's first entry; a snapshot has all entries up to there."""
         return self._start.place
 
     @property
@@ -102,7 +102,7 @@ class RaftLog:
         return self._term_at(offset - 1)[0]
 
     def place_at(self, offset: int) -> Place:
-        """The place in this log at which the entry that ends at ``offset`` ends."""
+        """The offset and term (the place) at the end of the entry that ends at ``offset``."""
         term = self.term_below(offset)
         assert term is not None, f"nothing is known of offset {offset} of a log from {self.start} to {self.end}"
         return Place(offset, term)
@@ -118,9 +118,9 @@ class RaftLog:
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
-        """The last place at or before ``place.offset`` whose term is at most ``place.term``. Two logs that differ at
-        ``place`` may still agree at the place that this method returns. The search for a place where two logs agree
-        skips a whole term at a time (5.3, the end)."""
+        """The last end of an entry, as offset and term, at or before ``place.offset`` whose term is at most
+        ``place.term``. Two logs that differ at ``place`` may still agree at the offset that this method returns. The
+        search for the last offset at which two logs agree skips a whole term at a time (5.3, the end)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)

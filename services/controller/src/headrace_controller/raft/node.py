@@ -20,11 +20,11 @@ after a pre-vote.
     LEADER        takes proposals, and replicates them    FOLLOWER     a higher term, no majority heard for an election
                                                                        timeout (6.2), or it was removed (4.2.2)
 
-The invariants of Raft, and the places where an implementation easily breaks them:
+The invariants of Raft, and where an implementation easily breaks them:
 
-* Term and vote are durable before any message mentions them (5.1, 5.2). Every answer is therefore one of
-  ``Ready.replies``, which are sent after the disk has the state that they mention. A candidate counts its own vote only
-  after the vote is durable.
+* Term and vote are durable before any message mentions them (5.1, 5.2). Every answer is one of ``Ready.replies``, which
+  are sent after the disk has the term and vote that they mention. A candidate counts its own vote only after the vote
+  is durable.
 * A leader counts its own log in a majority only up to the durable offset. (In etcd issue 14370 a sole voter lost
   entries that it had acknowledged.)
 * Counting replicas commits only entries of the leader's own term; earlier entries are committed together with an entry
@@ -33,8 +33,8 @@ The invariants of Raft, and the places where an implementation easily breaks the
 * Voters change one at a time, and each change waits until the previous change is committed (4.1). The latest voter set
   in the log is in effect at once; if its entry is truncated, the previous voter set is in effect.
 * A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). A replica that was
-  removed, or that is connected to only some of the others, therefore does not depose the leader. Only a leadership
-  transfer makes a replica vote although it receives messages from a leader.
+  removed, or that is connected to only some of the others, cannot depose the leader, because the others refuse their
+  votes. Only a leadership transfer makes a replica vote although it receives messages from a leader.
 * A message to a replica of this node with another directory id is ignored, because it was meant for the lost disk
   (KIP-853).
 
@@ -184,7 +184,7 @@ class RaftNode:
     @property
     def _may_stand(self) -> bool:
         """Whether this replica may stand for election: it is a voter, or was a voter before a voter change that may not
-        be committed. A former voter's log may be the only log that is long enough to win, although the former voter's
+        be committed. A former voter may be the only replica whose log is long enough to win an election, although its
         own vote does not count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
@@ -320,8 +320,8 @@ class RaftNode:
     def observe(self, key: ReplicaKey) -> None:
         """A replica has connected, voter or not: the leader, now or after an election, sends it the log. Messages in
         flight to a replica that has reconnected are lost, and are sent again at once. A replica without a known leader
-        that is connected to a majority starts a pre-vote within 1 to 3 ticks. Controllers that start together therefore
-        do not wait for an election timeout."""
+        that is connected to a majority starts a pre-vote within 1 to 3 ticks. Because of this early pre-vote,
+        controllers that start together do not wait for an election timeout."""
         if key == self.key:
             return
         self._observers.add(key)
@@ -635,7 +635,7 @@ class RaftNode:
                 self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
-        """Send the entries that the follower lacks, as far as the follower's window allows. No message goes to an
+        """Send the entries that the follower lacks, up to the maximum number of bytes in flight. No message goes to an
         up-to-date follower, unless ``also_empty`` is set."""
         while progress.may_send:
             if progress.mode is Mode.SNAPSHOT or progress.next_offset < self.log.start.offset:
@@ -701,8 +701,8 @@ class RaftNode:
             self._hand_over()
 
     def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
-        """The follower refused entries: go back to the last place where the two logs may agree. If the logs can only
-        agree before the start of this log, send a snapshot."""
+        """The follower refused entries: continue at the last offset at which the two logs may agree. If the logs can
+        only agree before the start of this log, send a snapshot."""
         start = self.log.start.offset
         if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
             return

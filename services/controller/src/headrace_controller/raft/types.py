@@ -2,8 +2,8 @@
 
 Offsets count the records of the metadata log; all end offsets are exclusive. An *entry* is one batch: it takes
 ``count`` offsets and is appended, sent and truncated as a whole. Two logs that have the same term below the same offset
-are equal up to that offset (log matching; Raft, 5.3). A place in a log is therefore given by an offset and the term of
-the entry that ends at the offset.
+are equal up to that offset (log matching; Raft, 5.3). A place in a log is given by an offset and by the term of the
+entry that ends at the offset.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class HardState:
 
 
 class Place(NamedTuple):
-    """A place in a log: below ``offset``, after an entry of ``term``. The place (0, 0) is before all entries."""
+    """A place in a log, between two entries: ``offset`` is its offset, ``term`` the term of the entry before it. The
+    place (0, 0) is before all entries."""
 
     offset: int
     term: int
@@ -190,8 +191,8 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse:
-    """``is_rejected``: the follower's log lacks ``previous``; ``match`` then hints at a place where the two logs may
-    agree. If the append is not rejected, the follower's log is durable, and equal to the leader's log, below
+    """``is_rejected``: the follower's log lacks ``previous``; ``match`` then has the last offset at which the two logs
+    may agree. If the append is not rejected, the follower's log is durable, and equal to the leader's log, below
     ``match.offset``."""
 
     term: int
@@ -287,7 +288,7 @@ class Ready(NamedTuple):
 
     1.  Send ``messages``, which do not depend on this node's disk.
     2.  Save ``hard_state``, write ``chunk``, and replace the whole log by the received snapshot ``install``. Truncate
-        the log to ``truncate_to``, and append ``entries``. Flush the results of the writes of this step to the disk.
+        the log to ``truncate_to``, and append ``entries``. Flush what step 2 has written to the disk.
     3.  Send ``replies``, which depend on the changes that step 2 made durable.
     4.  Call ``persisted(ready)``, which confirms the writes to the RaftNode.
     5.  Apply the entries below ``committed`` to the state machine, and answer ``reads``.

@@ -1,12 +1,12 @@
 """PeerLinks: the streams between this controller and the other controllers, which carry Raft's messages.
 
-Every controller, voter or not, opens a stream to every voter. Between two voters there are therefore two streams;
-messages use the newest stream. A controller that knows no voter yet connects to the addresses in
+Every controller, voter or not, opens a stream to every voter. Two voters have two streams between them, each opened by
+one of the two; messages use the newest stream. A controller that knows no voter yet connects to the addresses in
 ``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. A hello contains the
 cluster's id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected
 node gets an error with a code, and is dialed less often than an absent node.
 
-``send`` never waits. A message that cannot be sent is dropped when another message needs its place in the queue
+``send`` never waits. A message that cannot be sent is dropped when another message needs its room in the queue
 (peers.py), which Raft tolerates. A queued message is written in the present event loop pass or in the next pass.
 ``peer_lost`` is called when the last stream to a replica has broken. A killed process closes its sockets, so Raft need
 not wait for a timeout. A machine that fails closes no sockets; the kernel ends its connections after two seconds

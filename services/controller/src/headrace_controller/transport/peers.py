@@ -90,7 +90,8 @@ ENVELOPE_BYTES = 256 << 10
 
 class Outbox:
     """``is_open`` is False while there is no connection. Without a connection, large messages are dropped and a few
-    small messages are kept. A vote that is requested during a connection attempt need therefore not be repeated."""
+    small messages are kept. Because small messages are kept, a vote that is requested during a connection attempt need
+    not be repeated."""
 
     __slots__ = ("_bulk", "_bulk_bytes", "_urgent", "dropped", "is_open")
 

@@ -5,9 +5,9 @@ If all members subscribe to the same topics, their numbers of partitions differ 
 equally even moves fewer partitions (``spec.quotas``).
 
 If subscriptions of members differ, the assignment is as even as possible. No partition, and no chain of partitions
-passed from member to member, could make a larger and a smaller share more alike. (An assignment without such a chain is
-an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*,
-2003.) The algorithm starts with the present owners, so few partitions move, but not provably the fewest.
+passed from member to member, could make a larger and a smaller number of partitions more alike. (An assignment without
+such a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load
+balancing*, 2003.) The algorithm starts with the present owners, so few partitions move, but not provably the fewest.
 
 Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if the result is equally
 even. A member that must give up partitions first gives up the partitions without a replica near the member. No
@@ -145,12 +145,12 @@ def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> st
 def _level(
     members: Members, topics: Topics, shares: dict[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> None:
-    """Pass partitions along chains of members until no chain makes the shares more alike.
+    """Pass partitions along chains of members until no chain makes the members' numbers of partitions more alike.
 
-    The search for chains starts with the largest share. If the owner of the largest share has no chain, all members in
-    its reach have at most one partition fewer. No member outside the reach of an owner without a chain subscribes to a
-    partition of a member in the reach. Members in the reach of an owner without a chain can therefore get no chain
-    later.
+    The search for chains starts with the member that has the most partitions. If the owner of the largest share has no
+    chain, all members in its reach have at most one partition fewer. No member outside the reach of an owner without a
+    chain subscribes to a partition of a member in the reach. As a result, members in the reach of an owner without a
+    chain can get no chain later.
     """
     finished: set[str] = set()
     while True:

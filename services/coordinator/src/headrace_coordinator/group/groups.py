@@ -432,7 +432,7 @@ class Groups:
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
         members. ``partitions``: the (topic name, number) of each partition in the commit. If the commit names its
         partitions, an older epoch is enough for partitions that the member has owned from that epoch on. A rebalance
-        that takes no partition from the member therefore does not refuse the member's commit.
+        that takes no partition from the member does not lead to a refusal of the member's commit.
         """
         group = self._state.groups.get(group_id)
         if member_epoch < 0:

@@ -27,7 +27,7 @@ from .subscriptions import Topics
 from .timing import Agenda
 from .turn import Turn, reads_nothing
 
-THE_GROUP = ""  #: The value that means the group in the agenda, in place of a member's id.
+THE_GROUP = ""  #: The value that stands for the whole group in the queue of checks, in place of a member's id.
 
 
 class Rebalancing:
@@ -177,7 +177,7 @@ class Rebalancing:
         return self.heartbeat_intervals_ms.get(group_id, self._settings.heartbeat_interval_ms)
 
     def watch(self, group: Group, member: Member) -> None:
-        """Put the member on the agenda, for the earliest time at which the member may be late."""
+        """Enter the member into the queue of checks, for the earliest time at which the member may be late."""
         session = member.session
         timeout_ms = self.session_timeout_ms(group.group_id)
         due_ms = session.last_contact_ms + timeout_ms

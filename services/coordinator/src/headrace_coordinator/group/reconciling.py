@@ -5,12 +5,12 @@
     target is still another member's --> WAITING     gets it when that one has released it; continues with the rest
     has all of its target -------------> SETTLED
 
-A partition is free when no member has it, neither assigned nor revoking. Two members therefore never have the same
-partition, and a member that keeps a partition does not notice the moves of others.
+A partition is free when no member has it, neither assigned nor revoking. Only free partitions are assigned, so two
+members never have the same partition. A member that keeps a partition does not notice the moves of others.
 
 A release of partitions counts only from a member that knows its assignment (messages: revisions), or that certainly
 reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or if it was
-disconnected for longer than the grace period.
+disconnected beyond the grace period.
 
 Owned partitions in a heartbeat count only under the latest revision of the assignment. Without revisions, a heartbeat
 that was in flight while a partition was assigned and revoked would count as a release of the partition.

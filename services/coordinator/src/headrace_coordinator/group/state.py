@@ -58,7 +58,7 @@ class Group:
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
     the time of the last target. ``released`` says from when on each partition has had no reader, and ``unread_ms`` for
     how long it had none. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the
-    reasons of the departures; ``story`` is the story of the rebalance in progress.
+    reasons of the departures; ``story`` records the rebalance in progress.
     """
 
     def __init__(self, group_id: str) -> None:

@@ -1,8 +1,8 @@
-"""The story of each rebalance is its recorded history: when, why, which partitions moved, and how long each was unread
-(``groups explain``).
+"""The recorded history of a rebalance (its story) says when it happened, why, which partitions moved, and how long each
+was unread (``groups explain``).
 
-A story is written when the rebalance's target is computed, and again when the rebalance is complete. A rebalance is
-complete when every member has reached its target, and each new reader has confirmed. The story of a rebalance that was
+A rebalance is recorded when its target is computed, and again when the rebalance is complete. A rebalance is complete
+when every member has reached its target, and each new reader has confirmed. The record of a rebalance that was
 overtaken by a later rebalance has no end.
 """
 
@@ -25,8 +25,8 @@ MOVES_MAX, REASON_MAX = 200, 400
 def begin(
     turn: Turn, group: Group, before: Mapping[Part, str], after: Mapping[Part, str], names: Mapping[bytes, str]
 ) -> None:
-    """Begin the story of a new target; ``before`` and ``after`` are the owners of each partition. ``go_on`` writes
-    it."""
+    """Begin to record a rebalance with a new target; ``before`` and ``after`` are the owners of each partition.
+    ``go_on`` writes it."""
     _close(turn, group, ended_ms=-1)
     moved = sorted(part for part in before.keys() | after.keys() if before.get(part) != after.get(part))
     moves = tuple(
@@ -51,8 +51,7 @@ def taken(turn: Turn, group: Group, member: Member, owned: Parts) -> None:
 
 
 def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
-    """Write the end of the open story if the rebalance is complete, or the story's beginning if the rebalance just
-    ``began``."""
+    """Record the end of the present rebalance if it is complete, or its beginning if it just ``began``."""
     if group.story is not None and _is_over(group):
         _close(turn, group, ended_ms=turn.now_ms)
     elif group.story is not None and began:

@@ -1,6 +1,6 @@
-"""Sessions of members, and an agenda of checks that are due. Sessions of members and the agenda are not in the log. A
-new owner of the shard assumes that every member has just sent a heartbeat, so a change of coordinators affects no
-member.
+"""Sessions of members, and a queue of members and groups to check, ordered by time. Neither the sessions of members nor
+the queue of checks are in the log. A new owner of the shard assumes that every member has just sent a heartbeat, so a
+change of coordinators affects no member.
 
     heartbeat --------------------------> connected, silent for 0 ms
     its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
@@ -77,9 +77,9 @@ class Session:
         can receive a push at once. A silent member (disconnected, or reading without a coordinator) reads all its
         partitions until its session times out, which may be after the rebalance timeout.
 
-        The first heartbeat after the rebalance timeout counts, not the last one. ``now_ms`` is the time of a proof of
-        ownership. A member that sends heartbeats more often than ownership is proven would always have sent a heartbeat
-        after the last proof.
+        Whether a member released its partitions in time is judged by its first heartbeat after the rebalance timeout,
+        not by its last one. ``now_ms`` is the time of a proof of ownership. A member that sends heartbeats more often
+        than ownership is proven would always have sent a heartbeat after the last proof.
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
@@ -146,9 +146,9 @@ Matter = tuple[str, str]  #: A group, and its member
 
 
 class Agenda:
-    """Checks that are due, each with its latest time. A matter (a member or a group to check) has one entry, with its
-    earliest time; a check that comes too early adds the matter again. A heartbeat, which only delays a check, therefore
-    changes no entry of the agenda."""
+    """Checks that are due, each with its latest time. Each member or group to check has one entry, with its earliest
+    time; a check that comes too early adds the entry again. A heartbeat only delays a check, so it changes no entry of
+    the queue of checks."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []
@@ -166,7 +166,7 @@ class Agenda:
         return self._heap[0][0] if self._heap else None
 
     def take(self, now_ms: int) -> Matter | None:
-        """Remove the next matter that is due from the agenda, and return it."""
+        """Remove the next member or group whose check is due from the queue, and return it."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None

@@ -58,8 +58,8 @@ class Members:
         await stream.run(member)
 
     def tell(self, pushes: Sequence[Push]) -> None:
-        """Push messages to the members that are connected to this coordinator; other members get the news in the answer
-        to their next heartbeat."""
+        """Push messages to the members that are connected to this coordinator; the other members get the same content
+        in the answer to their next heartbeat."""
         for push in pushes:
             member = self._by_member.get((push.group_id, push.member_id))
             if member is not None:

@@ -97,7 +97,7 @@ def membership_response(reply: object, correlation_id: int) -> Any:
 
 
 def group_partitions(parts: Parts, names: Mapping[bytes, str]) -> Any:
-    """The partitions, grouped by topic, in order."""
+    """Group the partitions by topic, in ascending order."""
     message = groups_pb2.GroupPartitions()
     last: Any = None
     for topic_id, partition in sorted(parts):

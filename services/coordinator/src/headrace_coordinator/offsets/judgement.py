@@ -1,8 +1,8 @@
 """Evaluate a consumer's health as Burrow does: from its last commits, without thresholds. Pure.
 
-Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of
-a partition, each with the lag when it was made. The first of the following rules that applies decides the status of a
-partition:
+Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window of a partition holds its last
+ten commits, each with the lag at the time of the commit. The first of the following rules that applies decides the
+status of a partition:
 
     0  the lag is zero now                                                                   OK
     1  the time since the last commit exceeds what the window covers, and there have been
@@ -14,11 +14,12 @@ partition:
     6  else                                                                                  OK
 
 Headrace differs from Burrow in three ways. Burrow's rule 1 needs recent *samples* of the log's end above the offset;
-Headrace knows how long the first unread record has been waiting. Burrow does not judge a window of commits that is not
-full, unless it is configured to judge it. A new owner of a shard judges half-empty windows, because the compacted log
-has only the last commits. With a half-empty window, rule 1 needs a silence of at least ``SILENCE_MS``, and rules 3 to 5
-need two commits. Commits in quick succession (after each batch) share an entry of the window. Without shared entries,
-ten quick commits would cover almost no time, and each pause would be a STOP (Burrow's ``min-distance``).
+Headrace knows how long the first unread record has been waiting. Burrow judges a partition only when it knows ten
+commits, unless it is configured to judge earlier. A new owner of a shard also judges a partition with fewer than ten
+known commits, because the compacted log has only the last commits. With fewer than ten commits, rule 1 needs a silence
+of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick succession (after each batch) share one
+of the ten entries. If they had separate entries, ten quick commits would cover almost no time, and each pause would be
+a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
 COMMITS_APART_MS = 1_000  #: Milliseconds between two commits below which they share one entry of the window of commits.
-SILENCE_MS = 60_000  #: Milliseconds that a window of commits covers at least while it is not full.
+#: Milliseconds that the known commits of a partition cover at least while there are fewer than ten.
+SILENCE_MS = 60_000
 
 
 class Commit(NamedTuple):
-    """An entry of a window of commits. ``lag`` is None if the high watermark was unknown (for commits read from the
-    log)."""
+    """One of the last ten commits of a partition. ``lag`` is None if the high watermark was unknown (for commits read
+    from the log)."""
 
     offset: int
     timestamp_ms: int
@@ -50,8 +52,8 @@ class CommitWindow:
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        # The window is a flat array with three numbers for each commit, because a coordinator may have a hundred
-        # thousand windows. A lag of -1 in the window means that the lag is unknown.
+        # The last ten commits of a partition are a flat array with three numbers for each: a coordinator may have a
+        # hundred thousand such arrays. A lag of -1 in the array of commits means that the lag is unknown.
         self._fields = array("q")
 
     @property
@@ -64,7 +66,7 @@ class CommitWindow:
 
     @property
     def complete(self) -> float:
-        """The filled fraction of the window, 0 to 1."""
+        """The number of known commits divided by ten, 0 to 1."""
         return len(self._fields) / (3 * WINDOW_COMMITS)
 
     def note(self, commit: Commit) -> None:

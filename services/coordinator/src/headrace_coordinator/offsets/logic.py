@@ -3,8 +3,8 @@
 Each decision about offsets first makes the records, and refuses a request before any change. A decision about offsets
 then applies the values in its records, as ``replay`` does.
 
-A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). A larger decision would be
-refused by the partition's leader, and the shard would drop its state machine again at each retry.
+A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). The partition's leader
+would refuse a decision that exceeds a batch, and the shard would drop its state machine again at each retry.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class LagStatus(enum.Enum):
     OK = "OK"
     WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
     ERR = "ERR"
-    STOP = "STOP"  #: STOP: no commit has arrived for longer than the time that the window of commits covers.
+    STOP = "STOP"  #: STOP: no commit has arrived for longer than the last ten commits took.
     STALL = "STALL"  #: STALL: commits arrive, but the committed offset does not advance.
     REWIND = "REWIND"  #: REWIND: the committed offset went back.
 
@@ -155,7 +155,7 @@ class PartitionLag(NamedTuple):
     ``lag``: offsets between the committed offset and the high watermark. ``lag_ms``: how long the first unread record
     has been waiting. ``lag_ms_is_at_least``: the record has waited longer than this coordinator has watched, so
     ``lag_ms`` is a lower bound. ``records_lost``: number of offsets that were deleted before the group read them.
-    ``complete``: the filled fraction of the window of commits, 0 to 1.
+    ``complete``: the number of known commits divided by ten, 0 to 1.
     """
 
     topic: str

@@ -5,10 +5,11 @@ An offset whose commit by an old client has its own expiry time expires at that 
 group has members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
 The wall clock of a coordinator may jump. Ages of commits are wall-clock differences between two processes: the
-coordinator that wrote the commit, and this coordinator. A jump of the wall clock forward therefore makes all offsets
-look old. Because the clock may jump, a check that comes much too late by this coordinator's own clock removes no
-offset. A late check only counts as the last check. A clock that is wrong for less than
-``offsets.retention.check.interval.ms``, or a paused coordinator, therefore removes no offset.
+coordinator that wrote the commit, and this coordinator. Because ages are differences between wall clocks, a jump of the
+wall clock forward makes all offsets look old. Because the clock may jump, a check that comes much too late by this
+coordinator's own clock removes no offset. A check that comes too late removes nothing, and only counts as the last
+check. Because a late check removes nothing, no offset expires while the clock is wrong for less than
+``offsets.retention.check.interval.ms``, or after a pause of the coordinator.
 """
 
 from __future__ import annotations

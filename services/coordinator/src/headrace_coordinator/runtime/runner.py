@@ -4,8 +4,8 @@ All methods of the runner run in one event loop. Requests that arrive in one eve
 share an append: ``ready`` is called at the end of the pass.
 
 Under back-pressure the shard refuses clients' requests, but never the coordinator's internal updates (``Shard.ask``
-without a ticket). A client repeats a refused request, but a lost update would leave partitions unread until the shard
-is loaded again.
+with ``ticket`` None). A client repeats a refused request, but a lost update would leave partitions unread until the
+shard is loaded again.
 """
 
 from __future__ import annotations
@@ -229,8 +229,8 @@ class ShardRunner:
         self._schedule()
 
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
-        """Do the work that is due, as of a time at which this coordinator owned the shard. Members are therefore
-        removed only for times at which no other coordinator could serve them."""
+        """Do the work that is due, as of a time at which this coordinator owned the shard. For such a time no other
+        coordinator can have served the members that the shard removes."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:

@@ -117,8 +117,8 @@ Action = Append | Replay | Pause | Answer | Tell | Became
 class _Flight:
     """Decisions whose records are appended together, and the answers that are sent after the commit, in order.
 
-    A leader that crashes may leave only some of an append's batches, the first ones, but never a part of a batch. The
-    records of an atomic decision are therefore always in one batch.
+    A leader that crashes may leave only some of an append's batches, the first ones, but never a part of a batch.
+    Because a crash never splits a batch, the records of an atomic decision are always in one batch.
     """
 
     __slots__ = ("_last_bytes", "batches", "bytes", "count", "outcomes")
@@ -270,7 +270,7 @@ class Shard:
         self._todo += flight.outcomes
 
     def append_failed(self, attempt: int, error: HeadraceError) -> None:
-        """An append has failed, or may have failed: the shard handles both cases alike."""
+        """An append has failed, or may have failed: the shard treats both cases alike."""
         if attempt != self.attempt:
             return
         if isinstance(error, FencedShardEpochError):

@@ -17,9 +17,10 @@
 eight states.
 
 **Identities.** A producer's identity is (producer id, epoch). Under transaction version 2 (KIP-890) each end of a
-transaction increments the producer's epoch, and the markers carry the new epoch. A late message of an ended transaction
-is therefore fenced. The largest epoch is reserved for transaction markers. A producer whose next epoch would be the
-largest gets a new producer id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's TransactionMetadata.
+transaction increments the producer's epoch, and the markers carry the new epoch. Because of the new epoch, a late
+message of an ended transaction is fenced. The largest epoch is reserved for transaction markers. A producer whose next
+epoch would be the largest gets a new producer id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's
+TransactionMetadata.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The partition of one shard, at its current leader: append under the shard's epoch, and read all committed records.
 
 A failed append is repeated, perhaps at another leader, within offsets.commit.timeout.ms. The check of ``expected_end``
-makes a repeated append harmless. If an earlier attempt took effect unnoticed, the log's end has changed. The append
-then fails with UnexpectedLogEndError, and the shard replays. A new leader of the shard's partition therefore causes a
-pause, but no replay.
+makes a repeated append harmless. If an earlier attempt took effect unnoticed, the log's end has changed. A repeated
+append then fails with UnexpectedLogEndError, and the shard replays its log. Because a repeated append is harmless, a
+new leader of the shard's partition causes a pause, but no replay.
 """
 
 from __future__ import annotations
