@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from headrace_controller.raft import Message, ReplicaKey, VoterSet
 from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
+from headrace_controller.transport.peers import Peers
 from headrace_core.rpc.server import Listener
 from tests.worlds.waiting import until_async as until
 
@@ -31,6 +32,7 @@ class End:
     def __init__(self, own: ReplicaKey, port: int, cluster_id: str = CLUSTER) -> None:
         self.key = own
         self.port = port
+        self.address = f"127.0.0.1:{port}"
         self.received: list[Message] = []
         self.lost: list[ReplicaKey] = []
         self.seen: list[ReplicaKey] = []
@@ -39,7 +41,7 @@ class End:
         self.links = PeerLinks(
             own,
             cluster_id,
-            self.address,
+            Peers(),
             receive=lambda message: self.on_message(message),
             peer_lost=self.lost.append,
             observe=self.seen.append,
@@ -48,20 +50,16 @@ class End:
         self.listener = Listener("internal", port=port)
         self.links.register(self.listener)
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
     async def start(self) -> None:
         await self.listener.start()
-        self.links.start()
+        self.links.start(self.address)
 
     async def stop(self) -> None:
         await self.links.close()
         await self.listener.stop(0)
 
     def send(self, to: ReplicaKey, *bodies: Body) -> None:
-        self.links.send([Message(self.key, to, body) for body in bodies])
+        self.links.peers.send([Message(self.key, to, body) for body in bodies])
 
     @property
     def bodies(self) -> list[Body]:
@@ -73,7 +71,7 @@ def voters_of(ends: Sequence[End]) -> VoterSet:
 
 
 def _streams(end: End, others: Sequence[ReplicaKey]) -> set[int]:
-    peers = [end.links.peer(other) for other in others]
+    peers = [end.links.peers.by_key.get(other) for other in others]
     return {0 if peer is None else peer.streams for peer in peers} or {2}
 
 

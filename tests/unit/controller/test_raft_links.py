@@ -63,7 +63,7 @@ def test_everybody_hears_everybody() -> None:
                     (other, end.key, 10 * other + end.key.node_id) for other in others
                 ]
             assert all(not end.lost for end in ends)
-            assert all(end.links.dropped == 0 for end in ends)
+            assert all(end.links.peers.dropped == 0 for end in ends)
 
     run(test)
 
@@ -95,12 +95,12 @@ def test_a_peer_whose_process_ends_is_lost_at_once_and_found_again() -> None:
             assert loop.time() - began < 10
             assert one.gone == [three.key]
             one.send(three.key, beat(1), beat(2))
-            assert one.links.connected == {key(2)}
+            assert one.links.peers.connected == {key(2)}
             again = End(three.key, three.port)
             again.links.set_voters(voters_of(ends))
             await again.start()
             ends[2] = again
-            await until(lambda: again.links.connected == {key(1), key(2)}, "it is back")
+            await until(lambda: again.links.peers.connected == {key(1), key(2)}, "it is back")
             await until(lambda: again.bodies == [beat(2)], "the last of what was small came when it was there again")
             assert all(end.lost == [three.key] for end in ends[:2])
 
@@ -108,7 +108,7 @@ def test_a_peer_whose_process_ends_is_lost_at_once_and_found_again() -> None:
 
 
 def streams(end: End, other: End) -> int:
-    peer = end.links.peer(other.key)
+    peer = end.links.peers.by_key.get(other.key)
     return 0 if peer is None else peer.streams
 
 
@@ -137,7 +137,7 @@ def test_a_stranger_of_another_cluster_is_refused_and_said_once(caplog: pytest.L
         assert code == "INCONSISTENT_CLUSTER_ID"
         assert "another" in text
         assert CLUSTER in text
-        assert ours.links.connected == theirs.links.connected == frozenset()
+        assert ours.links.peers.connected == theirs.links.peers.connected == frozenset()
         await ours.stop()
         await theirs.stop()
 
@@ -218,8 +218,8 @@ def test_a_wiped_voter_is_refused_as_itself_and_taken_as_who_it_is() -> None:
             one.send(fresh.key, beat(2))
             await until(lambda: fresh.received, "it hears the leader")
             assert fresh.bodies == [beat(2)], "and nothing that was meant for the disk that is gone"
-            assert one.links.address_of(fresh.key) == fresh.address
-            assert three.key not in one.links.connected
+            assert one.links.peers.address_of(fresh.key) == fresh.address
+            assert three.key not in one.links.peers.connected
 
     run(test)
 
@@ -231,9 +231,9 @@ def test_who_does_not_vote_finds_the_voters_by_one_of_them() -> None:
             observer = End(key(9), free_port())
             observer.links.set_voters(VoterSet(()), bootstrap=[one.address])
             await observer.start()
-            await until(lambda: observer.links.connected == {one.key}, "it knows one address")
+            await until(lambda: observer.links.peers.connected == {one.key}, "it knows one address")
             observer.links.set_voters(voters_of(ends), bootstrap=[one.address])  # as the log says it
-            await until(lambda: observer.links.connected == {one.key, two.key}, "and the others by the log")
+            await until(lambda: observer.links.peers.connected == {one.key, two.key}, "and the others by the log")
             assert observer.lost == []
             await observer.stop()
             await until(lambda: one.gone == [observer.key] and two.gone == [observer.key], "it is forgotten")
@@ -252,8 +252,8 @@ def test_a_voter_that_has_moved_tells_where_it_is() -> None:
             moved.links.set_voters(voters_of([one, two]))
             await moved.start()
             ends[1] = moved
-            await until(lambda: one.links.connected == {two.key}, "it has come")
-            assert one.links.address_of(two.key) == moved.address
+            await until(lambda: one.links.peers.connected == {two.key}, "it has come")
+            assert one.links.peers.address_of(two.key) == moved.address
             one.send(two.key, beat(7))
             await until(lambda: moved.bodies == [beat(7)], "it hears")
 
@@ -267,12 +267,14 @@ def test_a_voter_with_another_name_than_the_log_has_is_dialed_by_its_own_without
     async def test() -> None:
         one, two = End(key(1), free_port()), End(key(2), free_port())
         members = voters_of([one, two])
-        two.links.address = f"localhost:{two.port}"
+        two.address = f"localhost:{two.port}"
         for end in (one, two):
             end.links.set_voters(members)
             await end.start()
-        await until(lambda: one.links.address_of(two.key) == two.links.address, "it has said so")
-        await until(lambda: (peer := one.links.peer(two.key)) and peer.streams == 2, "both streams are there")
+        await until(lambda: one.links.peers.address_of(two.key) == two.address, "it has said so")
+        await until(
+            lambda: (peer := one.links.peers.by_key.get(two.key)) and peer.streams == 2, "both streams are there"
+        )
         assert one.lost == two.lost == []
         await one.stop()
         await two.stop()
@@ -313,7 +315,7 @@ def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
             for position in range(200):
                 end.send(key(2), chunk(position), beat(position))
                 await asyncio.sleep(0)
-            peer = end.links.peer(key(2))
+            peer = end.links.peers.by_key.get(key(2))
             assert peer is not None
             assert peer.outbox.dropped >= 200 - 2 * BULK_BYTES_MAX // MIB
             assert len(peer.outbox) <= BULK_BYTES_MAX // MIB + 1
@@ -372,7 +374,7 @@ def test_a_stream_that_cannot_be_written_is_given_up_and_made_anew(monkeypatch: 
             monkeypatch.setattr(wire, "envelope_of", stumbles)
             one.send(two.key, beat(1))
             await until(lambda: one.lost == [two.key], "it is given up")
-            await until(lambda: one.links.connected, "it is made anew")
+            await until(lambda: one.links.peers.connected, "it is made anew")
             one.send(two.key, beat(2))
             await until(lambda: two.bodies == [beat(2)], "and carries")
 
@@ -403,7 +405,7 @@ def test_a_message_to_a_replica_that_nobody_knows_is_counted_and_lost() -> None:
             one.send(two.key, beat(2))
             await until(lambda: two.received, "the other one")
             assert two.bodies == [beat(2)]
-            assert one.links.dropped == 2
+            assert one.links.peers.dropped == 2
 
     run(test)
 

@@ -35,11 +35,11 @@ from .handlers.follow import FollowService
 from .handlers.forwarding import AdminThroughAnyController
 from .handlers.metadata import MetadataHandler
 from .health import Health
-from .observed_log import ObservedLog
 from .quorum_controller import QuorumController, QuorumSettings
 from .raft import VoterSet
 from .storage import MetadataStorage
 from .transport.links import PeerLinks
+from .transport.peers import Peers
 from .transport.registration import Registrar
 
 logger = logging.getLogger("headrace.controller")
@@ -81,14 +81,13 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         try:
             bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
             addresses = advertised(bound, config.advertised)
-            links.address = next(each.address for each in addresses if each.name == INTERNAL)
-            links.start()
+            links.start(next(each.address for each in addresses if each.name == INTERNAL))
             handlers.following.start()
             tasks.append(asyncio.create_task(driver.run(), name="controller driver"))
             tasks.append(asyncio.create_task(health.run(), name="controller health"))
             registrar = Registrar(driver, storage.cluster_id)
             tasks.append(asyncio.create_task(registrar.run(), name="controller registration"))
-            _write_state(config, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
+            write_state(config.state_file, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
             await _first(health.serves(), stop.wait(), *tasks)
             settle_memory()
             if not stop.is_set():
@@ -116,13 +115,6 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         if clean:
             remove_state(config.state_file)
         emitter.emit(NodeStopped(role=ROLE, node_id=config.node_id, clean=clean))
-
-
-def _write_state(config: NodeConfig, state: RuntimeState) -> None:
-    try:
-        write_state(config.state_file, state)
-    except OSError as error:  # a convenience: a full disk must not stop the controller
-        logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
 
 
 async def _first(*awaitables: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
@@ -182,7 +174,7 @@ def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
 ) -> tuple[ControllerDriver, PeerLinks]:
     """Create the driver, and the links that carry its messages, without starting either."""
-    outgoing: list[PeerLinks] = []
+    peers = Peers()
     controller = QuorumController(
         ClusterCore(settings_of(config), new_id=random_id),
         storage,
@@ -191,25 +183,20 @@ def _make_driver(
         clock=clock,
         draw=random.SystemRandom().randrange,
         settings=quorum_settings_of(config),
-        send=lambda messages: outgoing[0].send(messages),
+        send=peers.send,
+        seen_address=peers.seen_address,
         emitter=emitter,
     )
     driver = ControllerDriver(controller, storage)
     links = PeerLinks(
         controller.key,
         storage.cluster_id,
-        "",
+        peers,
         receive=driver.receive,
         peer_lost=driver.peer_lost,
         observe=driver.observe,
         forget=driver.forget,
     )
-    outgoing.append(links)
-
-    def seen_address(node_id: int) -> str:
-        return next((links.address_of(key) for key in links.connected if key.node_id == node_id), "")
-
-    controller.seen_address = seen_address
     configured = controller.settings.voter_addresses
     known: VoterSet | None = None
 
@@ -235,13 +222,13 @@ class _Handlers:
         links: PeerLinks,
         clock: SystemClock,
     ) -> None:
-        self.following = FollowService(ObservedLog(driver, storage), clock)
+        self.following = FollowService(driver, clock)
         self._config = config
         self._cluster = ClusterHandler(driver, self.following, clock)
         self._admin = AdminHandler(
             driver,
             config.given,
-            address_of=links.address_of,
+            address_of=links.peers.address_of,
             brokers_seen=self._cluster.brokers_seen,
             clock=clock,
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from headrace_core.metadata import MetadataImage
 from .applying import Subscriber
 from .cluster.requests import Request
 from .quorum_controller import Answer, QuorumController, SnapshotJob
-from .raft import Message, ReplicaKey, Role
+from .raft import Message, ReplicaKey, Role, SnapshotId
 from .storage import MetadataStorage
 from .waiting import Done
 
@@ -76,6 +76,10 @@ class ControllerDriver:
         return self.controller.term
 
     @property
+    def cluster_id(self) -> str:
+        return self._storage.cluster_id
+
+    @property
     def is_leader(self) -> bool:
         """Whether this node is the leader, as far as this node knows."""
         return self.controller.role is Role.LEADER
@@ -92,6 +96,29 @@ class ControllerDriver:
         """Committed batches from ``offset`` on (about 1 MiB at most), and the offset after the last batch. Raises
         OffsetOutOfRangeError if only a snapshot contains the entries from ``offset`` on."""
         return self._storage.read(offset, self.image.next_offset)
+
+    @property
+    def log_start_offset(self) -> int:
+        """Start of the metadata log; earlier entries are only in the snapshot."""
+        return self.controller.raft.log.start.offset
+
+    def epoch_below(self, offset: int) -> int | None:
+        """Leader epoch of the record just below ``offset``; None if the log starts later."""
+        return self.controller.raft.log.term_below(offset)
+
+    def newest_snapshot(self) -> SnapshotId | None:
+        """The snapshot before the log's start; None if the log begins at 0."""
+        snapshot = self.controller.raft.log.snapshot
+        return snapshot if snapshot.place.offset else None
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """Bytes of the snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
+        removed."""
+        return self._storage.snapshot_chunk(snapshot, position, max_bytes)
+
+    def controller_addresses(self) -> Mapping[int, str]:
+        """``host:port`` of the internal listener of each voter whose address is known, by node id."""
+        return self.controller.addresses
 
     async def wait_applied(self, offset: int, timeout_s: float) -> MetadataImage:
         """Wait for a committed image that contains all entries below ``offset``. Raises RequestTimedOutError."""
@@ -128,7 +155,7 @@ class ControllerDriver:
             self.controller.submit(request, None)
             self._wake.set()
 
-    async def read_barrier(self, *, is_deferred: bool) -> int:
+    async def barrier(self, *, is_deferred: bool = False) -> int:
         """A linearizable read: returns a metadata offset. An image with all entries below the returned offset contains
         every change that was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600
         ms longer than other reads (the heartbeat interval is 300 ms). Raises NotControllerError unless this node

@@ -123,13 +123,13 @@ class QuorumController:
         draw: Callable[[int], int],
         settings: QuorumSettings,
         send: Callable[[Sequence[Message]], None],
+        seen_address: Callable[[int], str] = lambda node_id: "",
         emitter: Emitter | None = None,
     ) -> None:
+        """``seen_address`` returns the address that a connected node reported, or "" if the node reported none."""
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
-        #: Returns the address that a connected node reported, or "" if the node reported no address. The object that
-        #: owns the connections sets ``seen_address``.
-        self.seen_address: Callable[[int], str] = lambda node_id: ""
+        self._seen_address = seen_address
         self._tick_ms = settings.tick_ms
         self._core = core
         self._storage = storage
@@ -220,7 +220,7 @@ class QuorumController:
     @property
     def addresses(self) -> Mapping[int, str]:
         """ "host:port" of the internal listeners of the voters and the leader by node id, as far as known."""
-        voters, configured, seen_address = self._raft.voters, self.settings.voter_addresses, self.seen_address
+        voters, configured, seen_address = self._raft.voters, self.settings.voter_addresses, self._seen_address
         node_ids = [key.node_id for key in voters]
         leader = self._raft.leader
         # A node that was formatted without voters does not know the voters at first.

@@ -6,7 +6,7 @@ one of the two; messages use the newest stream. A controller that knows no voter
 cluster's id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected
 node gets an error with a code, and is dialed less often than an absent node.
 
-``send`` never waits. A message that cannot be sent is dropped when another message needs its room in the queue
+``Peers.send`` never waits. A message that cannot be sent is dropped when another message needs its room in the queue
 (peers.py), which Raft tolerates. A queued message is written in the present event loop pass or in the next pass.
 ``peer_lost`` is called when the last stream to a replica has broken. A killed process closes its sockets, so Raft need
 not wait for a timeout. A machine that fails closes no sockets; the kernel ends its connections after two seconds
@@ -42,7 +42,7 @@ from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 
 from ..raft import NO_DIRECTORY, Message, ReplicaKey, VoterSet
 from . import wire
-from .peers import Peer
+from .peers import Peer, Peers
 
 logger = logging.getLogger("headrace.controller")
 
@@ -64,19 +64,17 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self,
         key: ReplicaKey,
         cluster_id: str,
-        address: str,
+        peers: Peers,
         *,
         receive: Callable[[Message], None],
         peer_lost: Callable[[ReplicaKey], None],
         observe: Callable[[ReplicaKey], None],
         forget: Callable[[ReplicaKey], None],
     ) -> None:
-        """``address``: "host:port" of this controller's internal listener, for the other controllers; the caller may
-        set it later, before ``start``."""
         self.key = key
         self.cluster_id = cluster_id
-        self.address = address
-        self.undeliverable = 0  #: Number of messages to unknown replicas that the controller dropped.
+        self.peers = peers
+        self._address = ""
         self._receive = receive
         self._peer_lost = peer_lost
         self._observe = observe
@@ -84,17 +82,16 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._voters = VoterSet(())
         self._configured: Mapping[int, str] = {}
         self._bootstrap: tuple[str, ...] = ()
-        self._peers: dict[ReplicaKey, Peer] = {}
-        self._said: dict[ReplicaKey, str] = {}
         #: The dialers by replica, or by address while the replica at the address is unknown.
         self._dialers: dict[ReplicaKey | str, _Dialer] = {}
         self._accepted: set[_Accepted] = set()
         self._strangers: set[str] = set()
         self._is_open = False
 
-    def start(self) -> None:
-        """Start to open streams; call ``start`` in the event loop."""
-        self._is_open = True
+    def start(self, address: str) -> None:
+        """Start to open streams; call ``start`` in the event loop. ``address``: "host:port" of this controller's
+        internal listener, for the other controllers."""
+        self._address, self._is_open = address, True
         self._dial()
 
     def set_voters(
@@ -104,43 +101,14 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         (controller.quorum.voters). ``bootstrap`` has addresses of other controllers, for non-voters
         (controller.quorum.bootstrap.servers)."""
         self._voters, self._configured, self._bootstrap = voters, addresses or {}, tuple(bootstrap)
+        by_key = self.peers.by_key
         for key in voters:
             if key != self.key:
-                self._peers.setdefault(key, Peer(key))
-        for key, peer in list(self._peers.items()):
+                by_key.setdefault(key, Peer(key))
+        for key, peer in list(by_key.items()):
             if key not in voters and not peer.is_connected:
-                del self._peers[key]
+                del by_key[key]
         self._dial()
-
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send messages. ``send`` never waits and never fails; messages that cannot be sent are lost."""
-        touched: dict[ReplicaKey, Peer] = {}
-        for message in messages:
-            peer = self._peers.get(message.to)
-            if peer is None:
-                self.undeliverable += 1
-            else:
-                peer.put(message.body)
-                touched[message.to] = peer
-        for peer in touched.values():
-            peer.wake()
-
-    @property
-    def connected(self) -> frozenset[ReplicaKey]:
-        return frozenset(key for key, peer in self._peers.items() if peer.is_connected)
-
-    def peer(self, key: ReplicaKey) -> Peer | None:
-        """Read only."""
-        return self._peers.get(key)
-
-    @property
-    def dropped(self) -> int:
-        """Number of messages that were not sent, for lack of a connection or of room in the queue."""
-        return self.undeliverable + sum(peer.outbox.dropped for peer in self._peers.values())
-
-    def address_of(self, key: ReplicaKey) -> str:
-        """The address that a replica reported; "" if the replica has never connected."""
-        return self._said.get(key, "")
 
     async def close(self) -> None:
         """End all streams; returns when all have ended."""
@@ -169,7 +137,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
     def hello(self, expected: ReplicaKey | None = None) -> Envelope:
         envelope = Envelope()
         hello = envelope.hello
-        hello.cluster_id, hello.address = self.cluster_id, self.address
+        hello.cluster_id, hello.address = self.cluster_id, self._address
         wire.write_key(self.key, hello.sender)
         if expected is not None and expected.directory_id != NO_DIRECTORY:
             wire.write_key(expected, hello.expected)
@@ -194,8 +162,8 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             )
         if sender.node_id == self.key.node_id and sender != self.key:
             raise InvalidVoterKeyError(f"two controllers have node.id={sender.node_id}: {sender} and {self.key}")
-        if hello.address and self._said.get(sender) != hello.address:
-            self._said[sender] = wire.check_address(hello.address)
+        if hello.address and self.peers.address_of(sender) != hello.address:
+            self.peers.addresses[sender] = wire.check_address(hello.address)
             if sender in self._voters:
                 self._dial()
         return sender
@@ -208,7 +176,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             logger.warning("refused a stream of %s: %s", who, error)
 
     def joined(self, key: ReplicaKey, stream: Any) -> Peer:
-        peer = self._peers.setdefault(key, Peer(key))
+        peer = self.peers.by_key.setdefault(key, Peer(key))
         is_new = not peer.is_connected
         peer.joined(stream)
         if is_new:
@@ -221,8 +189,8 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         if peer.is_connected:
             return
         if peer.key not in self._voters:
-            self._peers.pop(peer.key, None)
-            self._said.pop(peer.key, None)
+            self.peers.by_key.pop(peer.key, None)
+            self.peers.addresses.pop(peer.key, None)
         logger.info("controller %s is no longer connected", peer.key)
         self._peer_lost(peer.key)
         self._forget(peer.key)
@@ -237,14 +205,15 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             return
         wanted: dict[ReplicaKey | str, str] = {}
         for key in self._voters:
-            address = self._said.get(key) or self._voters.address(key.node_id) or self._configured.get(key.node_id, "")
+            node_id = key.node_id
+            address = self.peers.address_of(key) or self._voters.address(node_id) or self._configured.get(node_id, "")
             if key != self.key and address:
                 wanted[key] = address
         if self.key not in self._voters:
             wanted.update({address: address for address in self._bootstrap if address not in wanted.values()})
         dialers = self._dialers
         for who, address in wanted.items():
-            if address == self.address:
+            if address == self._address:
                 continue
             if who not in dialers:
                 known = dialers.pop(address, None)  # so far known by its address only

@@ -1,4 +1,4 @@
-"""Another replica: its streams, and a bounded queue of messages, urgent messages first.
+"""The other replicas: each one's streams, and a bounded queue of messages, urgent messages first.
 
     urgent    votes, heartbeats, answers, orders: small, and useless when late. When there are too many the oldest are
               dropped; a newer heartbeat replaces an unsent one
@@ -7,16 +7,20 @@
 
 Raft tolerates the loss of any message, and small messages that overtake large messages. (An append without entries
 announces the commit of earlier entries, so it keeps its place among the appends.)
+
+The controller queues messages in ``Peers``, and the links (links.py) connect the peers. Because both share this table,
+neither needs the other.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from headrace_protos.v1 import raft_pb2
 
-from ..raft import AppendRequest, HeartbeatRequest, ReplicaKey, SnapshotRequest
+from ..raft import AppendRequest, HeartbeatRequest, Message, ReplicaKey, SnapshotRequest
 from ..raft.types import Body
 from . import wire
 
@@ -76,6 +80,45 @@ class Peer:
             return None
         bodies, size = self.outbox.take()
         return wire.envelope_of(bodies), max(size, 1)
+
+
+class Peers:
+    """The table of the other replicas. Call all methods in the event loop."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[ReplicaKey, Peer] = {}
+        self.addresses: dict[ReplicaKey, str] = {}  #: The address that each replica reported in its last hello.
+        self.undeliverable = 0  #: Number of messages to unknown replicas that the controller dropped.
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages. ``send`` never waits and never fails; messages that cannot be sent are lost."""
+        touched: dict[ReplicaKey, Peer] = {}
+        for message in messages:
+            peer = self.by_key.get(message.to)
+            if peer is None:
+                self.undeliverable += 1
+            else:
+                peer.put(message.body)
+                touched[message.to] = peer
+        for peer in touched.values():
+            peer.wake()
+
+    @property
+    def connected(self) -> frozenset[ReplicaKey]:
+        return frozenset(key for key, peer in self.by_key.items() if peer.is_connected)
+
+    @property
+    def dropped(self) -> int:
+        """Number of messages that were not sent, for lack of a connection or of room in the queue."""
+        return self.undeliverable + sum(peer.outbox.dropped for peer in self.by_key.values())
+
+    def address_of(self, key: ReplicaKey) -> str:
+        """The address that a replica reported; "" if the replica has never connected."""
+        return self.addresses.get(key, "")
+
+    def seen_address(self, node_id: int) -> str:
+        """The address that a connected node reported; "" if the node reported no address."""
+        return next((self.address_of(key) for key in self.connected if key.node_id == node_id), "")
 
 
 URGENT_MAX = 256
