@@ -9,14 +9,16 @@ so readers must compare the pid. The state file is a convenience: no decision of
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .listeners import ListenerAddress
+
+logger = logging.getLogger("headrace.node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +37,13 @@ class RuntimeState:
 
 def write_state(path: str, state: RuntimeState) -> None:
     """Write the state file atomically (by rename), without fsync, because after a power loss the contents would be
-    wrong anyway."""
+    wrong anyway. A failure is only logged: a full disk or a directory that is offline must not stop the node."""
     temporary = Path(f"{path}.tmp")
-    temporary.write_text(json.dumps(asdict(state)) + "\n")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(asdict(state)) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("runtime.state.file=%s could not be written: %s", path, error)
 
 
 def read_state(path: str) -> RuntimeState | None:
@@ -50,5 +55,8 @@ def read_state(path: str) -> RuntimeState | None:
 
 
 def remove_state(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    """Remove the state file; a failure is only logged."""
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("runtime.state.file=%s could not be removed: %s", path, error)

@@ -26,7 +26,7 @@ from typing import Any
 from headrace_core.clock import SystemClock
 from headrace_core.config import LONG_MAX
 from headrace_core.config.broker_keys import RACK_AWARE_SELECTORS
-from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
+from headrace_core.errors import FencedBrokerError, ServerShuttingDownError
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
 from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
@@ -43,6 +43,7 @@ from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.node.tasks import NodeTasks
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.server import (
     OVERHEAD_BYTES,
@@ -223,7 +224,7 @@ class Broker:
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks = NodeTasks("broker")
         #: Stable codes of the reasons why this broker must not lead any partition now.
         self._cannot_lead: set[str] = set()
         self._descriptors = DescriptorWatch(self._descriptors_changed)
@@ -243,9 +244,9 @@ class Broker:
         session = await self._register(metas)
         registered = session.registered
         session.hold_fenced(True)
-        self._tasks.append(asyncio.create_task(session.run(), name="heartbeats"))
-        await self._unless_failed(follower.wait_applied(registered.metadata_offset))
-        image = await self._unless_failed(follower.wait_current())
+        self._tasks.start(session.run(), "heartbeats")
+        await self._tasks.unless_failed(follower.wait_applied(registered.metadata_offset))
+        image = await self._tasks.unless_failed(follower.wait_current())
         self.settings.apply(image, registered.broker_id)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
         self.storage.begin_threads()
@@ -255,8 +256,8 @@ class Broker:
         self.streams.metadata_changed(image)
         await self.roles.apply_all(image)
         self._assignments.all_changed(image)
-        self._tasks.append(asyncio.create_task(self._assignments.run(), name="directory assignments"))
-        self._tasks.append(asyncio.create_task(self._isr_keeper.run(), name="in-sync sets"))
+        self._tasks.start(self._assignments.run(), "directory assignments")
+        self._tasks.start(self._isr_keeper.run(), "in-sync sets")
         self.settings.apply(image, registered.broker_id)
         self._ready = True
         self.metadata.advance(image, MetadataDelta(0, image.next_offset))
@@ -267,24 +268,21 @@ class Broker:
             after_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
             after_ms=values["metadata.log.max.snapshot.interval.ms"],
         )
-        image = await self._unless_failed(follower.wait_current())
+        image = await self._tasks.unless_failed(follower.wait_current())
         session.hold_fenced(False)
         session.applied(image.next_offset)
-        await self._unless_failed(session.wait_unfenced())
-        await self._unless_failed(self._applied_unfenced())
+        await self._tasks.unless_failed(session.wait_unfenced())
+        await self._tasks.unless_failed(self._applied_unfenced())
         self._serve_or_not()
         for listener in self._listeners.values():
             await listener.serving(True)
-        self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
-        self._tasks.append(asyncio.create_task(self._watch_descriptors(), name="descriptors"))
+        self._tasks.start(self._housekeeping(), "housekeeping")
+        self._tasks.start(self._watch_descriptors(), "descriptors")
         self.upkeep.start()
-        self._tasks.append(asyncio.create_task(self.storage.until_all_failed(), name="directories"))
+        self._tasks.start(self.storage.until_all_failed(), "directories")
         node_id = registered.broker_id
         state = RuntimeState.of("broker", node_id, self._started_ms, self._addresses)
-        try:
-            write_state(self.config.state_file, state)
-        except OSError as error:  # a convenience: a full disk or an offline first directory must not stop the broker
-            logger.warning("runtime.state.file=%s could not be written: %s", self.config.state_file, error)
+        write_state(self.config.state_file, state)
         self.events.emit(
             NodeStarted(
                 role="broker",
@@ -389,7 +387,7 @@ class Broker:
             lag_ms=lambda: follower.lag.ms,
             cannot_lead=self._where_it_cannot_lead,
         )
-        registered = await self._unless_failed(session.register())
+        registered = await self._tasks.unless_failed(session.register())
         self.identity.broker_id, self.identity.broker_epoch = registered.broker_id, registered.broker_epoch
         self.events.emit(BrokerRegistered(broker_id=registered.broker_id, broker_epoch=registered.broker_epoch))
         return session
@@ -405,23 +403,8 @@ class Broker:
         )
         self.metadata.measured_by(lambda: follower.lag)
         await follower.load(store)
-        self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
+        self._tasks.start(follower.run(), "metadata")
         return follower
-
-    async def _unless_failed(self, waiting: Any) -> Any:
-        """Await ``waiting``, or raise the error of a background task that ``waiting`` depends on."""
-        task = asyncio.ensure_future(waiting)
-        await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            self._raise_failure()
-        return await task
-
-    def _raise_failure(self) -> None:
-        for failed in self._tasks:
-            if failed.done() and not failed.cancelled():
-                failed.result()
-                raise HeadraceError(f"the broker's {failed.get_name()} task ended unexpectedly; the broker stops")
 
     async def _applied_unfenced(self) -> None:
         """Wait until this broker has applied the metadata that unfences it and makes it a leader. If the broker is
@@ -434,13 +417,7 @@ class Broker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises an error if another cause ends the broker, such as another broker with
         the same id."""
-        waiting = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            if not stop.is_set():
-                self._raise_failure()
-        finally:
-            waiting.cancel()
+        await self._tasks.run_until(stop)
 
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if not self._acting:
@@ -543,10 +520,7 @@ class Broker:
             await self.upkeep.stop()
         except Exception:  # on any error: the logs are closed all the same
             logger.exception("the log maintenance tasks did not stop cleanly")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._tasks.cancel()
         self.context.deadlines.close()
         await self._producer_ids.close()
         await self._controller.close()
@@ -554,14 +528,11 @@ class Broker:
             await self._follower.save()
         epoch = self._session.registered.broker_epoch if self._ready and self._session is not None else -1
         clean = await self.storage.close(high_watermarks, broker_epoch=epoch, clean=not at_once)
-        try:
-            remove_state(self.config.state_file)
-        except OSError as error:
-            logger.warning("runtime.state.file=%s could not be removed: %s", self.config.state_file, error)
+        remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="broker", node_id=self.identity.broker_id, clean=clean))
 
     async def _leave_cluster(self) -> None:
-        if self._session is None or not self._ready or any(task.done() for task in self._tasks):
+        if self._session is None or not self._ready or self._tasks.has_failed:
             return
         if self.config.values["controlled.shutdown.enable"] and not await self._session.shut_down(
             CONTROLLED_SHUTDOWN_S

@@ -43,6 +43,7 @@ from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.node.tasks import NodeTasks
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
@@ -95,7 +96,7 @@ class Coordinator:
         self._session: CoordinatorSession | None = None
         self._shards: Shards | None = None
         self._cluster_id = ""
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks = NodeTasks("coordinator")
         self._in_force = False  # the metadata is current: from here on every change is applied
         self._stopping = False
 
@@ -122,10 +123,10 @@ class Coordinator:
         )
         self.metadata.measured_by(lambda: follower.lag)
         await follower.load(store)
-        self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
-        await self._unless_failed(self._begin_life())
-        self._tasks.append(asyncio.create_task(self._live(), name="heartbeats"))
-        image = await self._unless_failed(follower.wait_current())
+        self._tasks.start(follower.run(), "metadata")
+        await self._tasks.unless_failed(self._begin_life())
+        self._tasks.start(self._live(), "heartbeats")
+        image = await self._tasks.unless_failed(follower.wait_current())
         self._in_force = True
         self._act(follower.image, MetadataDelta(0, image.next_offset))
         values = config.values
@@ -134,14 +135,11 @@ class Coordinator:
             after_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
             after_ms=values["metadata.log.max.snapshot.interval.ms"],
         )
-        self._tasks.append(asyncio.create_task(self._watermarks.run(), name="high watermarks"))
+        self._tasks.start(self._watermarks.run(), "high watermarks")
         for listener in self._listeners.values():
             await listener.serving(True)
         state = RuntimeState.of("coordinator", self.coordinator_id, self._started_ms, self._addresses)
-        try:
-            write_state(config.state_file, state)
-        except OSError as error:  # a convenience
-            logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
+        write_state(config.state_file, state)
         self.events.emit(
             NodeStarted(
                 role="coordinator",
@@ -247,32 +245,9 @@ class Coordinator:
         await self._follower.wait_current()
         return self._shards is not None and self._shards.has(runner)
 
-    async def _unless_failed(self, waiting: Any) -> Any:
-        """Await ``waiting``, or raise the error of a background task that ``waiting`` depends on."""
-        task = asyncio.ensure_future(waiting)
-        await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            self._raise_failure()
-        return await task
-
-    def _raise_failure(self) -> None:
-        for failed in self._tasks:
-            if failed.done() and not failed.cancelled():
-                failed.result()
-                raise HeadraceError(
-                    f"the coordinator's {failed.get_name()} task ended unexpectedly; the coordinator stops"
-                )
-
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises an error if another cause ends the coordinator."""
-        waiting = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            if not stop.is_set():
-                self._raise_failure()
-        finally:
-            waiting.cancel()
+        await self._tasks.run_until(stop)
 
     def current_shards(self) -> Shards:
         """The shards of the current registration. CoordinatorLoadInProgressError, ServerShuttingDownError."""
@@ -346,21 +321,15 @@ class Coordinator:
             await self._shards.close()
         for listener in self._listeners.values():
             await listener.stop(STREAMS_GRACE_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._tasks.cancel()
         await self.brokers.close()
         if self._follower is not None and not at_once:
             await self._follower.save()
-        try:
-            remove_state(self.config.state_file)
-        except OSError as error:
-            logger.warning("runtime.state.file=%s could not be removed: %s", self.config.state_file, error)
+        remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="coordinator", node_id=self.coordinator_id, clean=clean))
 
     async def _leave_cluster(self) -> bool:
-        if self._session is None or not self._in_force or any(task.done() for task in self._tasks):
+        if self._session is None or not self._in_force or self._tasks.has_failed:
             return False
         if not await self._session.shut_down(LEAVE_S):
             logger.warning(
