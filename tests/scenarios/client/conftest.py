@@ -92,7 +92,7 @@ class FakeCluster:
         metadata_pb2_grpc.add_MetadataServicer_to_server(_Metadata(self), server)
         produce_pb2_grpc.add_ProduceServicer_to_server(_Produce(self, broker), server)
         fetch_pb2_grpc.add_FetchServicer_to_server(_Fetch(self, broker), server)
-        offsets_pb2_grpc.add_OffsetsServicer_to_server(_Offsets(self), server)
+        offsets_pb2_grpc.add_OffsetsServicer_to_server(_Offsets(self, broker), server)
         admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self), server)
         self.ports[broker] = server.add_insecure_port(f"127.0.0.1:{self.ports[broker]}")
         server.start()
@@ -444,8 +444,12 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
 
 
 class _Offsets(offsets_pb2_grpc.OffsetsServicer):
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self.cluster, self.broker = cluster, broker
+
+    def _error(self, key: tuple[str, int]) -> int:
+        """NOT_LEADER_OR_FOLLOWER, as a broker answers for a partition that another broker leads."""
+        return self.cluster.offsets_error or (0 if self.cluster.leaders.get(key) == self.broker else 6)
 
     def ListOffsets(self, request: Any, context: Any) -> Any:
         cluster = self.cluster
@@ -458,7 +462,7 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
                 end = cluster.last_stable_offset(key) if committed else cluster.ends[key]
                 offset = cluster.starts[key] if item.timestamp_ms == -2 else end
                 result = answer.results.add(topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=-1)
-                result.error.code = cluster.offsets_error  # type: ignore[assignment]
+                result.error.code = self._error(key)  # type: ignore[assignment]
         return answer
 
     def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:
@@ -467,8 +471,12 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
         with cluster.changed:
             cluster.epochs_asked.append(request)
             for item in request.partitions:
-                epoch, end = cluster.end_of_epoch((item.topic, item.partition), item.leader_epoch)
-                answer.results.add(topic=item.topic, partition=item.partition, leader_epoch=epoch, end_offset=end)
+                key = (item.topic, item.partition)
+                epoch, end = cluster.end_of_epoch(key, item.leader_epoch)
+                result = answer.results.add(
+                    topic=item.topic, partition=item.partition, leader_epoch=epoch, end_offset=end
+                )
+                result.error.code = self._error(key)  # type: ignore[assignment]
         return answer
 
 

@@ -11,7 +11,7 @@ from headrace_spark.cluster import KnownTopic
 from headrace_spark.planning import OffsetRange
 
 
-class FakeCluster:
+class MemoryCluster:
     """``logs``: partition -> (start, end). ``times``: partition -> {milliseconds: first offset at or after}."""
 
     def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:

@@ -18,7 +18,7 @@ from headrace_spark.group_progress import PAUSE_S, REPEAT_S, GroupProgress
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.schema import RECORD
 from headrace_spark.stream import HeadraceStreamReader
-from tests.unit.spark.spark_fakes import FakeCluster, options, partition
+from tests.unit.spark.spark_fakes import MemoryCluster, options, partition
 
 T0, T1 = partition(0), partition(1)
 
@@ -136,7 +136,7 @@ def test_the_end_waits_for_what_is_under_way(world: GroupProgressWorld) -> None:
 class Reader(HeadraceStreamReader):
     """With a fake cluster and fake groups."""
 
-    def __init__(self, cluster: FakeCluster, **given: Any) -> None:
+    def __init__(self, cluster: MemoryCluster, **given: Any) -> None:
         super().__init__(options(**given), RECORD)
         self._offsets = OffsetReader(self.options, cluster, sleep=lambda seconds: None)
         self.groups: list[FakeGroup] = []
@@ -148,7 +148,7 @@ class Reader(HeadraceStreamReader):
 
 def test_a_query_commits_where_it_stands_with_each_trigger() -> None:
     """The last batch of a query too, which Spark's commit never comes for."""
-    cluster = FakeCluster({T0: (2, 5), T1: (0, 4)})
+    cluster = MemoryCluster({T0: (2, 5), T1: (0, 4)})
     reader = Reader(cluster, startingOffsets="earliest", kafka__group__id="reports")
     start = reader.initialOffset()
     assert not reader.groups, "nothing is open before there is something to say"
@@ -167,7 +167,7 @@ def test_a_query_commits_where_it_stands_with_each_trigger() -> None:
 
 
 def test_a_query_without_a_group_commits_to_none() -> None:
-    reader = Reader(FakeCluster({T0: (0, 5)}))
+    reader = Reader(MemoryCluster({T0: (0, 5)}))
     reader.commit(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     assert not reader.groups
 
@@ -175,7 +175,7 @@ def test_a_query_without_a_group_commits_to_none() -> None:
 def test_a_prefix_makes_a_group_of_its_own_for_each_run_of_a_query() -> None:
     names = []
     for _ in range(2):
-        reader = Reader(FakeCluster({T0: (0, 5)}), groupIdPrefix="nightly")
+        reader = Reader(MemoryCluster({T0: (0, 5)}), groupIdPrefix="nightly")
         for _ in range(3):
             reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         (group,) = reader.groups

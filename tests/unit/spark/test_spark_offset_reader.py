@@ -17,12 +17,12 @@ from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.options import parse_options
 from headrace_spark.planning import OffsetRange
 from headrace_spark.source import plan_batch
-from tests.unit.spark.spark_fakes import FakeCluster, options, partition
+from tests.unit.spark.spark_fakes import MemoryCluster, options, partition
 
 T0, T1, U0 = partition(0), partition(1), partition(0, "u")
 
 
-def reader(cluster: FakeCluster, *, streaming: bool = True, **given: object) -> OffsetReader:
+def reader(cluster: MemoryCluster, *, streaming: bool = True, **given: object) -> OffsetReader:
     slept: list[float] = []
     made = OffsetReader(parse_options(options(**given), streaming=streaming), cluster, sleep=slept.append)
     made.slept = slept  # type: ignore[attr-defined]
@@ -35,30 +35,30 @@ def resolve(made: OffsetReader, *, starting: bool = True) -> dict:  # type: igno
 
 
 def test_subscribe_reads_all_partitions_of_its_topics() -> None:
-    cluster = FakeCluster({T0: (0, 5), T1: (0, 6), U0: (0, 7)})
+    cluster = MemoryCluster({T0: (0, 5), T1: (0, 6), U0: (0, 7)})
     assert reader(cluster).assigned() == {T0, T1}
     assert reader(cluster, subscribe="t,u").assigned() == {T0, T1, U0}
 
 
 def test_a_pattern_matches_whole_names_and_may_match_none() -> None:
-    cluster = FakeCluster({T0: (0, 5), partition(0, "tt"): (0, 6), U0: (0, 7)})
+    cluster = MemoryCluster({T0: (0, 5), partition(0, "tt"): (0, 6), U0: (0, 7)})
     assert reader(cluster, subscribePattern="t").assigned() == {T0}
     assert reader(cluster, subscribePattern="t.*").assigned() == {T0, partition(0, "tt")}
     assert reader(cluster, subscribePattern="none").latest() == {}
 
 
 def test_assign_reads_those_that_exist() -> None:
-    cluster = FakeCluster({T0: (0, 5), T1: (0, 6)})
+    cluster = MemoryCluster({T0: (0, 5), T1: (0, 6)})
     assert reader(cluster, assign='{"t":[1,7]}').assigned() == {T1}
 
 
 def test_a_topic_that_never_was_is_an_error() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic named u"):
-        reader(FakeCluster({T0: (0, 5)}), subscribe="t,u", **{"fetchOffset.numRetries": 1}).latest()
+        reader(MemoryCluster({T0: (0, 5)}), subscribe="t,u", **{"fetchOffset.numRetries": 1}).latest()
 
 
 def test_a_deleted_topic_is_a_loss() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     with pytest.raises(DataLossError, match="u was deleted"):
         reader(cluster, subscribe="t,u").latest({T0: 1, U0: 3})
     assert reader(cluster, subscribe="t,u", failOnDataLoss="false").latest({T0: 1, U0: 3}) == {T0: 5}
@@ -76,7 +76,7 @@ def test_a_deleted_topic_is_a_loss() -> None:
     ],
 )
 def test_starting_positions(given: dict[str, str], expected: dict) -> None:  # type: ignore[type-arg]
-    cluster = FakeCluster({T0: (2, 5), T1: (0, 6)})
+    cluster = MemoryCluster({T0: (2, 5), T1: (0, 6)})
     cluster.times = {T0: {1000: 4}, T1: {1000: 1, 2000: 5}}
     assert resolve(reader(cluster, **given)) == expected
 
@@ -86,11 +86,11 @@ def test_starting_positions(given: dict[str, str], expected: dict) -> None:  # t
 )
 def test_starting_positions_must_name_all_partitions(given: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError, match="missing: t-1"):
-        resolve(reader(FakeCluster({T0: (0, 5), T1: (0, 6)}), **given))
+        resolve(reader(MemoryCluster({T0: (0, 5), T1: (0, 6)}), **given))
 
 
 def test_a_time_after_the_last_record_fails_or_starts_at_the_end() -> None:
-    cluster = FakeCluster({T0: (0, 5), T1: (0, 6)})
+    cluster = MemoryCluster({T0: (0, 5), T1: (0, 6)})
     cluster.times = {T0: {1000: 4}}
     with pytest.raises(NoOffsetForPartitionError, match=r"t-1 at 1000.*startingOffsetsByTimestampStrategy"):
         resolve(reader(cluster, startingTimestamp="1000"))
@@ -99,13 +99,13 @@ def test_a_time_after_the_last_record_fails_or_starts_at_the_end() -> None:
 
 
 def test_an_ending_time_after_the_last_record_is_the_end() -> None:
-    cluster = FakeCluster({T0: (0, 5), T1: (0, 6)})
+    cluster = MemoryCluster({T0: (0, 5), T1: (0, 6)})
     cluster.times = {T0: {1000: 4}}
     assert resolve(reader(cluster, streaming=False, endingTimestamp="1000"), starting=False) == {T0: 4, T1: 6}
 
 
 def test_transient_failures_are_tried_again_as_often_as_asked() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     cluster.failures = [NetworkError("one"), UnknownTopicOrPartitionError("two")]
     made = reader(cluster)
     assert made.latest() == {T0: 5}
@@ -116,20 +116,20 @@ def test_transient_failures_are_tried_again_as_often_as_asked() -> None:
 
 
 def test_an_end_before_what_was_read_is_asked_for_again_and_then_stands(caplog: pytest.LogCaptureFixture) -> None:
-    made = reader(FakeCluster({T0: (0, 5)}))
+    made = reader(MemoryCluster({T0: (0, 5)}))
     with caplog.at_level(logging.WARNING):
         assert made.latest({T0: 9}) == {T0: 5}
     assert len(made.slept) == 2  # type: ignore[attr-defined]
 
 
 def test_a_batch_reads_from_its_start_to_its_end() -> None:
-    cluster = FakeCluster({T0: (2, 5), T1: (0, 6)})
+    cluster = MemoryCluster({T0: (2, 5), T1: (0, 6)})
     plan = plan_batch(parse_options(options(endingOffsets='{"t":{"0":4,"1":-1}}'), streaming=False), cluster)
     assert [task.wanted for task in plan] == [OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 0, 6)]
 
 
 def test_a_batch_that_ends_beyond_the_log_is_a_loss() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     given = {"endingOffsets": '{"t":{"0":9}}'}
     with pytest.raises(DataLossError, match="ends at 9, the log at 5"):
         plan_batch(parse_options(options(**given), streaming=False), cluster)
@@ -140,13 +140,13 @@ def test_a_batch_that_ends_beyond_the_log_is_a_loss() -> None:
 
 
 def test_a_batch_whose_start_lies_after_its_end_is_a_loss() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     with pytest.raises(DataLossError, match="went back from offset 8 to 5"):
         plan_batch(parse_options(options(startingOffsets='{"t":{"0":8}}'), streaming=False), cluster)
 
 
 def test_a_batch_whose_given_start_is_gone_is_a_loss_before_any_task_runs() -> None:
-    cluster = FakeCluster({T0: (7, 9), T1: (0, 5)})
+    cluster = MemoryCluster({T0: (7, 9), T1: (0, 5)})
     given = {"startingOffsets": '{"t":{"0":3,"1":1}}'}
     message = r"t-0: offsets 3 to 9 are missing, the log starts at 7: 4 offsets are deleted.*failOnDataLoss"
     with pytest.raises(DataLossError, match=message):
@@ -157,14 +157,14 @@ def test_a_batch_whose_given_start_is_gone_is_a_loss_before_any_task_runs() -> N
 
 
 def test_a_task_knows_which_topic_it_was_planned_for() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     cluster.topic_ids["t"] = "aa"
     [task] = plan_batch(parse_options(options(), streaming=False), cluster)
     assert task.value == ("t", 0, 0, 5, "aa")
 
 
 def test_a_topic_made_anew_is_noticed_and_its_end_is_not_taken_for_a_lagging_node() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     made = reader(cluster)
     made.latest()
     assert made.take_renewed() == set()

@@ -11,7 +11,7 @@ from headrace_core.errors import RequestTimedOutError, UnknownTopicOrPartitionEr
 from headrace_spark.errors import DataLossError
 from headrace_spark.planning import OffsetRange
 from headrace_spark.range_reader import next_available, read_range
-from tests.unit.spark.spark_fakes import FakeCluster, partition
+from tests.unit.spark.spark_fakes import MemoryCluster, partition
 
 T0 = partition(0)
 
@@ -24,11 +24,11 @@ def read(cluster: Any, start: int, end: int, *, fail: bool = True, columns: tupl
 
 
 def test_a_range_is_read_from_start_to_end() -> None:
-    assert read(FakeCluster({T0: (0, 100)}), 10, 21) == list(range(10, 21))
+    assert read(MemoryCluster({T0: (0, 100)}), 10, 21) == list(range(10, 21))
 
 
 def test_only_the_columns_that_were_asked_for_come_out() -> None:
-    cluster = FakeCluster({T0: (0, 100)})
+    cluster = MemoryCluster({T0: (0, 100)})
     batches = list(
         read_range(cluster, OffsetRange("t", 0, 0, 3), columns=("value",), fail_on_data_loss=True, timeout_ms=1)
     )
@@ -37,7 +37,7 @@ def test_only_the_columns_that_were_asked_for_come_out() -> None:
 
 def test_offsets_that_are_gone_fail_the_task() -> None:
     with pytest.raises(DataLossError, match=r"offsets 10 to 21 were not read: the log has 15 to 100.*failOnDataLoss"):
-        read(FakeCluster({T0: (15, 100)}), 10, 21)
+        read(MemoryCluster({T0: (15, 100)}), 10, 21)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_offsets_that_are_gone_fail_the_task() -> None:
     ],
 )
 def test_with_loss_accepted_what_is_left_is_read(log: tuple[int, int], expected: list[int]) -> None:
-    assert read(FakeCluster({T0: log}), 10, 21, fail=False) == expected
+    assert read(MemoryCluster({T0: log}), 10, 21, fail=False) == expected
 
 
 def test_a_loss_that_is_accepted_is_reported_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
-    read(FakeCluster({T0: (15, 18)}), 10, 21, fail=False)
+    read(MemoryCluster({T0: (15, 18)}), 10, 21, fail=False)
     assert "offsets 10 to 21 were not read: the log has 15 to 18: 8 offsets are skipped, continuing at" in caplog.text
 
 
@@ -64,7 +64,7 @@ def test_a_topic_made_anew_since_the_plan_is_a_loss_also_when_it_has_such_offset
     fail: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = {"columns": ("offset",), "fail_on_data_loss": fail, "timeout_ms": 1, "topic_id": "of the plan"}
-    batches = read_range(FakeCluster({T0: (0, 100)}), OffsetRange("t", 0, 10, 21), **asked)  # type: ignore[arg-type]
+    batches = read_range(MemoryCluster({T0: (0, 100)}), OffsetRange("t", 0, 10, 21), **asked)  # type: ignore[arg-type]
     if fail:
         with pytest.raises(DataLossError, match=r"t-0: offsets 10 to 21 were not read: the topic was deleted and cre"):
             list(batches)
@@ -73,7 +73,7 @@ def test_a_topic_made_anew_since_the_plan_is_a_loss_also_when_it_has_such_offset
         assert "11 offsets are skipped" in caplog.text
 
 
-class CompactedCluster(FakeCluster):
+class CompactedCluster(MemoryCluster):
     """Every fifth record is left."""
 
     def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
@@ -91,7 +91,7 @@ def test_gaps_that_compaction_left_are_no_loss_also_at_both_ends(end: int) -> No
     assert read(CompactedCluster({T0: (0, 100)}), 11, 14) == [], "a range may be nothing but a gap"
 
 
-class AgingCluster(FakeCluster):
+class AgingCluster(MemoryCluster):
     """Offers two batches, then its head is gone."""
 
     def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
@@ -106,7 +106,7 @@ def test_a_loss_in_the_middle_repeats_no_row() -> None:
     assert read(AgingCluster({T0: (0, 100)}), 0, 40, fail=False) == [*range(8), *range(30, 40)]
 
 
-class SilentCluster(FakeCluster):
+class SilentCluster(MemoryCluster):
     def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
         raise RequestTimedOutError("nothing came")
         yield  # makes it an iterator
@@ -117,7 +117,7 @@ def test_a_slow_cluster_is_no_loss() -> None:
         read(SilentCluster({T0: (0, 100)}), 10, 21, fail=False)
 
 
-class DeletedTopicCluster(FakeCluster):
+class DeletedTopicCluster(MemoryCluster):
     """The topic goes after two batches."""
 
     def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:

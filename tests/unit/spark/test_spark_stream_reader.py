@@ -12,7 +12,7 @@ from headrace_spark.errors import DataLossError
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.schema import RECORD
 from headrace_spark.stream import HeadraceStreamReader
-from tests.unit.spark.spark_fakes import FakeCluster, options, partition
+from tests.unit.spark.spark_fakes import MemoryCluster, options, partition
 
 T0, T1 = partition(0), partition(1)
 Offsets = dict[str, Any]
@@ -21,7 +21,7 @@ Offsets = dict[str, Any]
 class Reader(HeadraceStreamReader):
     """With a fake cluster and a clock that the test owns."""
 
-    def __init__(self, cluster: FakeCluster, **given: object) -> None:
+    def __init__(self, cluster: MemoryCluster, **given: object) -> None:
         super().__init__(options(**given), RECORD)
         self.clock_ms = 1e12
         self._offsets = OffsetReader(self.options, cluster, sleep=lambda seconds: None)
@@ -38,13 +38,13 @@ def offsets(**by_partition: int) -> Offsets:
 
 
 def test_a_query_starts_at_the_end_unless_configured_otherwise() -> None:
-    cluster = FakeCluster({T0: (2, 5)})
+    cluster = MemoryCluster({T0: (2, 5)})
     assert Reader(cluster).initialOffset() == offsets(p0=5)
     assert Reader(cluster, startingOffsets="earliest").initialOffset() == offsets(p0=2)
 
 
 def test_the_initial_offset_stays_the_same_while_the_log_grows() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     reader = Reader(cluster)
     assert reader.initialOffset() == offsets(p0=5)
     cluster.logs[T0] = (0, 9)
@@ -61,11 +61,11 @@ def test_the_initial_offset_stays_the_same_while_the_log_grows() -> None:
     ],
 )
 def test_the_default_limit_is_what_the_options_say(given: dict[str, int], limit: object) -> None:
-    assert Reader(FakeCluster({}), **given).getDefaultReadLimit() == limit
+    assert Reader(MemoryCluster({}), **given).getDefaultReadLimit() == limit
 
 
 def test_each_trigger_takes_its_share_of_every_partition() -> None:
-    reader = Reader(FakeCluster({T0: (0, 30), T1: (0, 10)}), startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    reader = Reader(MemoryCluster({T0: (0, 30), T1: (0, 10)}), startingOffsets="earliest", maxOffsetsPerTrigger=8)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert end == offsets(p0=6, p1=2)
@@ -74,12 +74,12 @@ def test_each_trigger_takes_its_share_of_every_partition() -> None:
 
 
 def test_all_available_ignores_the_options_limits() -> None:
-    reader = Reader(FakeCluster({T0: (0, 30)}), startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    reader = Reader(MemoryCluster({T0: (0, 30)}), startingOffsets="earliest", maxOffsetsPerTrigger=8)
     assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == offsets(p0=30)
 
 
 def test_too_few_offsets_wait_for_more_but_not_forever() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     reader = Reader(cluster, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="1m")
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset(offsets(p0=0), limit) == offsets(p0=5), "the first trigger never waits"
@@ -94,7 +94,7 @@ def test_too_few_offsets_wait_for_more_but_not_forever() -> None:
 
 
 def test_a_least_and_a_most_together() -> None:
-    cluster = FakeCluster({T0: (0, 50)})
+    cluster = MemoryCluster({T0: (0, 50)})
     reader = Reader(cluster, startingOffsets="earliest", minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20)
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset(offsets(p0=0), limit) == offsets(p0=20)
@@ -102,7 +102,7 @@ def test_a_least_and_a_most_together() -> None:
 
 
 def test_available_now_ends_where_the_log_ended_and_never_waits() -> None:
-    cluster = FakeCluster({T0: (0, 12)})
+    cluster = MemoryCluster({T0: (0, 12)})
     reader = Reader(cluster, startingOffsets="earliest", minOffsetsPerTrigger=9, maxOffsetsPerTrigger=10)
     reader.prepareForTriggerAvailableNow()
     limit = reader.getDefaultReadLimit()
@@ -115,7 +115,7 @@ def test_available_now_ends_where_the_log_ended_and_never_waits() -> None:
 
 
 def test_a_partition_added_meanwhile_is_read_from_its_beginning() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     reader = Reader(cluster)
     start = reader.initialOffset()
     cluster.logs[T1] = (0, 7)
@@ -124,7 +124,7 @@ def test_a_partition_added_meanwhile_is_read_from_its_beginning() -> None:
 
 
 def test_a_partition_added_late_whose_head_is_gone_is_a_loss() -> None:
-    cluster = FakeCluster({T0: (0, 5), T1: (3, 7)})
+    cluster = MemoryCluster({T0: (0, 5), T1: (3, 7)})
     with pytest.raises(DataLossError, match="t-1 was added and starts at 3"):
         Reader(cluster).ranges(offsets(p0=5), offsets(p0=5, p1=7))
     lenient = Reader(cluster, failOnDataLoss="false")
@@ -132,14 +132,14 @@ def test_a_partition_added_late_whose_head_is_gone_is_a_loss() -> None:
 
 
 def test_a_partition_that_is_gone_is_a_loss() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     with pytest.raises(DataLossError, match="t-1 is gone"):
         Reader(cluster).ranges(offsets(p0=3, p1=4), offsets(p0=5))
     assert Reader(cluster, failOnDataLoss="false").ranges(offsets(p0=3, p1=4), offsets(p0=5)) == [(0, 3, 5)]
 
 
 def test_min_partitions_and_max_records_cut_tasks() -> None:
-    cluster = FakeCluster({T0: (0, 90)})
+    cluster = MemoryCluster({T0: (0, 90)})
     assert len(Reader(cluster, minPartitions=3).ranges(offsets(p0=0), offsets(p0=90))) == 3
     assert len(Reader(cluster, maxRecordsPerPartition=20).ranges(offsets(p0=0), offsets(p0=90))) == 5
 
@@ -149,7 +149,7 @@ def test_min_partitions_and_max_records_cut_tasks() -> None:
 @pytest.mark.parametrize("grown", [0, 6])
 def test_a_restart_in_the_first_batch_reads_the_same_offsets(starting: str, head: int, grown: int) -> None:
     """Spark keeps only the end of the first batch; its start is asked for again, of a log that went on meanwhile."""
-    cluster = FakeCluster({T0: (head, 5)})
+    cluster = MemoryCluster({T0: (head, 5)})
     first = Reader(cluster, startingOffsets=starting)
     start = first.initialOffset()
     cluster.logs[T0] = (head, 5 + grown)
@@ -164,7 +164,7 @@ def test_a_restart_in_the_first_batch_reads_the_same_offsets(starting: str, head
 
 
 def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     first = Reader(cluster, startingOffsets="earliest")
     end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
     cluster.logs[T0] = (2, 9)
@@ -177,7 +177,7 @@ def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
 
 def test_a_limit_counts_what_is_left_when_the_starts_have_moved(caplog: pytest.LogCaptureFixture) -> None:
     """Of t-0 only 20 of 100 offsets are left, of t-1 all 20: each gives half of the batch."""
-    cluster = FakeCluster({T0: (80, 100), T1: (0, 20)})
+    cluster = MemoryCluster({T0: (80, 100), T1: (0, 20)})
     reader = Reader(cluster, failOnDataLoss="false", maxOffsetsPerTrigger=10)
     start = offsets(p0=0, p1=0)
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -191,7 +191,7 @@ def test_a_limit_counts_what_is_left_when_the_starts_have_moved(caplog: pytest.L
 
 
 def test_a_log_that_is_empty_behind_its_moved_start_is_passed_over() -> None:
-    cluster = FakeCluster({T0: (50, 50)})
+    cluster = MemoryCluster({T0: (50, 50)})
     reader = Reader(cluster, failOnDataLoss="false", maxOffsetsPerTrigger=10)
     end = reader.latestOffset(offsets(p0=5), reader.getDefaultReadLimit())
     assert end == offsets(p0=50), "in one batch, not in five without a row"
@@ -201,8 +201,8 @@ def test_a_log_that_is_empty_behind_its_moved_start_is_passed_over() -> None:
 @pytest.mark.parametrize("new_end", [2, 10, 17])
 @pytest.mark.parametrize("limited", [False, True])
 def test_a_topic_made_anew_is_a_loss_or_is_read_from_its_start(new_end: int, limited: bool) -> None:
-    def made(**given: object) -> tuple[Reader, FakeCluster, Offsets]:
-        cluster = FakeCluster({T0: (0, 10)})
+    def made(**given: object) -> tuple[Reader, MemoryCluster, Offsets]:
+        cluster = MemoryCluster({T0: (0, 10)})
         reader = Reader(cluster, startingOffsets="earliest", **given)
         limit = ReadMaxRows(1_000) if limited else ReadAllAvailable()
         at = reader.latestOffset(reader.initialOffset(), limit)
@@ -225,7 +225,7 @@ def test_a_topic_made_anew_is_a_loss_or_is_read_from_its_start(new_end: int, lim
 
 
 def test_without_news_the_answer_is_the_start_itself_even_when_it_carries_its_own_start() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     reader = Reader(cluster)
     start = reader.initialOffset()
     cluster.logs[T0] = (0, 9)
@@ -235,7 +235,7 @@ def test_without_news_the_answer_is_the_start_itself_even_when_it_carries_its_ow
 
 
 def test_stop_closes_the_connections() -> None:
-    cluster = FakeCluster({T0: (0, 5)})
+    cluster = MemoryCluster({T0: (0, 5)})
     reader = Reader(cluster)
     reader.initialOffset()
     reader.stop()
@@ -243,7 +243,7 @@ def test_stop_closes_the_connections() -> None:
 
 
 def test_a_topic_that_was_gone_and_comes_back_is_read_once() -> None:
-    cluster = FakeCluster({T0: (0, 10), partition(0, "u"): (0, 5)})
+    cluster = MemoryCluster({T0: (0, 10), partition(0, "u"): (0, 5)})
     reader = Reader(cluster, subscribePattern="t|u", startingOffsets="earliest", failOnDataLoss="false")
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     del cluster.logs[T0]
