@@ -97,16 +97,16 @@ logger = logging.getLogger("headrace.broker")
 #: Seconds between two checkpoints of recovery points and high watermarks; recent checkpoints shorten the broker's next
 #: start.
 CHECKPOINT_INTERVAL_S = 5.0
-#: Seconds that a controlled shutdown may take; running requests then have as many seconds again, until the broker stops
-#: anyway.
+#: Seconds that a controlled shutdown may take. After it, running requests have as many seconds again before the broker
+#: stops.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
 #: Requests create few reference cycles, so rare garbage collections of many objects cost less than frequent small ones.
 #: (By default, Python starts a garbage collection after 700 allocations.)
 GC_THRESHOLDS = (10_000, 20, 50)
-#: Seconds that a stopping broker gives running calls to end and clients to read the reason. After STREAMS_GRACE_S the
-#: broker closes the remaining streams, such as health watches.
+#: Seconds that a stopping broker waits for running calls to end, and for clients to read why it stops. After
+#: STREAMS_GRACE_S the broker closes the remaining streams, such as health watches.
 STREAMS_GRACE_S = 2.0
 
 

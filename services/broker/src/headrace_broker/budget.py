@@ -19,7 +19,7 @@ class Pausable(Protocol):
 class UnreadAnswers:
     """Bytes of fetch responses that clients have not read, summed over all streams. While more than ``limit`` bytes are
     unread, every stream continues, but with one small response at a time. Because the unread bytes are limited, clients
-    that do not read use up no other client's memory."""
+    that do not read cannot use up the broker's memory."""
 
     __slots__ = ("limit", "used")
 
@@ -52,7 +52,7 @@ class ByteBudget:
         self._emptied: Callable[[], None] | None = None
 
     def take(self, size: int, stream: Pausable) -> None:
-        """Add the ``size`` bytes of a request that arrived on ``stream``."""
+        """Add the ``size`` bytes of a request that arrived on ``stream`` to the bytes of the requests in progress."""
         self.used += size
         if self.used > self.limit:
             stream.pause()

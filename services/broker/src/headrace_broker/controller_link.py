@@ -76,8 +76,8 @@ class IsrAnswer(NamedTuple):
 
 
 class DirectoriesAssigned(NamedTuple):
-    """Answer to AssignReplicasToDirs: the replicas whose directory the controllers refused. The controllers recorded
-    all other replicas at ``metadata_offset``."""
+    """Answer to AssignReplicasToDirs: the replicas whose directory the controllers refused. At ``metadata_offset`` the
+    controllers have recorded all replicas except the refused ones."""
 
     refused: Mapping[ReplicaKey, HeadraceError]
     metadata_offset: int

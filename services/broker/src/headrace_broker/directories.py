@@ -83,7 +83,8 @@ class LogDescription:
 
     partition: TopicPartition
     size_bytes: int
-    #: Number of offsets by which a future log's end is behind the current log's end; 0 for a current log.
+    #: Number of offsets by which the copy of a moving log (a future log) is behind the log that it will replace; 0 for
+    #: any other log.
     offset_lag: int
     is_future: bool
     #: The reason why the broker does not serve the log although its directory is online; None if the broker serves the

@@ -147,9 +147,9 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
-    """Refuse several configured voters on a directory without stored voters, which an old release formatted for a sole
-    voter. Three controllers with such directories would form three clusters. A controller that lost its log would form
-    a second cluster."""
+    """Refuse a configuration with several voters if the directory stores no voters, because an old release formatted it
+    for a sole voter. Three controllers with such directories would form three clusters. A controller that lost its log
+    would form a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return

@@ -27,9 +27,9 @@ already committed, a heartbeat round must first confirm that no other node leads
 a read.
 
 **A full disk.** When the disk gets full, requests that add metadata are refused first, while there is still room for
-terms, elections and deletions. When a write fails, the controller acts as if no part of its Ready was done: Raft
-restarts with the state on the disk. A sole voter refuses all requests with DISK_FULL (retriable) until there is room,
-and then leads again. After a failed write, one of several voters does not stand for election for a while, so that
+terms, elections and deletions. When a write fails, the controller discards Raft's present list of work (the Ready), and
+Raft restarts with the state on the disk. A sole voter refuses all requests with DISK_FULL (retriable) until there is
+room, and then leads again. After a failed write, one of several voters does not stand for election for a while, so that
 another voter leads. As a follower, a voter with a full disk acknowledges no entries. No broker is fenced because of a
 full controller disk.
 

@@ -114,7 +114,8 @@ class Decisions:
 
 
 class _Read(NamedTuple):
-    """A waiting read; with ``result`` None the answer to the read is the metadata offset."""
+    """A read that waits until the leadership is confirmed; its answer is ``result``, or the metadata offset if
+    ``result`` is None."""
 
     result: Answer | HeadraceError | None
     done: Done

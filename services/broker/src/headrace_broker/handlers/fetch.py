@@ -14,9 +14,9 @@ names this follower (KIP-392). When a response names another broker, the partiti
 adds it to a session with that broker. A consumer without a rack reads only from leaders, so it notices a change of
 leader at once.
 
-A new request on the stream ends the wait of the previous request, even if the new request is empty. A client that
-always keeps two requests in flight would poll without pause at the log's end. Clients should send the next request
-ahead only while responses contain records.
+A new request on the stream ends the wait of the previous request, even if the new request is empty. Because a new
+request ends the wait of the previous one, a client with two requests always in flight would poll without pause at the
+log's end. Clients should send the next request ahead only while responses contain records.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ class FetchStream(StreamHandler[Any]):
         return request
 
     def _look(self, *, give_up: bool) -> None:
-        """Answer the current request, if it can be answered now. With ``give_up`` the response contains only the
-        records that are already in memory."""
+        """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response contains
+        only the records that are already in memory."""
         request = self._current
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)

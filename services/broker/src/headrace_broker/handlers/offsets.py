@@ -124,8 +124,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
     async def _each(
         self, items: Any, one: Callable[[Any, Turns], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
-        """Return one result for each item, in order; the result of a failed item contains its error. If there are many
-        items, ``one`` must do all its waiting inside ``Turns.outside``."""
+        """Return one result for each item, in order; the result of a failed item contains its error. ``one`` handles
+        one item; in a request with many items, ``one`` must do all its waiting inside ``Turns.outside``."""
         results = []
         async with Turns(len(items)) as turns:
             for item in items:

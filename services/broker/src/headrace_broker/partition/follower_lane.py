@@ -3,7 +3,7 @@ message to send.
 
 A partition on a stream is *wanted* until its follower can join the leader. While it is wanted its log must come to
 rest, because a join reports the log's end. The partition is *joining* until the leader answers, and *following* until
-its handle ends::
+its join ends::
 
     wanted  --next()-->  joining  --joined-->  following
       ^                     |                      |

@@ -410,8 +410,8 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def _take_readable(self, end_offset: int) -> int:
-        """Number of bytes that became readable; at least 1. Bytes from before this leader's epoch are not counted, and
-        a reader that is notified of 0 bytes would continue to wait."""
+        """Number of bytes that became readable when the high watermark advanced; at least 1. Bytes from before this
+        leader's epoch are not counted, and a reader that is notified of 0 bytes would continue to wait."""
         unread, size = self._unread, 0
         while unread and unread[0][0] <= end_offset:
             size += unread.popleft()[1]
@@ -493,7 +493,7 @@ class PartitionLeader:
             follower.absent_ms = now_ms
 
     def _speaker(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
-        """The follower, if the message is from the follower's current broker epoch, else None."""
+        """The follower that sent a message; None unless the message is from the follower's current broker epoch."""
         follower = self._in_sync.get(broker_id)
         if follower is None or not follower.joined:
             return None

@@ -125,7 +125,7 @@ class FollowerReplica:
         #: appends.
         self._is_failing = False
         #: Whether the replica asked for at most one unacknowledged byte in its join, because the disk was short of
-        #: space. After such a join for one byte, the replica's next join asks for the normal number of bytes.
+        #: space. After a join that asked for one byte, the replica's next join asks for the normal number of bytes.
         self._is_probing = False
         #: The error after which records that the replica receives may never reach the directory writer.
         self._stumble: HeadraceError | None = None

@@ -123,7 +123,7 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
 
 
 def _check_together(image: MetadataImage, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
-    """Raise InvalidConfigError if the resulting settings contradict each other. The controller does not know the
+    """Raise InvalidConfigError if the settings after the change contradict each other. The controller does not know the
     brokers' properties files."""
     kind, name = resource
     records = [ConfigRecord(int(kind), name, key, value) for key, value in changes.items()]

@@ -8,8 +8,8 @@
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
 A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new
-replica. If the first target is new, it becomes leader in the last step, which needs a new leader epoch anyway. By this
-rule a new broker gets its leaderships with the reassignment, without waiting for
+replica. If the first target of a reassignment is a new replica, it becomes leader in the last step, which needs a new
+leader epoch anyway. By this rule a new broker gets its leaderships with the reassignment, without waiting for
 ``leader.imbalance.per.broker.percentage``.
 
 Cancelling a reassignment restores the replicas that are not ``adding``. After a cancelled reassignment the original
@@ -87,7 +87,7 @@ def have_arrived(partition: PartitionImage) -> bool:
 
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
     """Guard: whether the replicas that remain after a reassignment are enough. A remaining in-sync replica must be able
-    to lead. The remaining replicas must be enough for acks=all, if the present replicas are."""
+    to lead. The replicas that remain after a reassignment must be enough for acks=all, if the present replicas are."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)

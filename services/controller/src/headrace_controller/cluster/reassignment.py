@@ -270,8 +270,8 @@ class _Steps:
             self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
 
     def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
-        """Brokers that the copy would load, for a partition without a leader: the step that begins the reassignment may
-        elect a leader."""
+        """Brokers that the copying would load; for a partition without a leader, the step that begins the reassignment
+        may elect one."""
         change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return set()

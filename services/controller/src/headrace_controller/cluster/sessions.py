@@ -5,8 +5,8 @@
     silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
 
 A new leader starts with the assumption that every node has just sent a heartbeat. No grace period runs after a change
-of leaders, because the streams broke when the old leader stopped. A change of the active controller by itself therefore
-ends no node's session. All times in sessions are in monotonic milliseconds.
+of leaders, because the streams broke when the old leader stopped. A change of the active controller by itself ends no
+node's session. All times in sessions are in monotonic milliseconds.
 
 The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
 connections, so its partitions need not wait for a whole session timeout. With the grace period, a new leader of a dead
@@ -129,7 +129,8 @@ class BrokerSessions:
             session.shutdown_offset = contact.shutdown_offset
 
     def _is_latest(self, session: Session, contact: Contact) -> bool:
-        """Whether the end of the contact's stream says anything about the broker."""
+        """Whether the end of the stream in ``contact`` concerns the broker's present session, because it is not an
+        older stream."""
         return session.connected and session.stream is not None and contact.stream >= session.stream
 
     def _broke(self, session: Session, contact: Contact) -> None:

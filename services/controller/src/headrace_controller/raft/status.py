@@ -29,7 +29,7 @@ class ReplicaStatus:
 @dataclass(frozen=True, slots=True)
 class QuorumStatus:
     """``voters`` and ``observers``: the state of each replica, by key. Only the leader knows the states of the
-    replicas; on other nodes the mappings are empty."""
+    replicas; on other nodes ``voters`` and ``observers`` are empty."""
 
     leader: int
     term: int

@@ -123,8 +123,9 @@ class SteadyClock:
         self._last_ms: int | None = None
 
     def was_set(self, by_ms: int) -> None:
-        """Report a step of the wall clock that was found with a second clock. Guard: a step of the clock that is too
-        short to be noticed would shorten a grace period. The member reads until its full grace period is over."""
+        """Report that the wall clock was set, as a comparison with a second clock has shown. Guard: a step of the clock
+        that is too short to be noticed would shorten a grace period. The member reads until its full grace period is
+        over."""
         self._ahead_ms += by_ms
 
     def read(self, wall_ms: int, due_ms: int | None) -> int:

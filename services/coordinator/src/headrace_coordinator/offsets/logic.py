@@ -74,7 +74,7 @@ class OffsetSettings:
 
 
 class OffsetsLogic:
-    """The committed offsets of one shard. ``groups`` is only asked for members and subscriptions."""
+    """The committed offsets of one shard. ``groups`` is used only to look up members and subscriptions."""
 
     __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "book", "lags")
 

@@ -229,8 +229,8 @@ class ShardRunner:
         self._schedule()
 
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
-        """Do the work that is due, as of a time at which this coordinator owned the shard. For such a time no other
-        coordinator can have served the members that the shard removes."""
+        """Do the work that is due, as of a time at which this coordinator owned the shard. Members are removed only as
+        of a time at which no other coordinator could serve them."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:
