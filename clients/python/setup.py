@@ -1,4 +1,4 @@
-"""Compiles every .pyx of the package; all else is in pyproject.toml."""
+"""Compiles every .pyx of the package; all other build settings are in pyproject.toml."""
 
 import os
 from pathlib import Path

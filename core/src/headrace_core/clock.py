@@ -1,5 +1,5 @@
-"""Clocks, passed as arguments. Production code gets SystemClock; tests and the simulator inject their own clocks
-(core.testing).
+"""Clocks, which components get as arguments. Production code gets SystemClock; tests and the simulator inject their own
+clocks (core.testing).
 
 Leases and sessions use CLOCK_BOOTTIME, which also runs while the machine is suspended. On CLOCK_MONOTONIC, a machine
 that was suspended for an hour would not notice that other nodes have taken over its leases. Only Linux has

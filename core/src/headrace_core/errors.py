@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 
 class HeadraceError(Exception):
-    """Base of every error that Headrace raises on purpose. The message says what failed, why and what to do."""
+    """Base of every error that Headrace raises on purpose. The message of an error says what failed, why and what to
+    do."""
 
     code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
     number: ClassVar[int] = -1

@@ -13,8 +13,8 @@ def tune_memory() -> bool:
     By default each record batch or Arrow column (megabytes) is mapped, zeroed by the kernel, and unmapped after use.
     ``fetch_arrow`` was a quarter to a third faster with the allocator settings in our measurement. The allocator
     settings change the whole process: glibc's thresholds, and Arrow's default memory pool, which becomes the system
-    allocator. Because a process with the allocator settings keeps freed memory, no import applies them. Call this
-    function once, at the start of your program. ``headrace bench`` does.
+    allocator. Importing Headrace does not apply the allocator settings, because they make a process keep freed memory.
+    Call ``tune_memory`` once, at the start of your program. ``headrace bench`` does.
     """
     from headrace_core.rpc.environment import tune_malloc
 

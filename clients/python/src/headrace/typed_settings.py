@@ -1,4 +1,4 @@
-"""The keywords of the clients for type checkers: they then reject a misspelled ``Producer(bootstrap_server=...)``.
+"""The keywords of the clients for type checkers, which then reject a misspelled ``Producer(bootstrap_server=...)``.
 
 ``settings.py`` declares the keys; a test compares the two files. A value of None means the default of the key.
 """

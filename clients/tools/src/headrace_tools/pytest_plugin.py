@@ -8,10 +8,10 @@
     def test_a_broker_dies(headrace_cluster):
         with headrace_cluster.killed("broker", 1): ...
 
-``headrace``: one cluster for the whole test run (one per pytest-xdist worker). The cluster runs within the test
-process, so that it is fast. ``headrace_cluster``: a cluster of real processes for one test, which may kill, pause and
-restart nodes. By default the clusters of both fixtures have one broker, one controller and one coordinator.
-``headrace_topic``: a topic in the cluster ``headrace`` that no other test uses.
+``headrace``: one cluster for the whole test run (one per pytest-xdist worker). The cluster of the fixture ``headrace``
+runs within the test process, so that it is fast. ``headrace_cluster``: a cluster of real processes for one test, which
+may kill, pause and restart nodes. By default the clusters of both fixtures have one broker, one controller and one
+coordinator. ``headrace_topic``: a topic in the cluster ``headrace`` that no other test uses.
 
 In pytest's configuration:
 

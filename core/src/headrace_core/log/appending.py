@@ -144,12 +144,12 @@ class Write:
 
 def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
     """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
-    keys in a compacted topic. ``prepare`` checks the sizes of the batches. The check reads all bytes once; it runs
+    keys in a compacted topic. ``prepare`` checks the sizes of the batches. ``validate`` reads all bytes once; it runs
     before the append, in any thread.
 
-    Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, both for ``Append``.
-    Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
-    UnsupportedVersionError.
+    Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, as arguments for
+    ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
+    InvalidTimestampError, UnsupportedVersionError.
     """
     earliest_ms, latest_ms = 0, LONG_MAX  # no client writes times before 1970; from -2^63 on, deltas would overflow
     if config.timestamp_type is TimestampType.CREATE_TIME:
@@ -183,8 +183,8 @@ def _level(config: LogConfig) -> int | None:
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Recompress sound batches with the topic's codec, in any thread. Without this call, ``prepare`` recompresses the
-    batches in the directory writer, while all other appends wait."""
+    """Recompress sound batches with the topic's codec, in any thread. Without a call of ``in_topic_codec``, ``prepare``
+    recompresses the batches in the directory writer, while all other appends wait."""
     wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers

@@ -309,7 +309,7 @@ def _properties(data: bytes, separator: str) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
     """A clean stop of the broker with this broker epoch (KIP-966; -1: unknown): the broker flushed and closed every
-    log. Quarantined logs are the exception: the broker never opened them, so a clean stop does not make them sound."""
+    log. A clean stop does not make quarantined logs sound, because the broker never opened them."""
 
     broker_epoch: int = -1
     quarantined: frozenset[str] = frozenset()

@@ -81,9 +81,9 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. The call has
-        no effect for a known epoch, unless ``start_offset`` is lower because earlier batches of the epoch could not be
-        written to a full disk."""
+        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. ``assign``
+        has no effect for a known epoch, unless ``start_offset`` is lower because earlier batches of the epoch could not
+        be written to a full disk."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
@@ -138,9 +138,9 @@ class LeaderEpochs:
             self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Cut the entries at ``start_offset``, the new log start. The epoch that contains ``start_offset`` is kept and
-        starts there. The next change writes the file; opening the log repeats the cut, so retention need not force the
-        file."""
+        """Cut the entries at ``start_offset``, the new log start. The epoch that contains ``start_offset`` is kept, and
+        starts at ``start_offset`` from then on. The next change writes the file; opening the log repeats the cut, so
+        retention need not force the file."""
         below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         kept = [entry for entry in self.entries if entry.start_offset > start_offset]
         if below:

@@ -72,8 +72,8 @@ class File(Protocol):
         """Start writing ``size`` bytes at ``position`` to the disk, for a ``sync`` that follows soon. A hint."""
 
     def preallocate(self, position: int, size: int) -> None:
-        """Reserve blocks without changing the file's size. The call has no effect on a file system that cannot reserve
-        blocks."""
+        """Reserve blocks without changing the file's size. ``preallocate`` has no effect on a file system that cannot
+        reserve blocks."""
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

@@ -13,8 +13,7 @@ whole, so threads that read it always see consistent entries.
   last time entry of a sealed segment has the segment's largest timestamp.
 
 In memory, entries are in compact arrays that only grow while the segment is written, so other threads may search an
-index at any time. Entries are written to the file in groups: an index can be rebuilt from the log, so no record is lost
-with index entries. Entries are written to the file in groups. A crash may lose the last index entries but no record,
+index at any time. Entries are written to the file in groups. A crash may lose the last index entries but no record,
 because an index can be rebuilt from the log. The arrays of a sealed segment are loaded on first use.
 """
 
@@ -80,7 +79,7 @@ class IndexFile:
             return b""
 
     def read(self) -> bytes:
-        """Like ``load``, but raises FileNotFoundError if there is no file."""
+        """Read the file like ``load``, but raise FileNotFoundError if there is no file."""
         data = read_file(self._fs, self.path)
         self._size = len(data)
         return data
@@ -180,7 +179,7 @@ class IndexFile:
             self._unsynced = not durable
 
     def close(self) -> None:
-        """Drop pending entries. The index file is not used after this call, because another file may take its name."""
+        """Drop pending entries. The index file is not used after ``close``, because another file may take its name."""
         self._pending = None
 
     def _change(self, change: Callable[[File], None]) -> None:
@@ -272,8 +271,8 @@ class OffsetIndex(_SparseIndex):
         )
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry: the batch at ``position`` has the last offset ``offset``. The call has no effect when the index
-        is full."""
+        """Add an entry: the batch at ``position`` has the last offset ``offset``. ``append`` has no effect when the
+        index is full."""
         offsets, positions = self.loaded()
         relative = offset - self.base_offset
         if len(offsets) >= self.entries_max:

@@ -444,7 +444,7 @@ def find_leftovers(directory: LogDirectory) -> Leftovers:
 
 
 class Marked(enum.Enum):
-    """The verdict on a log with a marker; see the table in the module's docstring."""
+    """The verdict on a log that has a move marker, by the table in the module's docstring."""
 
     LOG = "kept: the move was not committed"
     STALE = "removed: the log is in the other directory"

@@ -845,8 +845,8 @@ class PartitionLog(LogReader):
         """The aborted transactions with records in [start, end), by first offset. ``end`` is at most the last stable
         offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
 
-        Call the method after the read of the records: it raises OffsetOutOfRangeError if the records were deleted
-        meanwhile. The method also raises CorruptLogError, OSError, and OffsetNotAvailableError (the log was cut).
+        Call ``aborted_transactions`` after the read of the records: it raises OffsetOutOfRangeError if the records were
+        deleted meanwhile. Also raises CorruptLogError, OSError, and OffsetNotAvailableError (the log was cut).
         """
         cuts = self.cuts
         while True:
@@ -908,7 +908,7 @@ class PartitionLog(LogReader):
 
     def expired(self, high_watermark: int) -> Expired | None:
         """Find the segments that retention would delete now, for ``LogDirectory.expire``; None: no segments. Changes no
-        state. The search may run in any thread and may read from the disk. Raises OSError, CorruptLogError."""
+        state. ``expired`` may run in any thread and may read from the disk. Raises OSError, CorruptLogError."""
         cuts, config, segments, log_end_offset = self.cuts, self.config, self._segments, self.log_end_offset
         if not segments:
             return None
@@ -935,8 +935,8 @@ class PartitionLog(LogReader):
         return verdict and replace(verdict, cuts=cuts)
 
     def waits_for_compaction(self) -> bool:
-        """Whether to roll the idle active segment because one of its records has waited too long for compaction. The
-        check may run in any thread and may read from the disk."""
+        """Whether to roll the idle active segment because one of its records has waited too long for compaction.
+        ``waits_for_compaction`` may run in any thread and may read from the disk."""
         segments = self._segments
         if not segments or not self.config.cleanup_compact:
             return False

@@ -330,8 +330,8 @@ class ProducerTable:
             entry.appended_ms = local_ms
 
     def remember(self, producer_id: int) -> Remembered:
-        """Return a producer's state for ``take_back``. Call this method before ``appended`` for a batch whose write may
-        fail."""
+        """Return a producer's state for ``take_back``. Call ``remember`` before ``appended`` for a batch whose write
+        may fail."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return Remembered(producer_id)

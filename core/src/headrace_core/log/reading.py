@@ -70,8 +70,8 @@ class FoundTimestamp(NamedTuple):
 
 
 class _Places:
-    """Positions of the last read or appended batches, by base offset. To discard the positions, the log replaces the
-    object, so that a concurrent reader writes into the discarded object."""
+    """Positions of the last read or appended batches, by base offset. To discard remembered positions, the log replaces
+    the object, so that a concurrent reader writes into the discarded object."""
 
     __slots__ = ("_before", "_now")
 
@@ -129,8 +129,8 @@ class LogReader:
         return True
 
     def was_compacted(self) -> bool:
-        """Whether any sealed segment has a gap. The method may read all headers; it is called before missing records
-        are reported. Raises CorruptLogError."""
+        """Whether any sealed segment has a gap. ``was_compacted`` may read all headers; it is called before missing
+        records are reported. Raises CorruptLogError."""
         self._was_compacted = self._was_compacted or show_compaction(self._segments[:-1])
         return self._was_compacted
 

@@ -1,9 +1,9 @@
 """Check a whole segment for damage while its log is served: the part of scrubbing that reads the files.
 
 ``scrub_segment`` checks a whole segment, window by window, with the checks of a read (framing, CRC, consecutive
-offsets, leader epochs). ``scrub_segment`` checks each entry of a sealed segment's index files, too. The function
-changes no file, keeps at most one window in memory, and drops the bytes that it fetched from the disk from the page
-cache again.
+offsets, leader epochs). ``scrub_segment`` checks each entry of a sealed segment's index files, too. ``scrub_segment``
+changes no file, keeps at most one window in memory, and drops the bytes that it read from the disk from the page cache
+again.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
 
 
 def replace_index_files(fs: FileSystem, log: PartitionLog, segment: LogSegment, files: tuple[bytes, bytes]) -> bool:
-    """Replace a sealed segment's index files; False when the log no longer has the segment. Call this function through
-    ``DirectoryWriter.run``."""
+    """Replace a sealed segment's index files; False when the log no longer has the segment. Call
+    ``replace_index_files`` through ``DirectoryWriter.run``."""
     if segment not in log.segments[:-1]:
         return False
     write_file_atomically(fs, segment.index.file.path, files[0])

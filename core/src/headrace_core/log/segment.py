@@ -315,7 +315,7 @@ class LogSegment:
         self._bytes_since_index = self.size - self.index.last_position()
 
     def close(self) -> None:
-        """Complete and sync the indexes; descriptors close with the last reader. The call has no effect on a segment
+        """Complete and sync the indexes; descriptors close with the last reader. ``close`` has no effect on a segment
         without changes."""
         self._sync(self.begin_close())
 
@@ -427,7 +427,7 @@ class LogSegment:
 
     def distrust_indexes(self, why: str) -> None:
         """Read every batch to decide whether the log or the indexes are damaged. Raises CorruptLogError if the log is
-        damaged; otherwise both indexes are rebuilt in memory."""
+        damaged; if only the indexes are damaged, they are rebuilt in memory."""
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
@@ -768,9 +768,9 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 
 
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
-    """Whether compaction left a gap between or inside batches of the segments. The search walks over headers up to the
-    first gap. Raises CorruptLogError. (Gaps are possible because a topic may have been compacted before its policy
-    changed, or before its files were copied to this broker.)"""
+    """Whether compaction left a gap between or inside batches of the segments. ``show_compaction`` walks over headers
+    up to the first gap. Raises CorruptLogError. (Gaps are possible because a topic may have been compacted before its
+    policy changed, or before its files were copied to this broker.)"""
     for segment in segments:
         next_offset = segment.base_offset
         for _, header in segment.places(0, segment.size):

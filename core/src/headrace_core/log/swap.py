@@ -64,8 +64,8 @@ def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iter
 
 def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
     """Finish swaps that a crash interrupted after step 3, and remove the files of swaps that were interrupted before
-    step 3. The function is called before a log is opened. The function is idempotent, and returns notes about its
-    changes. Raises CorruptLogError, without a change, when a swapped segment is unreadable."""
+    step 3. ``finish_swaps`` is called before a log is opened. ``finish_swaps`` is idempotent, and returns notes about
+    its changes. Raises CorruptLogError, without a change, when a swapped segment is unreadable."""
     names = fs.listdir(directory)
     committed = sorted(int(match[1]) for match in map(_LOG_SWAP.match, names) if match)
     bases = [int(match[1]) for match in map(_LOG.match, names) if match]

@@ -16,8 +16,8 @@ removed again. While the disk is full, actions continue, because actions such as
 In a turn with several files, ``sync_file_range`` follows each write, so the disk works while the next file is written.
 After the writes, C threads force the files at the same time, in one commit of the file system's journal.
 
-Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``). Flushes are
-then 15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
+Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``). With reserved
+blocks, flushes are 15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
 """
 
 from __future__ import annotations
@@ -198,12 +198,12 @@ class DirectoryWriter:
 
     def fail(self, error: BaseException) -> None:
         """Take the directory offline after a disk error outside the writer (a read, a check): queued requests get
-        StorageError. Call this method in the event loop. Idempotent."""
+        StorageError. Call ``fail`` in the event loop. Idempotent."""
         self._fail(self._failure_of(error))
 
     def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:
         """Return the error for a failed read. An unreadable disk fails the directory, as in Kafka. Any thread may call
-        this method."""
+        ``read_failed``."""
         if error.errno not in _NOT_THE_DISK:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.fail, error)
@@ -273,8 +273,8 @@ class DirectoryWriter:
 
     def _will_roll(self, turn: Turn) -> bool:
         """Whether the turn may seal a segment. Sealing flushes all unflushed bytes of the segment, which takes too long
-        for the event loop. The result True may be wrong, because the writer does not know the jitter of segment.ms; the
-        result False is always right."""
+        for the event loop. A result of True may be wrong, because the writer does not know the jitter of segment.ms;
+        False is always right."""
         now_ms = -1
         for step in turn.steps:
             if isinstance(step, ActionEntry) or step[0].is_closed:

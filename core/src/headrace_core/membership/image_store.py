@@ -38,7 +38,7 @@ class ImageStore:
         self._clock = clock
 
     def load(self) -> LoadedImage | None:
-        """Load the newest sound snapshot of the node's cluster; None if there is none. The method never raises, because
+        """Load the newest sound snapshot of the node's cluster; None if there is none. ``load`` never raises, because
         other components report an unreadable disk."""
         for place in sorted(self._places(), reverse=True):
             path = f"{self._directory}/{snapshot_name(*place)}"

@@ -114,8 +114,8 @@ class MetadataView:
             yield answer
 
     def _refresh(self, image: MetadataImage) -> None:
-        """Drop cached messages that ``image`` made stale. A table that did not change is the same object in both
-        images."""
+        """Drop cached messages that ``image`` made stale. A table that did not change between two images is the same
+        object in both."""
         old, self._image = self._image, image
         if old is image:
             return

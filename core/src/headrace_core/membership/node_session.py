@@ -106,7 +106,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         return boottime_s() - self._last_contact_s < session_timeout_ms / 1_000
 
     async def register(self) -> Registered:
-        """Register, and retry until a controller accepts the registration. The method waits while an earlier
+        """Register, and retry until a controller accepts the registration. ``register`` waits while an earlier
         registration of the node may still be alive.
 
         Raises errors that a retry cannot cure: InconsistentClusterIdError, InvalidRequestError (the directories belong

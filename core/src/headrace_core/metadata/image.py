@@ -168,8 +168,8 @@ class MetadataDelta(msgspec.Struct, frozen=True):
 
     @classmethod
     def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-        """Compare two images of one cluster, of which one comes from a snapshot. The result has only real differences;
-        tables that both images share are not compared."""
+        """Compare two images of one cluster, of which one comes from a snapshot. The delta has only real differences;
+        tables that are the same object in the two images are not compared."""
         partitions: dict[bytes, frozenset[int]] = {}
         created: set[bytes] = set()
         removed: dict[bytes, TopicImage] = {}

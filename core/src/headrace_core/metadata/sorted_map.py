@@ -9,8 +9,8 @@ lookup costs 0.4 us. A comparison of two versions compares chunks, not entries.
 
 Hash tries (``immutables``, ``rpds``) are not used, for two reasons. The order of a hash trie follows Python's hashes,
 which differ in each process, so processes would make decisions from the same log in different orders. The second reason
-against hash tries is that they cannot compare versions cheaply. A change of a hash trie costs the same as a change of a
-SortedMap; a lookup costs 0.1 to 0.3 us.
+against hash tries is that two versions of a hash trie cannot be compared cheaply. A change of a hash trie costs the
+same as a change of a SortedMap; a lookup costs 0.1 to 0.3 us.
 
 The map has no index of a broker's partitions, which would cost some microseconds in each change of replicas, and 100
 bytes per replica.

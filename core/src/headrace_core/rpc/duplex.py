@@ -4,7 +4,7 @@ neither task is cancelled while it awaits a gRPC operation.
     stream = Duplex(address, ChannelPurpose.PRODUCE, lambda channel: ProduceStub(channel).Produce())
     await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
 
-``run`` runs each part (a coroutine of the caller) in a task. The call ends with the first part that ends, with
+``run`` runs each part (a coroutine of the caller) in a task. The gRPC call ends with the first part that ends, with
 ``cancel``, or when the caller is cancelled. When the call ends, a part that reads or writes ends with it; any other
 part is cancelled. ``run`` returns when all tasks, the call and the connection have ended, so the caller may start the
 next stream at once.
@@ -12,20 +12,20 @@ next stream at once.
 Each stream has a separate connection, which ends with the stream. After failed attempts, a reused channel would fail
 calls for up to a second without trying to connect, although the server may be available again.
 
-The class works around the following behaviour of grpc.aio (1.85):
+Duplex works around the following behaviour of grpc.aio (1.85):
 
 * grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). Because of the
   leak, a task that awaits a gRPC operation is never cancelled.
 * A write that waits for a connection does not learn that its call was cancelled. Because a waiting write misses the
   cancellation, a part awaits ``connected`` first, which ``run`` may cancel.
-* ``wait_for_connection`` may return after a failed attempt. Because ``wait_for_connection`` may be wrong, ``connected``
-  also checks the channel's state.
+* ``wait_for_connection`` may return after a failed attempt to connect, so ``connected`` also checks the channel's
+  state.
 * A write after the end of the stream replaces the server's status by INTERNAL. If the status arrived before the write,
   the call's done callback records it. If the status arrives after the write has failed, gRPC does not report it, so
   ``read`` and ``write`` poll for the status. Whether the status arrives before or after the write, ``read`` and
   ``write`` raise the server's error.
 * When the call is cancelled or the channel closed, gRPC raises CancelledError in the tasks that read or write, although
-  the tasks were not cancelled. The class raises NetworkError in place of gRPC's CancelledError, so that CancelledError
+  the tasks were not cancelled. Duplex raises NetworkError in place of gRPC's CancelledError, so that CancelledError
   always means that the task was cancelled.
 * A message that is no valid protobuf message is read as None. For an invalid message, the class raises NetworkError and
   ends the call.
@@ -52,8 +52,8 @@ Response = TypeVar("Response")
 
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
-#: Status details of a failed write. gRPC fails a write after the end of the stream, so the server's status will arrive
-#: soon. The stream polls for the server's status every ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
+#: Status details of a failed write. gRPC fails a write only after the end of the stream, so the server's status will
+#: arrive soon. The stream polls for the server's status every ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
 _FAILED_WRITE = "Internal error from Core"
 _LOOK_S, _LOOKS = 0.01, 100
 
@@ -149,8 +149,8 @@ class Duplex(Generic[Request, Response]):
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
-        """Tell the server that no more requests follow on the stream. The caller must still read until the server ends
-        the stream."""
+        """Tell the server that no more requests follow on the stream. The caller of ``done_writing`` must still read
+        until the server ends the stream."""
         await self._unless_ended(self._call.done_writing())
 
     async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:

@@ -1,8 +1,8 @@
 """Process-wide settings that must be made before other imports.
 
 ``GRPC_EXPERIMENTS``: the event engine's client and listener of grpcio 1.85 reduce the requests per second by a third
-and add 0.2 ms of latency, so both are switched off. Measure both experiments again at each upgrade of grpcio.
-``GRPC_EXPERIMENTS`` works only if it is set before grpc is imported.
+and add 0.2 ms of latency, so both are switched off. Measure both settings of ``GRPC_EXPERIMENTS`` again at each upgrade
+of grpcio. ``GRPC_EXPERIMENTS`` works only if it is set before grpc is imported.
 
 ``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take gRPC's pollers apart in the child. With an open client, one fork
 in ten aborted in the child (SIGABRT) before the child could start another program. PySpark forks its Java process in

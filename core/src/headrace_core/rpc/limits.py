@@ -4,8 +4,8 @@ A listener checks a request before it parses the request (see receiving.py). Par
 block the event loop for seconds, and two encoded bytes can become an object of a hundred bytes. A test fails if the
 table lacks a repeated field. The page docs/reference/limits.md describes the table.
 
-The check reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
-the limits, and not the size of the request, bound the cost of the check.
+The check of a request reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the
+first excess. The limits, and not the size of the request, therefore bound the cost of the check.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .duplex import Duplex
 
 logger = logging.getLogger(__name__)
 
-#: Messages of a stream; both have a field ``correlation_id``.
+#: Messages of a stream; requests and responses have a field ``correlation_id``.
 Request = TypeVar("Request", bound=Any)
 Response = TypeVar("Response", bound=Any)
 

@@ -126,7 +126,7 @@ class Turns:
         self._end()
 
     def is_over(self) -> bool:
-        """Whether the present turn is used up. The result is always False for short work, which does not read the
+        """Whether the present turn is used up. ``is_over`` is always False for short work, which does not read the
         clock."""
         return self._desk is not None and time.perf_counter() >= self._until_s
 

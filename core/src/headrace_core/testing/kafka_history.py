@@ -26,7 +26,7 @@ With acks below "all", and after an unclean election, acknowledged records may b
 records. Records that a consumer has read must stay even if ``may_lose`` names them, unless ``unclean`` is set. All
 other checks always apply.
 
-The module uses no threads and no clock. Callers in several threads need a lock around the module's calls.
+``kafka_history`` uses no threads and no clock. Callers in several threads need a lock around the module's calls.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class Inode:
         self.failures += 1
 
     def evict(self) -> None:
-        """Drop the clean pages from the cache. Pages that a failed flush lost then have the disk's contents (zeros
-        beyond the file's end on the disk)."""
+        """Drop the clean pages from the cache. After the drop, pages that a failed flush lost have the disk's contents
+        (zeros beyond the file's end on the disk)."""
         for page in self.lost:
             at = page * BLOCK_BYTES
             size = min(BLOCK_BYTES, len(self.live) - at)

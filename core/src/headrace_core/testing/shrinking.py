@@ -34,8 +34,8 @@ def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tr
 
 
 def shortest(fails_at: Callable[[float], bool], longest: float, *, steps: int = 8) -> float:
-    """Return a length, at most ``longest``, at which the test still fails. The search halves the range, and assumes
-    that the test fails at every longer length."""
+    """Return a length, at most ``longest``, at which the test still fails. The search for a failing length halves the
+    range, and assumes that the test fails at every longer length."""
     low, high = 0.0, longest
     for _ in range(steps):
         middle = (low + high) / 2

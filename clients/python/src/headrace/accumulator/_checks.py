@@ -56,8 +56,8 @@ def wrong_topic(topic: Any) -> InvalidTypeError:
 
 
 def wrong_type(topic: str, key: Any, value: Any, headers: list[Any] | None, error: Exception | None) -> Exception:
-    """The error for a key, value or header that is not bytes; its message names the wrong argument and says what to
-    do."""
+    """The error for a key, value or header that is not bytes. The error's message names the wrong argument and says
+    what to do."""
     if isinstance(error, HeadraceError):  # from a timestamp
         return error
     for name, given in (("value", value), ("key", key)):

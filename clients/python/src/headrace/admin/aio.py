@@ -187,9 +187,9 @@ class AsyncAdmin(Face):
         """Move replicas to another log directory of their broker (KIP-113). Each path must be one of the broker's
         ``log.dirs``.
 
-        The call returns when the moves have begun: ``describe_log_dirs`` shows the new copy as ``is_future`` until it
-        replaces the old copy. Raises LogDirNotFoundError, StorageError (a log directory is offline),
-        ReplicaNotAvailableError (the broker has no such replica).
+        ``alter_replica_log_dirs`` returns when the moves have begun: ``describe_log_dirs`` shows the new copy as
+        ``is_future`` until it replaces the old copy. Raises LogDirNotFoundError, StorageError (a log directory is
+        offline), ReplicaNotAvailableError (the broker has no replica of the partition).
         """
         wanted = log_dirs.wanted_moves(moves)
         await self._run(lambda calls: log_dirs.alter_replica_log_dirs(calls, wanted, timeout))
@@ -201,8 +201,8 @@ class AsyncAdmin(Face):
     async def add_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, address: str = "", timeout: float | None = None
     ) -> None:
-        """Make an observer controller a voter (KIP-853). The call returns when the controller's log has caught up and
-        the change is committed.
+        """Make an observer controller a voter (KIP-853). ``add_voter`` returns when the controller's log has caught up
+        and the change is committed.
 
         ``directory_id``: the controller's directory id as 16 bytes or 22 letters; None: the directory id of the only
         observer with this ``node_id``. ``address``: "host:port" of the controller's internal listener; "": the address
@@ -266,7 +266,7 @@ class AsyncAdmin(Face):
         that is not in sync where a partition has no leader; records that only other replicas have are lost.
         ``partitions=None`` elects a leader in every partition that needs an election.
 
-        The result of a partition is None (elected) or an error: ElectionNotNeededError,
+        The result maps each partition to None (elected) or an error: ElectionNotNeededError,
         PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, UnknownTopicOrPartitionError.
         """
         kind, wanted = replicas.wanted_election(election_type), replicas.wanted_partitions(partitions)
@@ -281,14 +281,14 @@ class AsyncAdmin(Face):
         timeout: float | None = None,
     ) -> None:
         """Move each partition to the given brokers, preferred leader first; None cancels a partition's reassignment
-        (KIP-455). The call returns when the controller has accepted the moves, which then run or are queued;
-        ``list_partition_reassignments`` shows their progress.
+        (KIP-455). ``alter_partition_reassignments`` returns when the controller has accepted the moves, which then run
+        or are queued; ``list_partition_reassignments`` shows their progress.
 
         ``throttle_bytes_per_s``: how fast a broker may copy until all reassignments are done (0: no limit, None:
         unchanged). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError
         (``allow_replication_factor_change`` is False, KIP-860), NoReassignmentInProgressError,
-        UnknownTopicOrPartitionError. The error's message names every partition that was refused; the moves of all other
-        partitions have been accepted.
+        UnknownTopicOrPartitionError. The message of the raised error names every refused partition; the moves of all
+        other partitions have been accepted.
         """
         wanted = replicas.wanted_reassignments(reassignments)
         throttle = replicas.wanted_throttle(throttle_bytes_per_s)
@@ -325,9 +325,9 @@ class AsyncAdmin(Face):
     async def list_groups(
         self, states: Iterable[GroupState] | None = None, *, timeout: float | None = None
     ) -> list[GroupListing]:
-        """The groups of the cluster, sorted, in one of ``states`` (None: in any state). Kafka's listGroups. The list is
-        always complete. While a partition of ``__consumer_offsets`` has no coordinator, the call waits, and in the end
-        raises RequestTimedOutError."""
+        """The groups of the cluster, sorted, in one of ``states`` (None: in any state). Kafka's listGroups. The list of
+        groups is always complete. While a partition of ``__consumer_offsets`` has no coordinator, the call waits, and
+        in the end raises RequestTimedOutError."""
         wanted = groups.wanted_states(states)
         return await self._run(lambda calls: groups.list_groups(calls, wanted, timeout))
 
@@ -349,8 +349,8 @@ class AsyncAdmin(Face):
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupLag]:
         """The lag of each group, per partition with a committed offset, in records and in time, with a health verdict.
-        Raises the same errors as ``describe_groups``. The call is cheap, because the coordinator keeps the lag figures
-        up to date all the time."""
+        Raises the same errors as ``describe_groups``. ``describe_lag`` is cheap, because the coordinator keeps the lag
+        figures up to date all the time."""
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
             lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors

@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """The calls. Reads see this client's own changes. The metadata cache keeps the largest metadata offset of the
-    changes, and a node applies the metadata log up to this offset before it answers."""
+    """The calls. Reads see this client's own changes. The metadata cache keeps the largest metadata offset of this
+    client's changes. A node applies the metadata log up to this offset before it answers."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, self, watches=False)
@@ -227,9 +227,9 @@ class AdminCalls:
         return await self.engine.retrying(attempt, deadline, method)
 
     async def at_broker(self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], deadline: float) -> T:
-        """Call ``ask`` for one broker, because only that broker knows its disks and its properties file. First wait
-        until the broker's metadata include this client's writes. Raises BrokerIdNotRegisteredError if the broker is not
-        live."""
+        """Call ``ask`` for one broker, because only that broker knows its disks and its properties file. Before the
+        call, wait until the broker's metadata include this client's writes. Raises BrokerIdNotRegisteredError if the
+        broker is not live."""
         engine = self.engine
 
         async def attempt(timeout_s: float) -> T:

@@ -1,6 +1,6 @@
 """Admin calls about consumer groups (KIP-222, 396, 848, 1043). Each request is sent to the group's coordinator; after a
-change of coordinator, it is sent again to the new one. The code runs on the I/O thread, except the ``wanted_*``
-functions, which check arguments in the caller's thread."""
+change of coordinator, the client sends the request again to the new coordinator. The code runs on the I/O thread,
+except the ``wanted_*`` functions, which check arguments in the caller's thread."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def _member(item: Any) -> MemberDescription:
 
 
 def _partitions(item: Any) -> tuple[TopicPartition, ...]:
-    """Sorted. The result leaves out deleted topics, because a deleted topic has no name."""
+    """Sorted. Deleted topics are left out of the result, because a deleted topic has no name."""
     return tuple(
         sorted(TopicPartition(each.topic, part) for each in item.topics if each.topic for part in each.partitions)
     )

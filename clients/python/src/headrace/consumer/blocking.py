@@ -114,7 +114,7 @@ class Consumer(Face):
         """Commit offsets to the group: the positions after the returned records, or the given offsets (the offset of
         the next record to read).
 
-        The call returns when all in-sync replicas have the commit. Raises InvalidGroupIdError; UnknownMemberIdError,
+        ``commit`` returns when all in-sync replicas have the commit. Raises InvalidGroupIdError; UnknownMemberIdError,
         FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError (the consumer has lost its partitions);
         RequestTimedOutError (no response within ``default.api.timeout.ms``: the commit may have succeeded).
         """

@@ -76,7 +76,7 @@ class AsyncSteps:
 
     Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback. The rebalance
     callback continues, and the next call of the consumer waits for the end of the callback before it returns records.
-    The call that waits for the callback raises the callback's exception.
+    The call that waits for a rebalance callback raises the callback's exception.
     """
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class AsyncSteps:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a task runs, or has ended and no call has received its result yet. The value is False within the
-        task's own callbacks, which cannot wait for their task."""
+        """Whether a task runs, or has ended and no call has received its result yet. ``is_under_way`` is False within
+        the task's own callbacks, which cannot wait for their task."""
         return self._task is not None and _within.get() is not self._task
 
     async def take(self, steps: Steps, io: IoThread) -> None:

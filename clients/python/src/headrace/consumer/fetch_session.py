@@ -96,8 +96,8 @@ class FetchLink:
             self._event.set()
 
     def retire(self) -> None:
-        """Stop the stream because the broker has another address; the fetcher looks up the leaders of its partitions
-        again."""
+        """Stop the stream because the broker has another address; the fetcher looks up the leaders of the stream's
+        partitions again."""
         if self._task is not None:
             self._task.cancel()
         self._everyone_home(None)

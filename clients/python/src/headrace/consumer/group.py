@@ -15,7 +15,7 @@ their results.
 old records. After a member has lost its partitions, its commits are refused until the caller has processed the loss
 (until ``on_lost`` has run). A commit before the end of ``on_lost`` would belong to the new membership, although other
 members may have read further. The I/O thread and the caller's thread each count the losses of partitions; a commit is
-valid only if both counts are equal.
+valid only if the two counts are equal.
 
 A record is auto-committed only after the caller has asked for the next record.
 """
@@ -90,7 +90,7 @@ class Revoking(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The member has lost these partitions; ``number`` counts the losses of the member."""
+    """Event: the member has lost partitions; ``number`` counts the losses of the member."""
 
     partitions: list[TopicPartition]
     number: int

@@ -363,8 +363,8 @@ class Reading:
         return records
 
     def go_back(self, record: Record) -> Record:
-        """Return to ``record``, which was taken from the current slice, so that it is the next record again. Returns it
-        unchanged."""
+        """Go back to ``record``, which was taken from the current Slice: the next call returns ``record`` again.
+        Returns it unchanged."""
         assert self.current is not None
         item = self.current[0]
         self.current = (item, self._iterator(item, record.offset))

@@ -128,7 +128,7 @@ class Engine:
             await asyncio.sleep(pause)
 
     async def at_leader(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[str, int]:
-        """The address and the leader epoch of a partition's leader. Call this method within ``retrying``.
+        """The address and the leader epoch of a partition's leader. Call ``at_leader`` within ``retrying``.
 
         Raises LeaderNotAvailableError (retriable) if the partition has no leader, InvalidArgumentError if the topic
         lacks the partition; ``retrying`` raises UnknownTopicOrPartitionError if the topic does not exist.
@@ -158,8 +158,8 @@ class Engine:
         """Send a request to any node; the result is the response of the first node that can be reached.
         ``stub_of(address)`` returns the gRPC method for one node.
 
-        ``once``: do not repeat a call that may have taken effect, neither here nor in ``retrying``;
-        RequestTimedOutError then means that the outcome is unknown.
+        ``once``: a call that may have taken effect is not repeated, not even by ``retrying``; RequestTimedOutError then
+        means that the outcome is unknown.
         """
         if not self.metadata.snapshot.brokers:
             await self.metadata.refresh([], deadline=self.deadline(timeout_s))

@@ -23,7 +23,8 @@ from .client import Engine
 from .connections import call
 
 #: First timeout of one attempt of an admin call, in seconds; later rounds of attempts have longer timeouts. The first
-#: timeout is short, because the groups of a hanging coordinator move to another coordinator when its session ends.
+#: timeout of an attempt is short, because the groups of a hanging coordinator move to another coordinator when its
+#: session ends.
 ATTEMPT_TIMEOUT_S = 3.0
 _EQUAL_ATTEMPTS = 4
 #: Maximum number of groups in one request.

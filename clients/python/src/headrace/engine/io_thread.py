@@ -91,8 +91,8 @@ class IoThread:
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the I/O thread and wait for its result (``timeout`` in seconds). Ctrl-C cancels it.
 
-        Raises IllegalStateError if a callback on the I/O thread calls this method; ClosedError when the client is
-        closed during the call.
+        Raises IllegalStateError if a callback on the I/O thread calls ``run``; ClosedError when the client is closed
+        while ``run`` waits.
         """
         try:
             refuse_to_wait()
@@ -120,7 +120,7 @@ class IoThread:
             raise interrupted_error() from None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Schedule ``function`` on the I/O thread; callable from any thread. The call does nothing while the process
+        """Schedule ``function`` on the I/O thread; callable from any thread. ``call`` does nothing while the process
         ends."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
@@ -138,7 +138,7 @@ class IoThread:
             logger.error("background task %s failed", task.get_name(), exc_info=error)
 
     def stop(self) -> None:
-        """End the thread. Close all clients before you call this method."""
+        """End the thread. Close all clients before you call ``stop``."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
 

@@ -58,7 +58,8 @@ async def list_offsets(
     """Look up an offset for each partition by time, or by -1 (log end), -2 (log start), -3 (largest timestamp). Each
     leader gets one request per 10,000 partitions; failures are retried until ``deadline``.
 
-    An offset of -1 in the result means that the log has no such record. Raises the first error of a partition.
+    An offset of -1 in the result means that the log has no record for the lookup. Raises the first error of a
+    partition.
     """
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 

@@ -67,8 +67,8 @@ class Producer(Face, NativeProducer):
     def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. The call
-        returns one future for all records.
+        """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples.
+        ``send_many`` returns one future for all records.
 
         ``values`` may be any iterable. All records are serialized and checked before the first one is queued: an error
         names the bad record, and means that no record was sent. Only BufferTimeoutError or ClosedError in the middle of
@@ -107,7 +107,8 @@ class Producer(Face, NativeProducer):
 
     def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
         """Queue the rows of an Arrow table as records: column ``value``, and optionally ``key``, ``headers``,
-        ``partition`` and ``timestamp``. The call makes no Python object for a row, and returns one future for all rows.
+        ``partition`` and ``timestamp``. ``send_arrow`` makes no Python object for a row, and returns one future for all
+        rows.
 
         ``table`` is a pyarrow table or any object with ``__arrow_c_stream__``: a data frame of polars or pandas, a
         relation of DuckDB. The columns ``value`` and ``key`` are binary or text of any width. Rows are copied before

@@ -294,7 +294,8 @@ class ProducerCore:
         await self.engine.close()
 
     def abandon(self) -> None:
-        """Send the remaining records in the background, then close: the producer was garbage-collected unclosed."""
+        """Send the remaining records in the background, then close, because the program dropped the producer without
+        ``close``."""
         if self.accumulator.state != OPEN:
             return
         if not self.engine.is_used:  # a concurrent first call raises the error

@@ -226,8 +226,8 @@ class Sender:
                 link.nudge()
 
     async def compressed(self, batch: SendBatch) -> None:
-        """Compress the batch on a worker thread. The work is done once, even if the link that requested the compression
-        no longer exists."""
+        """Compress the batch on a worker thread. A batch is compressed only once, even if the link that requested the
+        compression no longer exists."""
         work = self._compressing.get(batch)
         if work is None:
             loop = asyncio.get_running_loop()
@@ -462,7 +462,8 @@ def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: H
 
 
 def _reason(queue: PartitionQueue, error: HeadraceError) -> str:
-    """The text of an error without the name of the partition, with which our own message already begins."""
+    """The text of an error without the name of the partition, because the producer's own message already begins with
+    that name."""
     return error.message.removeprefix(f"{queue.topic.name}-{queue.partition}: ")
 
 

@@ -168,7 +168,7 @@ class PartitionSequences(Generic[B]):
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
         """Give up a batch whose time is over: it gets its outcome now. ``in_flight``: whether an attempt has no
-        response yet. The result says whether the batch may have been written."""
+        response yet. ``give_up`` returns whether the batch may have been written."""
         number = self._numbers.get(batch)
         if number is None:
             return False
@@ -188,7 +188,7 @@ class PartitionSequences(Generic[B]):
     # --- gaps ------------------------------------------------------------------------------------------------------
 
     def regroup(self) -> list[B]:
-        """Drop the numbers of given-up batches; call this method when no batch is in flight. Returns the batches that
+        """Drop the numbers of given-up batches; call ``regroup`` when no batch is in flight. Returns the batches that
         must not be retried: they may have been written, and a retry would need a new number. The batches in the result
         are given up (UNKNOWN)."""
         if not self._is_broken:

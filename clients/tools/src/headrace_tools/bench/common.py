@@ -94,7 +94,7 @@ class BenchOptions:
 
 
 def warm_memory() -> None:
-    """Touch memory before the clock starts, so that the kernel has mapped it and glibc keeps it. Call this function
+    """Touch memory before the clock starts, so that the kernel has mapped it and glibc keeps it. Call ``warm_memory``
     only in a process of a benchmark, because it changes the allocator."""
     from headrace import tune_memory
 
@@ -161,7 +161,7 @@ class Values:
         self.pool = [self.blob[at : at + size] for at in range(0, len(self.blob), size)]
 
     def portions(self, total: int, portion: int) -> list[list[bytes]]:
-        """``total`` values in lists of at most ``portion`` values; call this method before the clock starts."""
+        """``total`` values in lists of at most ``portion`` values; call ``portions`` before the clock starts."""
         length = min(portion, total)
         if total <= self.distinct:
             return [self.pool[at : min(at + length, total)] for at in range(0, total, length)]
@@ -212,7 +212,7 @@ def portion_of(options: BenchOptions, wanted: int) -> int:
 
 
 def timed(latencies: list[float]) -> Callable[[Any], None]:
-    """Return a done callback for a future, which appends the time between the call of this function and the callback to
+    """Return a done callback for a future. The callback appends the time since the call of this function to
     ``latencies``."""
     begun = time.perf_counter()
     return lambda _future: latencies.append((time.perf_counter() - begun) * 1e3)

@@ -57,7 +57,8 @@ def latency(options: BenchOptions) -> BenchResult:
 
 
 class _Trip:
-    """The times at which each record was sent and received. The first records are for warm-up and not measured."""
+    """The times at which each record was sent and received. The first records are for warm-up, and their latencies are
+    not measured."""
 
     def __init__(self, records: int, record_bytes: int) -> None:
         self.count = records + _WARM_UP_RECORDS

@@ -388,7 +388,7 @@ def _position(
 
 
 def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
-    """Finish the partitions whose position has reached their stop offset, even if no record was printed there."""
+    """Finish the partitions whose position has reached their stop offset, even if no record of them was printed."""
     for partition in sorted(reading.open):
         stop = reading.stops.get(partition)
         if stop is not None and consumer.position(partition) >= stop:

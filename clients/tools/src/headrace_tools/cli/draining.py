@@ -21,8 +21,8 @@ def obstacles(
     topics: Iterable[TopicDescription],
     moves: Mapping[TopicPartition, PartitionReassignment],
 ) -> dict[TopicPartition, str]:
-    """For each partition with a replica on ``drained``, the reason why the replica cannot move. The result is empty if
-    at least one of the replicas can move."""
+    """For each partition with a replica on ``drained``, the reason why the replica cannot move. The dictionary is empty
+    if at least one of the replicas can move."""
     leaving = set(drained)
     live = {each.broker_id for each in brokers if not each.fenced}
     takers = live - leaving - {each.broker_id for each in brokers if each.draining}

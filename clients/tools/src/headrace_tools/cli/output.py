@@ -153,7 +153,8 @@ def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
 
 def tell_notes(kind: str, keys: Iterable[str]) -> None:
     """Print a note on stderr for each of the ``keys`` that has no effect, with its replacement; ``kind`` is "topic" or
-    "broker". Keys that this release does not know are skipped, because a newer cluster may know such keys."""
+    "broker". Keys that this release of the command line does not know are skipped, because a newer cluster may know
+    such keys."""
     from headrace_core.config.server_keys import SERVER
     from headrace_core.config.topic_keys import TOPIC
     from headrace_core.errors import InvalidConfigError

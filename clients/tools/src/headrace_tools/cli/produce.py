@@ -275,7 +275,7 @@ class _Sender:
         seen[1], seen[2] = min(seen[1], metadata.offset), max(seen[2], metadata.offset)
 
     def ranges(self) -> list[dict[str, int]]:
-        """The result per partition: number of records, first and last offset (-1 with acks=0)."""
+        """The result of the command for each partition: number of records, first and last offset (-1 with acks=0)."""
         return [
             {"partition": number, "records": records, "first_offset": first, "last_offset": last}
             for number, (records, first, last) in sorted(self._ranges.items())

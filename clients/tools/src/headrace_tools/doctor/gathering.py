@@ -56,7 +56,7 @@ class Gathering:
         self._not_asked: list[NotAsked] = []
 
     def facts(self, bootstrap: Iterable[str], local: ClusterDirectory | None = None) -> Facts:
-        """All facts. The call takes some round trips, or seconds when nodes are silent or partitions move."""
+        """All facts. ``facts`` takes some round trips, or seconds when nodes are silent or partitions move."""
         client, timeout_s = self._client, self._timeout_s
         facts = Facts(
             now_ms=0,

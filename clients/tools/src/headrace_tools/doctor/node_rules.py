@@ -506,8 +506,8 @@ def clock_skew(facts: Facts) -> Iterator[Finding]:
 
 
 def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
-    """How to bring back a node of a local cluster: start, resume or restart it. The result is None if the node is not
-    on this machine."""
+    """How to bring back a node of a local cluster: start, resume or restart it. The cure is None if the node is not on
+    this machine."""
     local = facts.local_node(role, node_id)
     if local is None:
         return None

@@ -1,6 +1,6 @@
 """Doctor rules about patterns of use that work today but become expensive (docs/anti-patterns.md). Pure.
 
-The findings are ADVICE: nothing is broken, so neither the verdict nor the exit code changes.
+The findings are ADVICE: they name no fault, so neither the verdict nor the exit code changes.
 """
 
 from __future__ import annotations

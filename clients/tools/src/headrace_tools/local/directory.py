@@ -282,9 +282,9 @@ class ClusterDirectory:
     def _start(
         self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
     ) -> Started:
-        """Start ``nodes`` and wait until every live node of the cluster serves. The caller must hold the cluster's
-        lock. ``format_nodes`` formats the directories of a new cluster; for an existing cluster, only unformatted
-        directories that may safely be formatted."""
+        """Start ``nodes`` and wait until every live node of the cluster serves. The caller of ``_start`` must hold the
+        cluster's lock. ``format_nodes`` formats the directories of a new cluster; for an existing cluster, only
+        unformatted directories that may safely be formatted."""
         node_files.require_services()
         begun: list[Node] = []
         self._log_starts = {}

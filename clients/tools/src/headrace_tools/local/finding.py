@@ -1,10 +1,10 @@
 """Find the cluster on this machine, for commands that were given no address.
 
 A command without an address uses 127.0.0.1:9095, like the SDK: the address of the first broker that `headrace up`
-starts. If the broker at the default address is dead but other nodes run, ``cluster.json`` lists the other brokers. The
-command never uses another cluster, so that it reaches the same cluster as a program on this machine. Clusters are found
-in the default data directory, and by the command lines of running nodes (Linux). The module imports only light modules,
-because it runs before every command.
+starts. If the broker at the default address is dead but other nodes run, ``cluster.json`` lists the other brokers. A
+command without an address never uses another cluster, so that it reaches the same cluster as a program on this machine.
+Clusters are found in the default data directory, and by the command lines of running nodes (Linux). This module imports
+only light modules, because it runs before every command.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Here:
 
 
 def listens(address: str) -> bool:
-    """Whether a process accepts connections at ``address`` (host:port, this machine). The check blocks for at most a
+    """Whether a process accepts connections at ``address`` (host:port, this machine). ``listens`` blocks for at most a
     second."""
     host, _, port = address.rpartition(":")
     try:

@@ -1,9 +1,9 @@
 """Stops a LocalCluster whose owner died without stopping it (kill -9, a crashed test worker).
 
 Nodes continue to run after the process that started them, but the nodes of a ``with`` block must end with the process.
-A small process, the guardian, runs beside the nodes and stops them when the owner has died. The guardian is this file,
-run with ``python -I -S``, which costs milliseconds and imports no other module of Headrace. The guardian waits on a
-pidfd of the owner (no polling, no inherited descriptor); when the owner dies, it stops the cluster with a full
+A small process, the guardian, runs beside the nodes and stops them when the owner has died. The guardian process runs
+this file with ``python -I -S``, which costs milliseconds and imports no other module of Headrace. The guardian waits on
+a pidfd of the owner (no polling, no inherited descriptor); when the owner dies, it stops the cluster with a full
 interpreter. On systems without pidfds (macOS) there is no guardian.
 """
 

@@ -13,8 +13,8 @@ thread. One event loop for all nodes and clients is as fast as an event loop per
 loop: a callback that blocks the I/O thread also blocks the nodes.
 
 ``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
-signal, wait. The handles are not stored in ``cluster.json``, because the `down` of another command would then kill this
-process.
+signal, wait. The NodeHandles are not stored in ``cluster.json``, because the `down` of another command would then kill
+this process.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _StateFile(StateFile):
 class InProcessDirectory(ClusterDirectory):
     """A cluster in a directory whose nodes run within this process."""
 
-    #: LocalCluster sets this callback, which is called if the interpreter ends before the cluster was stopped.
+    #: Callback that LocalCluster sets, and that is called if the interpreter ends before the cluster was stopped.
     end_at_exit: Callable[[], object] | None = None
 
     def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:
@@ -155,8 +155,8 @@ class InProcessDirectory(ClusterDirectory):
         return stopped
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """Run ``work`` in another thread if this is the I/O thread, which the nodes need: the garbage collector may
-        free a LocalCluster there."""
+        """Run ``work`` in another thread if the current thread is the I/O thread, which the nodes need. The garbage
+        collector may free a LocalCluster on the I/O thread."""
         if on_io_thread():
             threading.Thread(target=work, name="headrace cluster's end").start()
         else:

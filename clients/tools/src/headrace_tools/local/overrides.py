@@ -1,8 +1,8 @@
 """The user's configuration keys (``headrace up -c KEY=VALUE``): merged with the stored keys, and checked before they
 are stored.
 
-The check of the overrides is the same as at the start of a node, and includes the keys that the cluster sets for each
-role. Because the overrides are checked first, ``cluster.json`` never has a key that keeps a node from starting.
+The overrides are checked as at the start of a node, together with the keys that the cluster sets for each role. Because
+the overrides are checked first, ``cluster.json`` never has a key that keeps a node from starting.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class ProcessId:
     started: str
 
     def alive(self) -> bool:
-        """Whether the process with this identity is running. A zombie is treated as ended, because only its exit code
-        is left."""
+        """Whether the identified process is running. A zombie is treated as ended, because only its exit code is
+        left."""
         return _start_mark(self.pid) == self.started
 
     def stopped(self) -> bool:
@@ -156,8 +156,8 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
             start_new_session=True,
             cwd=directory,
         )
-    # The ProcessId, not Popen, identifies the process from here on: Popen's destructor would only warn that the process
-    # still runs.
+    # From this line on, the ProcessId and not Popen identifies the process, because Popen's destructor would only warn
+    # that the process still runs.
     process.returncode = 0
     found = identify(process.pid) or ProcessId(process.pid, "ended before we looked")
     _children.add(found)

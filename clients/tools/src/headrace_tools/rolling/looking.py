@@ -32,12 +32,12 @@ class Looking:
         self._unanswered: list[str] = []
 
     def look(self, state: ClusterState) -> Seen:
-        """Collect all facts. The call takes some round trips, or seconds while nodes are down."""
+        """Collect all facts. ``look`` takes some round trips, or seconds while nodes are down."""
         client, timeout_s = self._client, _TIMEOUT_S
         self._unanswered = []
         nodes = {NodeName(node.role, node.id): node.alive() for node in state.nodes}
-        # Ask for partitions before the cluster, so that the age of the cluster's description also limits the age of the
-        # partitions, if one node answers both.
+        # Ask for partitions before the cluster: if one node answers the two requests, the age of the cluster's
+        # description also limits the age of the partitions.
         topics = self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or []
         moving = self._ask("reassignments", lambda: client.list_partition_reassignments(timeout=timeout_s)) or {}
         adding = {

@@ -1,6 +1,7 @@
 """Decide when the next node may be stopped, and which node is next. All functions are pure: from facts to reasons.
 
-The order is: controllers, the active controller last of them; then brokers; then coordinators; within a role by id.
+The order of restarts is: controllers (the active controller last), then brokers, then coordinators; within a role by
+id.
 
 * **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
   that they support, and controllers must not be older than other nodes. Controllers are the safest start, because a

@@ -127,9 +127,9 @@ def _apart(before_s: float, now_s: float) -> float:
 
 def _rates(before: Sample, now: Sample) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
     """The records per second and the bytes per second of each partition, unless its topic was created again between the
-    samples. The byte rate compares two sizes of the current leader's log; both rates use the times at which the leaders
-    answered. A partition has no rate if its log end has gone back (unclean election), or its log has become smaller
-    (retention)."""
+    samples. The byte rate compares two sizes of the current leader's log; the rates of records and bytes use the times
+    at which the leaders answered. A partition has no rate if its log end has gone back (unclean election), or its log
+    has become smaller (retention)."""
     led_by = {
         TopicPartition(topic.name, part.partition): part.leader for topic in before.topics for part in topic.partitions
     }

@@ -32,7 +32,7 @@ class Sampling:
         self._errors: list[str] = []
 
     def sample(self) -> Sample:
-        """Take a sample. The call takes some round trips. Raises HeadraceError when no node describes the cluster."""
+        """Take a sample. ``sample`` takes some round trips. Raises HeadraceError when no node describes the cluster."""
         client, timeout_s = self._client, _TIMEOUT_S
         self._errors = []
         cluster = client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)

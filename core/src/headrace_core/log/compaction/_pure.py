@@ -65,7 +65,7 @@ class OffsetMap:
 
 
 def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
-    """Return the control type of a whole control batch whose CRC was checked. The result is NO_CONTROL_TYPE when the
+    """Return the control type of a whole control batch whose CRC was checked. The type is NO_CONTROL_TYPE when the
     batch has no record, no type or unreadable records. A batch without a control type ends no transaction, as in the
     producer table, and stays in the log."""
     if header.record_count == 0 or header.attributes & COMPRESSION_MASK:

@@ -203,7 +203,7 @@ class _Round:
         transaction.
 
         A transaction with data before the end may have its marker after the end, even in the active segment. The search
-        continues until it has found the markers of all transactions with data before the end.
+        for markers continues until it has found the markers of all transactions with data before the end.
         """
         history = TransactionHistory()
         for segment in self._segments:
@@ -382,7 +382,7 @@ class _Round:
 
     def _txn_index(self, group: Sequence[LogSegment]) -> bytes | None:
         """Merge the transaction indexes of a group of segments, without transactions whose data earlier cleanings
-        removed. The result is None if no segment of the group has a transaction index."""
+        removed. The merged index is None if no segment of the group has a transaction index."""
         if all(segment.txn_index.is_empty for segment in group):
             return None
         with_data = {(aborted.producer_id, aborted.last_offset) for aborted in self._aborted}
@@ -406,10 +406,10 @@ def _next_offset(segment: LogSegment) -> int:
 def swap_segments(
     fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment, *, cuts: int
 ) -> bool:
-    """Replace the segments ``old`` by ``cleaned``, durably. Call this function through ``DirectoryWriter.run``. Returns
-    False, without a change, unless the ``old`` segments are neighbouring sealed segments of the log and the log's
-    ``cuts`` are unchanged. The count ``cuts`` is needed, because a segment that was cut, filled and rolled again is the
-    same object with other records.
+    """Replace the segments ``old`` by ``cleaned``, durably. Call ``swap_segments`` through ``DirectoryWriter.run``.
+    Returns False, without a change, unless the ``old`` segments are neighbouring sealed segments of the log and the
+    log's ``cuts`` are unchanged. The count ``cuts`` is needed, because a segment that was cut, filled and rolled again
+    is the same object with other records.
 
     ServerBusyError: no change. Every OSError of the replacement is final, because it is unknown which of the new names
     are durable.

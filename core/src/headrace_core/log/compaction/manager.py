@@ -44,8 +44,8 @@ class CleanerManager:
         self._lock = threading.Lock()
         self._offsets = read_offsets(fs, self._path)
         self._in_progress: set[TopicPartition] = set()
-        #: Partitions whose log was cut or deleted during a cleaning; the manager does not record the end of such a
-        #: cleaning.
+        #: Partitions whose log was cut or deleted during a cleaning; the manager does not record the end of a cleaning
+        #: of these partitions.
         self._changed: set[TopicPartition] = set()
         self._is_unwritten = False  #: Whether the checkpoint file is out of date, because the disk was full.
         self._uncleanable: dict[TopicPartition, str] = {}
