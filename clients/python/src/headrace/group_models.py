@@ -120,7 +120,7 @@ class MovedPartition:
 class Rebalance:
     """One change of a group's target assignment. ``reason`` is a text for operators. ``moved`` has the first 200
     partitions that moved; ``moved_count`` counts all of them. ``ended_at_ms``: when every member had reached the new
-    assignment; None: some have not yet, or a later rebalance came first."""
+    assignment; None: some members have not reached it, or a later rebalance came first."""
 
     number: int
     at_ms: int

@@ -143,7 +143,7 @@ class CachedFile:
 class DescriptorCache:
     """A file system that limits the number of open descriptors, as the module's docstring explains. Thread-safe.
     ``files_max``: limit of the lazily opened files that have a descriptor at the same time. Files that must stay open
-    (further unsynced files, and retired files in use) do not count."""
+    (unsynced files that were set aside, and retired files in use) do not count towards the limit."""
 
     def __init__(self, fs: FileSystem, files_max: int) -> None:
         if files_max < 1:

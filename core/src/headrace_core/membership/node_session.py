@@ -252,10 +252,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller to which a heartbeat stream goes. Until that controller responds, any leader that becomes known
-    during the stream replaces it. The leader that was known before the stream did not respond, so it is not asked
+    """The controller to which a heartbeat stream goes. Until a controller responds, any leader that becomes known
+    during the stream takes its place. The leader that was known before the stream did not respond, so it is not asked
     again. A controller that has responded to a heartbeat was the leader at that time. After a controller's response,
-    only a leader of a later epoch replaces it, because a broken connection looks like a dead broker."""
+    only a leader of a later epoch takes its place, because a broken connection looks like a dead broker."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address

@@ -168,8 +168,9 @@ def topic_value(
 def min_insync_replicas(image: MetadataImage, topic: str) -> int:
     """Return a topic's min.insync.replicas: the topic's value, else the value set for all brokers, else the default.
 
-    Values of min.insync.replicas in properties files are ignored. Controllers and brokers must use the same value at
-    the same metadata offset. With different values, an eligible leader replica may lack a committed record (KIP-966).
+    Values of min.insync.replicas in properties files are ignored. Controllers and brokers must use the same value of
+    min.insync.replicas at the same metadata offset. With different values, an eligible leader replica may lack a
+    committed record (KIP-966).
     """
     value: int = topic_value(image, topic, "min.insync.replicas")
     return value

@@ -121,9 +121,10 @@ class Coordinators:
         check: Callable[[Any], None] | None = None,
         attempt_timeout_s: float | None = None,
     ) -> Any:
-        """Call ``method`` of the Groups service at the group's coordinator; retry until ``deadline``
-        (time.monotonic()), after a change at the new coordinator. ``check`` raises the error in a response; the call is
-        retried if that error is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
+        """Call ``method`` of the Groups service at the group's coordinator. Retry until ``deadline``
+        (time.monotonic()), after a change of coordinator at the new one. ``check`` raises the error in a response; the
+        call is retried if that error is retriable. ``attempt_timeout_s``: timeout of one attempt; None:
+        request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
             if attempt_timeout_s is not None:

@@ -162,7 +162,7 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once. The object refers to the producer's
+    """The slow path of ``send``, for a record that could not be queued at once. ``_Slow`` refers to the producer's
     core only, so that the garbage collector can free the producer."""
 
     core: ProducerCore

@@ -172,8 +172,8 @@ class ClusterDirectory:
             return replace(started, behind=behind)
 
     def _restore(self, before: ClusterState) -> None:
-        """Restore the old overrides, and remove the new coordinators. New coordinators have no data. A coordinator that
-        cannot serve yet (at an older metadata.version) must not block the next start."""
+        """After a failed start, restore the old overrides and remove the new coordinators. New coordinators have no
+        data. A coordinator that cannot serve yet (at an older metadata.version) must not block the next start."""
         state = self._file.read()
         if state is None:
             return

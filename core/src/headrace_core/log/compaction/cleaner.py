@@ -10,9 +10,9 @@ deletions of segments since the cleaning read them, and abandons a group whose s
 is never mapped or rewritten.
 
 Each new segment keeps the last batch of its source segments, or at least the header of that batch. Because a new
-segment keeps that header, it replaces exactly the segments that begin before its end, and an interrupted swap needs no
-list of sources. Keys are hashed with a secret of the process: a client that could choose two colliding keys would make
-compaction drop a record.
+segment keeps the header of its last source batch, it replaces exactly the segments that begin before its end, and an
+interrupted swap needs no list of sources. Keys are hashed with a secret of the process: a client that could choose two
+colliding keys would make compaction drop a record.
 """
 
 from __future__ import annotations
