@@ -1,4 +1,4 @@
-"""Prepare a producer's batches for the log. The functions are pure: from bytes, headers and a time to buffers.
+"""Prepare a producer's batches for the log. The functions are pure: they make buffers from bytes, headers and a time.
 
 The common case copies no records. Each batch is written as two buffers: sixteen new bytes and a view of the rest. The
 new bytes are base offset, length and leader epoch, which the CRC does not cover. A new batch is built only for

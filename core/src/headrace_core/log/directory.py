@@ -368,9 +368,9 @@ class LogDirectory:
         return bool(self.delete_all([partition]))
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Delete logs, also quarantined logs. Renames their directories, durably; ``remove_deleted`` removes the files
-        after the topic's file.delete.delay.ms. Running reads finish. Returns the partitions whose logs were deleted.
-        Writes the checkpoints once for all logs."""
+        """Delete logs, also quarantined logs. Renames the directories of the logs, durably; ``remove_deleted`` removes
+        the files after the topic's file.delete.delay.ms. Running reads finish. Returns the partitions whose logs were
+        deleted. Writes the checkpoints once for all logs."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for partition in dict.fromkeys(partitions):
             if not self.holds(partition):
@@ -470,8 +470,8 @@ class LogDirectory:
         """Delete the segments that retention found expired; returns the verdicts that were applied. The new log starts
         are durable (one write for all logs) before the first file is renamed.
 
-        A log that changed since its verdict keeps uncertain segments: a removed or truncated log is left out, and an
-        active segment with newer records stays.
+        If a log changed after its retention verdict, ``expire`` deletes less: it leaves out a removed or truncated log,
+        and keeps an active segment with newer records.
         """
         done: list[tuple[PartitionLog, Expired]] = []
         for log, judged in verdicts:
@@ -590,8 +590,8 @@ class LogDirectory:
         return offset if log is None else min(offset, log.log_end_offset)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Checkpoint the given high watermarks. Partitions that are not given keep their entries; partitions without a
-        log lose their entries."""
+        """Checkpoint the given high watermarks. Partitions that are not given keep their checkpointed high watermarks;
+        given partitions without a log are ignored."""
         held = {partition: offset for partition, offset in offsets.items() if partition in self.logs}
         merged = {**self._high_watermarks, **held}
         if merged != self._high_watermarks or HIGH_WATERMARKS in self._unwritten:

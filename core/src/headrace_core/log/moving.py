@@ -229,8 +229,7 @@ class LogCopy:
         for copy in self._copies.values():
             if copy.file is None:
                 continue
-            # Sync the segment through a separate descriptor: the owner's descriptor must keep the file's mark as
-            # unsynced.
+            # Sync the segment through a separate descriptor, because the owner's file must stay marked as unsynced.
             with contextlib.suppress(FileNotFoundError):
                 source = self._fs.open(copy.segment.path, write=True)
                 try:
@@ -367,8 +366,9 @@ class LogCopy:
             raise self._in_doubt(error) from error
 
     def _take_marker_back(self, source: str) -> None:
-        """Remove the marker before the future log is removed, because the next start cannot trust a marked log without
-        its future. Raises MarkerStaysError, and OSError (never for lack of space) of the source directory."""
+        """Remove the marker before the future log is removed, because the next start cannot trust a log that has a
+        marker but no future log. Raises MarkerStaysError, and OSError (never for lack of space) of the source
+        directory."""
         try:
             if self._fs.exists(f"{source}/{MARKER}"):
                 remove_marker(self._fs, source)

@@ -25,7 +25,7 @@ class ReplicatedAppendError(HeadraceError):
 
 
 class UnexpectedOffsetError(ReplicatedAppendError):
-    """The batches do not start at the log's end."""
+    """The leader's batches do not start at the end of the follower's log."""
 
 
 class UnexpectedEpochError(ReplicatedAppendError):

@@ -1,5 +1,5 @@
-"""Decide which of a log's oldest segments retention removes. The functions are pure: from facts about segments to a
-verdict.
+"""Decide which of a log's oldest segments retention removes. The functions are pure: they derive a verdict from facts
+about segments.
 
     [ segment ][ segment ][ segment ][ active ]        the oldest first, never a gap
       goes        goes      stays -> so do all behind it

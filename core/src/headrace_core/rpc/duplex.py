@@ -5,17 +5,17 @@ neither task is cancelled while it awaits a gRPC operation.
     await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
 
 ``run`` runs each part (a coroutine of the caller) in a task. The gRPC call ends with the first part that ends, with
-``cancel``, or when the caller is cancelled. When the call ends, a part that reads or writes ends with it; any other
-part is cancelled. ``run`` returns when all tasks, the call and the connection have ended, so the caller may start the
-next stream at once.
+``cancel``, or when the caller is cancelled. When the call ends, a part of ``run`` that is reading or writing ends too;
+any other part is cancelled. ``run`` returns when all tasks, the call and the connection have ended, so the caller may
+start the next stream at once.
 
 Each stream has a separate connection, which ends with the stream. After failed attempts, a reused channel would fail
 calls for up to a second without trying to connect, although the server may be available again.
 
 Duplex works around the following behaviour of grpc.aio (1.85):
 
-* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). Because of the
-  leak, a task that awaits a gRPC operation is never cancelled.
+* grpc.aio leaks the native memory of an operation whose awaiting task is cancelled (gRPC issue 43360). A task that
+  awaits a gRPC operation is therefore never cancelled.
 * A write that waits for a connection does not learn that its call was cancelled. Because a waiting write misses the
   cancellation, a part awaits ``connected`` first, which ``run`` may cancel.
 * ``wait_for_connection`` may return after a failed attempt to connect, so ``connected`` also checks the channel's

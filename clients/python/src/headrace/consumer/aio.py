@@ -401,7 +401,7 @@ class AsyncConsumer(Face):
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
-        """The close runs to its end, even when the caller is cancelled."""
+        """``close`` runs to its end, even when its caller is cancelled."""
         timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         if self._closing is None or self._closing.done():

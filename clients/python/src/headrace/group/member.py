@@ -294,7 +294,8 @@ class Member:
         return self._is_orphaned
 
     def tick(self, now: float) -> None:
-        """Process the passage of time. Call ``tick`` at the time of ``look_at``, or earlier."""
+        """Notice a pause of the process, and suspend or resume reading as of the time ``now``. Call ``tick`` at the
+        time of ``look_at``, or earlier."""
         if self._looked_at is not None and now - self._looked_at >= self._still_s:
             self._stood_still_until, self._is_due = now, True
         if self.owned:

@@ -177,7 +177,7 @@ class Held(NamedTuple):
 
 def what_holds(client: Any, resource: Any, keys: Sequence[str]) -> dict[str, list[Held]]:
     """The values that apply to ``keys`` after they are deleted from ``resource``; for the default of all brokers, the
-    values on each live broker. The values before the deletion (after a dry run) are the same as after the deletion."""
+    values on each live broker. After a dry run, which deletes nothing, the result is the same as after the deletion."""
     from headrace import ConfigResource
 
     asked = [resource]

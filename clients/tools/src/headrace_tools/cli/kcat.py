@@ -1,11 +1,11 @@
-r"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and headers as text. The module is pure: bytes in, bytes
-out.
+r"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and headers as text. The functions of the module convert
+bytes to bytes, without files or a clock.
 
     %s value   %S its length (-1: null)   %R its length as 4 bytes, big-endian
     %k key     %K its length (-1: null)   %T timestamp (ms)   %h headers as a=b,c=d
     %t topic   %p partition   %o offset   %% a percent sign    \n \r \t \\ \0 \xHH escapes
 
-The tokens are documented in kcat(1), "Format string tokens".
+The tokens of a format string are documented in kcat(1), "Format string tokens".
 
 kcat's ``-o``, where to start and stop:
 

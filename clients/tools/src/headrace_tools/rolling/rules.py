@@ -1,4 +1,5 @@
-"""Decide when the next node may be stopped, and which node is next. All functions are pure: from facts to reasons.
+"""Decide when the next node may be stopped, and which node is next. All functions of the module are pure: they derive
+reasons from facts.
 
 The order of restarts is: controllers (the active controller last), then brokers, then coordinators; within a role by
 id.
