@@ -1,8 +1,8 @@
 """Configuration keys of the controllers: decisions about brokers and partitions, and the metadata quorum.
 
 The keys of the quorum (KIP-595, KIP-630) concern elections and snapshots of the metadata log. Kafka's followers fetch
-from the leader. Headrace's leader pushes on streams that stay open, so heartbeats and broken connections replace the
-timeouts of single fetches.
+from the leader. Headrace's leader pushes on streams that stay open, so heartbeats and broken connections replace
+Kafka's timeouts of single fetches.
 """
 
 from __future__ import annotations

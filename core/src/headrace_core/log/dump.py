@@ -526,7 +526,7 @@ def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[Batc
 def check_time_index(
     path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None
 ) -> Iterator[Problem]:
-    """Check a time index against its segment's batches: an entry's timestamp is larger than all timestamps in the
+    """Check a time index against its segment's batches: an entry's timestamp must be larger than all timestamps in the
     batches before the entry's batch."""
     ends = [meta.last_offset for meta in batches or ()]
     latest = list(accumulate((meta.max_timestamp_ms for meta in batches or ()), max))

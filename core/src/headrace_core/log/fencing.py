@@ -17,9 +17,9 @@ new owner. A claim that was truncated before it was committed fences no coordina
 claim was not confirmed as owner, and claims the shard again.
 
 ``expected_end`` is the second condition: an append fails with UnexpectedLogEndError when another append has changed the
-log's end before it. The append that changed the end may be another coordinator's claim, or an append of the same
-coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and so lost its shard epochs.
-(In KAFKA-4362 the old coordinator could still write.)
+log's end before it. An append that changed the log's end unexpectedly may be another coordinator's claim, or an append
+of the same coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and so lost its
+shard epochs. (In KAFKA-4362 the old coordinator could still write.)
 """
 
 from __future__ import annotations

@@ -404,7 +404,8 @@ def _header_lists(column: tuple[Any, ...], rows: int) -> pa.Array:
 
 
 def _repeated(value: str | int, rows: int) -> pa.Array:
-    """An array of equal values: a view of an array that is cached for each value and order of magnitude."""
+    """An array of equal values: a view of an array that is cached for each value and each order of magnitude of the
+    length."""
     if rows > 1 << 20:
         return _build_repeated(value, rows)
     return _cached_repeated(value, max(1 << (rows - 1).bit_length(), 1024) if rows else 0)[:rows]

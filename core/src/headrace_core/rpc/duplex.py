@@ -59,7 +59,7 @@ _LOOK_S, _LOOKS = 0.01, 100
 
 
 class Duplex(Generic[Request, Response]):
-    """One bidirectional call. Only the parts of ``run`` call methods other than ``cancel``. Methods other than
+    """One bidirectional call. Only the parts of ``run`` may call methods other than ``cancel``. Methods other than
     ``cancel`` raise a HeadraceError when the stream is over. At most one part reads, and at most one part writes."""
 
     __slots__ = ("_busy", "_call", "_cancelled", "_channel", "_status", "_why", "address", "ended")

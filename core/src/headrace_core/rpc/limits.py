@@ -2,7 +2,7 @@
 
 A listener checks a request before it parses the request (see receiving.py). Parsing 14 MiB of unknown topic names would
 block the event loop for seconds, and two encoded bytes can become an object of a hundred bytes. A test fails if the
-table lacks a repeated field. The page docs/reference/limits.md describes the table.
+table lacks a repeated field. The page docs/reference/limits.md describes the table of limits.
 
 The check of a request reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the
 first excess. The limits, and not the size of the request, therefore bound the cost of the check.

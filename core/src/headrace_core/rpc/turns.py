@@ -30,7 +30,7 @@ Piece = TypeVar("Piece")
 TURN_S = 0.003
 PAUSE_S = 0.009
 SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
-DESCRIPTION_ITEMS = 20  #: Number of items as which the description of one configuration counts.
+DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
 
 
 class TurnOrder(Generic[Piece]):

@@ -137,8 +137,8 @@ class CrashingFileSystem:
         partial_bytes: int = 0,
         rng: random.Random | None = None,
     ) -> Fault:
-        """Plan a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink, mkdir,
-        rmdir, listdir, lock."""
+        """Plan a failure. The names of the operations are: open, create, write, read, truncate, sync, sync_directory,
+        rename, unlink, mkdir, rmdir, listdir, lock."""
         fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes, rng)
         self.faults.append(fault)
         return fault

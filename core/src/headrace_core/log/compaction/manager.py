@@ -141,7 +141,7 @@ class CleanerManager:
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
         """Record that a log is cut to ``offset``, because records that are appended after the cut are not clean. The
-        record of the offset is durable when the method returns."""
+        record of ``offset`` is durable when ``truncated`` returns."""
         with self._lock:
             self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:
