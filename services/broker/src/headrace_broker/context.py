@@ -25,8 +25,8 @@ class BrokerLimits:
     otherwise."""
 
     request_bytes_max: int = 16 * 1024 * 1024  #: Largest request in bytes (socket.request.max.bytes).
-    #: Maximum bytes of records in a fetch response (fetch.max.bytes). Most fetch responses end below this maximum, at a
-    #: limit that the fetch handler sets.
+    #: Maximum bytes of records in a fetch response (fetch.max.bytes). Most fetch responses end below fetch.max.bytes,
+    #: at a limit that the fetch handler sets.
     fetch_bytes_max: int = 55 * 1024 * 1024
     #: Maximum bytes of unanswered requests on one produce stream; above the maximum the broker stops reading the
     #: stream.

@@ -83,8 +83,8 @@ class LogDescription:
 
     partition: TopicPartition
     size_bytes: int
-    #: Number of offsets by which the copy of a moving log (a future log) is behind the log that it will replace; 0 for
-    #: any other log.
+    #: Number of offsets by which the copy of a moving log (a future log) is behind the original log; 0 for any other
+    #: log.
     offset_lag: int
     is_future: bool
     #: The reason why the broker does not serve the log although its directory is online; None if the broker serves the
@@ -252,8 +252,8 @@ def _segment_bytes(fs: FileSystem, path: str) -> int:
 
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:
     """The directory for one more partition: the directory with the fewest logs, as in Kafka, then the one with the most
-    free space. ``added`` counts logs that are planned but not created. A full directory is chosen only if all
-    directories are full. ``candidates`` must not be empty."""
+    free space. ``added`` has, for each directory, the number of logs that are planned but not created yet. A full
+    directory is chosen only if all directories are full. ``candidates`` must not be empty."""
 
     def load(directory: HeldDirectory) -> tuple[bool, int, int]:
         is_full, logs, free = directory.load

@@ -286,8 +286,8 @@ class LeaderReplica:
 
     @property
     def log_start(self) -> int:
-        """The log's start offset. ``leader.log_start`` gets this value later, when the event loop learns of the
-        change."""
+        """The log's start offset. ``leader.log_start`` gets the log's start offset later, when the event loop learns of
+        the change."""
         return self.log.log_start_offset
 
     @property

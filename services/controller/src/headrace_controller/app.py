@@ -148,8 +148,8 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     """Refuse a configuration with several voters if the directory stores no voters, because an old release formatted it
-    for a sole voter. Three controllers with such directories would form three clusters. A controller that lost its log
-    would form a second cluster."""
+    for a sole voter. Three controllers, each with the directory of a sole voter, would form three clusters. A
+    controller that lost its log would form a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return

@@ -27,9 +27,9 @@ _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignm
 
 
 class Decider:
-    """Makes the decisions of an active leader on its core. ``raft`` is passed to each call, because a full disk
-    replaces the RaftNode. A gap of up to ``sleep_ms`` between two ticks is no pause, because the leader of an idle
-    quorum sleeps for nearly ``sleep_ms``."""
+    """Makes the decisions of an active leader on its core. ``raft`` is passed to each call, because the RaftNode is
+    replaced after a write failed for lack of space. A gap of up to ``sleep_ms`` between two ticks is no pause, because
+    the leader of an idle quorum sleeps for nearly ``sleep_ms``."""
 
     def __init__(self, core: ClusterCore, storage: MetadataStorage, clock: Clock, *, sleep_ms: float) -> None:
         self._core = core

@@ -600,8 +600,8 @@ class QuorumController:
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
-        """``job`` has run: from now on the new snapshot is used, and the log begins after the snapshot before the new
-        one."""
+        """``job`` has run: from now on the new snapshot is used, and the log begins after the second newest
+        snapshot."""
         assert self._ready is None, "in the middle of a turn"
         start = self._snapshots.done(job)
         if start is not None:

@@ -6,8 +6,8 @@
     00000000000000000000-0000000000.checkpoint          no state, but the first voters: written by ``format`` (KIP-853)
 
 ``headrace_core.metadata.snapshot`` defines the bytes of a snapshot file. A snapshot file gets its final name only when
-it is durable and, if it was received, checked. The next start removes files whose names are not final. ``storage.py``
-decides which snapshots are used; this module does not use the log.
+it is durable and, if it was received, checked. The next start of the controller removes snapshot files without a final
+name. ``storage.py`` decides which snapshots are used; this module does not use the log.
 """
 
 from __future__ import annotations
@@ -201,9 +201,9 @@ class SnapshotStore:
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write a snapshot chunk durably. Returns False, and removes the file, if the chunk does not follow the bytes
-        in the file. The chunk does not follow the bytes in the file, or the completed snapshot is not the expected one
-        or damaged. Raises DiskFullError (and removes the file), UnsupportedVersionError for a snapshot of a newer
-        Headrace, and OSError."""
+        in the file. The snapshot chunk does not follow the bytes in the file, or the completed snapshot is damaged or
+        not the expected one. Raises DiskFullError (and removes the file), UnsupportedVersionError for a snapshot of a
+        newer Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()

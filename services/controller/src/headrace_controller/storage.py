@@ -9,9 +9,9 @@ the log. Damage before the last batch raises CorruptLogError, and the controller
 hole must never be served. A last batch that is complete but wrong also counts as damage
 (``LogConfig.refuse_whole_tail``), because the voter may have acknowledged this batch.
 
-The metadata log begins after the snapshot before the newest one. Because the log begins one snapshot earlier, a
+The metadata log begins after the second newest snapshot, not after the newest. Because older entries stay in the log, a
 follower that is a little behind finds in the log the entries that it lacks. If the newest snapshot is damaged, the
-snapshot before it and the log replace it.
+second newest snapshot and the log replace it.
 
       snapshot n-1                     snapshot n
            |  log ...                       |  ... log          |
@@ -32,9 +32,8 @@ The possible states of the disk after a crash, and how opening treats them:
     nowhere                    any                            CorruptLogError where there was a log (its recovery point
                                                               says so): a new one would lose the voter's promises
 
-The controller treats a disk as full while there is still a reserve. Requests that add metadata are refused
-(``refusal``) while the reserve (``log.dir.reserve.bytes``) still has room for terms, registrations, elections, fencing
-and deletions.
+The controller treats a disk as full while a reserve is still free. Requests that add metadata are refused (``refusal``)
+while the reserve (``log.dir.reserve.bytes``) still has room for terms, registrations, elections, fencing and deletions.
 
 All methods are synchronous: metadata writes are small, and a small fdatasync is faster than handing it to a thread.
 """
@@ -259,8 +258,8 @@ class MetadataStorage:
         self.hard_state = state
 
     def refusal(self, records: int) -> DiskFullError | None:
-        """The error if there is no room for ``records`` more records in the log; None if there is room. The check
-        raises OSError if the disk failed."""
+        """The error if there is no room for ``records`` more records in the log; None if there is room. The check of
+        the free space raises OSError if the disk failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     def append(self, entries: Sequence[Entry]) -> int:
@@ -316,8 +315,8 @@ class MetadataStorage:
 
     def _forget_terms_behind_the_end(self) -> None:
         """Remove terms without an entry from the epoch history, because the log would refuse a later entry with a lower
-        term. If the disk is full, the log writes the history's file before its next entry. With a later entry, the file
-        would contradict the log."""
+        term. If the disk is full, the file of the epoch history is written later, before the log's next entry. After a
+        further entry, an old file of the epoch history would contradict the log."""
         self._log.epochs.truncate_from_end(self._log.log_end_offset)
 
     def truncate(self, offset: int) -> None:
@@ -431,8 +430,8 @@ class MetadataStorage:
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
         """``job`` has run, and its snapshot is durable. From now on the new snapshot is used, and the log begins after
-        the snapshot before the new one. If the log has a new start, returns the snapshot before the job's snapshot
-        (then call ``RaftNode.compacted``), else None."""
+        the second newest snapshot. If the log has a new start, returns the snapshot before the job's snapshot (then
+        call ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
@@ -540,7 +539,7 @@ class MetadataStorage:
 
     def _check_voters(self, entry: Entry, voters: VoterSet) -> None:
         """Check a leader change entry that precedes all changes of the voters: it must name the log's first voters. A
-        node that joined the quorum later was formatted without voters, so it has none to compare."""
+        node that joined the quorum later was formatted without voters, so it has no first voters to compare."""
         said = {node_id for node_id, _ in leader_change_of(entry).voters}
         if len(voters) and said - {key.node_id for key in voters}:
             raise CorruptLogError(

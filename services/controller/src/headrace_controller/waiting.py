@@ -35,7 +35,7 @@ class Answer:
 
 
 class Outcome(NamedTuple):
-    """A callback to call with its result: ``done(result)``."""
+    """A completed request: its callback ``done``, which is to be called with ``result``."""
 
     done: Done
     result: Any
@@ -64,7 +64,7 @@ class Decisions:
         self._waiting.append(_Waiting(offset, term, result, done))
 
     def settle(self, applied: int, log: RaftLog) -> list[Outcome]:
-        """The outcomes that are known when ``log`` is committed and applied below ``applied``."""
+        """The outcomes of decisions that are known when ``log`` is committed and applied below ``applied``."""
         outcomes: list[Outcome] = []
         waiting = self._waiting
         if not waiting:

@@ -239,8 +239,8 @@ class Coordinator:
         )
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
-        """Whether this coordinator owns the runner's shard. The check uses metadata with everything that was committed
-        before the call."""
+        """Whether this coordinator owns the runner's shard. The check of the ownership uses metadata with everything
+        that was committed before the call."""
         assert self._follower is not None
         await self._follower.wait_current()
         return self._shards is not None and self._shards.has(runner)

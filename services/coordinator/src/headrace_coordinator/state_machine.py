@@ -51,8 +51,8 @@ class ShardRecord(NamedTuple):
 
 
 class ClockSet(NamedTuple):
-    """A message from the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. Setting the wall
-    clock takes no time."""
+    """A message from the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. While the wall
+    clock is set, no real time passes."""
 
     by_ms: int
 

@@ -15,8 +15,8 @@ adds it to a session with that broker. A consumer without a rack reads only from
 leader at once.
 
 A new request on the stream ends the wait of the previous request, even if the new request is empty. Because a new
-request ends the wait of the previous one, a client with two requests always in flight would poll without pause at the
-log's end. Clients should send the next request ahead only while responses contain records.
+request ends the previous wait, a client with two requests always in flight would poll without pause at the log's end.
+Clients should send a second fetch request ahead only while responses contain records.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 
 class _Piece(NamedTuple):
-    """The part of a response for one partition. ``nearer`` is the broker from which the consumer should read
+    """The part of a fetch response for one partition. ``nearer`` is the broker from which the consumer should read
     instead."""
 
     entry: SessionPartition
@@ -358,8 +358,8 @@ class FetchStream(StreamHandler[Any]):
         self._count_unread()
 
     def _schedule_wake(self) -> None:
-        """Enough bytes have arrived for the waiting request. Answer the request at the end of the present event loop
-        pass, with all records that arrive in this pass."""
+        """Called when enough bytes have arrived for the waiting fetch request. Answer the waiting fetch request at the
+        end of the present event loop pass, with all records that arrive in the pass."""
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon(self._woken)

@@ -41,7 +41,7 @@ def accept(
     records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
     """Return the batches and their headers, ready for the log, in the topic's codec (``compression.type``). The check
-    reads all bytes once, and may run on any thread.
+    of a producer's batches reads all bytes once, and may run on any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (transactions,

@@ -1,9 +1,9 @@
 """The follower's side of one stream to one leader (pure): the partitions that joined on the stream, and the next
 message to send.
 
-A partition on a stream is *wanted* until its follower can join the leader. While it is wanted its log must come to
-rest, because a join reports the log's end. The partition is *joining* until the leader answers, and *following* until
-its join ends::
+A partition on a stream is *wanted* until its follower can join the leader. While a partition is wanted, the appends to
+its log must end, because a join reports the log's end. The partition is *joining* until the leader answers, and
+*following* until its join ends::
 
     wanted  --next()-->  joining  --joined-->  following
       ^                     |                      |

@@ -387,8 +387,8 @@ class InSyncSet:
                 self._set_maximal()
         elif retriable:
             self._repeat = self._is_uncertain = True
-        # A refusal for any other reason means that the leader epoch or the partition epoch is outdated: newer metadata
-        # will arrive.
+        # A refusal of AlterPartition for any other reason means that the leader epoch or the partition epoch is
+        # outdated: newer metadata will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
         """Apply the partition's state in the metadata log. Returns False if the state in the metadata is older than the

@@ -24,12 +24,12 @@ A new leader starts with the high watermark that it knew as a follower. A new le
 the followers' first acknowledgements. Until the high watermark has reached ``epoch_start``, queries for the latest
 offset fail (KIP-207).
 
-A partition's leader has four kinds of waiters. A producer with acks waits for an end offset. The end offsets for which
-producers wait grow along their queue, except for duplicates, so a deque suffices. DeleteRecords waits for the low
-watermark (KIP-107). A fetch session subscribes to the partition and is notified of the number of bytes that became
-readable. An idle partition causes no work for its fetch sessions, because a session acts only on a notification. The
-replication streams (LogWatcher) are notified of appends before the flush, so that followers flush at the same time as
-the leader.
+A partition's leader has four kinds of waiters. A producer that wants an acknowledgement waits for the end offset of its
+records. The end offsets for which producers wait grow along their queue, except for duplicates, so a deque suffices.
+DeleteRecords waits for the low watermark (KIP-107). A fetch session subscribes to the partition and is notified of the
+number of bytes that became readable. An idle partition causes no work for its fetch sessions, because a session acts
+only on a notification. The replication streams (LogWatcher) are notified of appends before the flush, so that followers
+flush at the same time as the leader.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class PartitionLeader:
     receives callbacks.
 
     ``replicas`` and ``isr`` are broker ids, including the leader's id; empty sequences mean that the leader is the only
-    replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
-    called when a follower fell behind, caught up or left. After ``on_isr_due``, call ``next_due_ms`` and
-    ``isr_change``. An idle partition causes no call of ``on_isr_due``.
+    replica. ``high_watermark``: the last value that this broker knew, as a follower or from the checkpoint.
+    ``on_isr_due`` is called when a follower fell behind, caught up or left. After ``on_isr_due``, call ``next_due_ms``
+    and ``isr_change``. An idle partition causes no call of ``on_isr_due``.
     """
 
     __slots__ = (

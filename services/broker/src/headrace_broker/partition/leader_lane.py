@@ -26,9 +26,9 @@ The leader sends records as soon as they are in its log, before the log is flush
 same time, acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable
 ends that followers acknowledge.
 
-A join compares the follower's log with the leader's log: is the follower's log a prefix (``matching.py``)? A replica
-that is far behind uses a second stream, the catch-up stream, whose reads may wait for the disk and are throttled
-(KIP-73). Near the log's end the replica returns to the leader's live stream.
+A join checks whether the follower's log is a prefix of the leader's log (``matching.py``). A replica that is far behind
+uses a second stream, the catch-up stream, whose reads may wait for the disk and are throttled (KIP-73). Near the log's
+end the replica returns to the leader's live stream.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class LedPartition(Protocol):
 
     @property
     def log_start(self) -> int:
-        """The log's start offset. ``leader.log_start`` gets this value later, when the event loop learns of the
-        change."""
+        """The log's start offset. ``leader.log_start`` gets the log's start offset later, when the event loop learns of
+        the change."""
 
     @property
     def latest_epoch(self) -> int:
@@ -137,8 +137,8 @@ JoinedReplicaKey = tuple[bytes, int, int]  #: (topic id, partition, follower's b
 
 class JoinedReplicas:
     """The replicas that have joined on any stream, with one handle (number of the join) for each replica. A later join
-    of a replica on any stream replaces an earlier join. A late leave on the old stream therefore does not end the new
-    join."""
+    of a replica on any stream replaces an earlier join. A late leave on the old stream does not end the join on the new
+    stream."""
 
     def __init__(self) -> None:
         self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}

@@ -266,7 +266,8 @@ def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
 def _directories_lost(
     view: View, broker: BrokerImage, offline: tuple[bytes, ...]
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """Records that follow the failure of ``directories``; none if the directories are already recorded as offline."""
+    """Records that the controller writes when ``directories`` have failed; none if the directories are already recorded
+    as offline."""
     failed = [each for each in dict.fromkeys(offline) if each in broker.online_directories]
     if not failed:
         return [], ()
@@ -284,8 +285,8 @@ def _change(broker: BrokerImage, **changes: Any) -> BrokerChangeRecord:
 def _with_consequences(
     view: View, change: RegisterBrokerRecord | BrokerChangeRecord, *, former: BrokerImage | None = None
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """``change`` with the changes of the broker's partitions, limited to one decision. The second item of the result
-    names the broker if more changes follow."""
+    """The record ``change``, followed by the changes of the broker's partitions, as many as fit into one decision. The
+    second item of the result names the broker if more changes follow."""
     image = view.image.apply((change,), view.image.next_offset + 1)
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:

@@ -27,7 +27,7 @@ class ClusterSettings:
     broker_session_timeout_ms: int = from_key(SERVER, "broker.session.timeout.ms")
     broker_session_disconnect_grace_ms: int = from_key(SERVER, "broker.session.disconnect.grace.ms")
     metadata_max_records_per_request: int = from_key(SERVER, "metadata.max.records.per.request")
-    #: The min.insync.replicas that a new cluster starts with; the metadata (headrace.metadata) then has the value.
+    #: The min.insync.replicas with which a new cluster starts; from then on, the value in the metadata is used.
     min_insync_replicas: int = from_key(SERVER, "min.insync.replicas")
     unclean_leader_election_enable: bool = from_key(SERVER, "unclean.leader.election.enable")
     unclean_leader_election_interval_ms: int = from_key(SERVER, "unclean.leader.election.interval.ms")

@@ -13,15 +13,15 @@ refuses every outdated proposal:
 
 The last line of the table is a rule that Headrace adds to Kafka's rules for refusing proposals. A replica that leaves
 an ISR below min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A
-leader that does not know that min.insync.replicas was raised would still commit records. Before the leader gets an ISR
-below min.insync.replicas, even if the ISR is unchanged, it must know the new setting. (The metadata log delivers the
-setting min.insync.replicas and the ISR in order.)
+leader that does not know that min.insync.replicas was raised would still commit records. Before a leader gets an ISR
+below min.insync.replicas, even an unchanged ISR, it must know the latest min.insync.replicas. (The metadata log
+delivers the setting min.insync.replicas and the ISR in order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. Because a refusal changes no state, an earlier attempt at the same
 partition epoch could be granted later, when the refused member works again. A leader with an earlier attempt marks its
-request as ``uncertain``; the refusal of an uncertain request also increments the partition epoch. The controller then
-refuses every attempt at the former partition epoch, and the leader learns from the metadata log that no attempt was
-granted.
+request as ``uncertain``; the refusal of an uncertain request also increments the partition epoch. With the higher
+partition epoch, every attempt at the former epoch is refused. The leader learns from the metadata log that no attempt
+was granted.
 
 A leader that got no answer to AlterPartition repeats its proposal. If the proposed state has already been reached, the
 controller returns the present state, although the partition epoch has changed. Kafka answers INVALID_UPDATE_VERSION to

@@ -1,7 +1,7 @@
 """Allocation of producer ids, a thousand in each block (KIP-730). Each producer id is allocated once in the lifetime of
-a cluster. The end of the last block of producer ids is in the metadata log, and a block is only answered when its
-record is committed. If the leader resigns before the commit, the next controller may allocate the same block; then only
-the next controller's allocation is answered."""
+a cluster. The end of the last block of producer ids is in the metadata log. A request for a block is answered only when
+the block's record is committed. If the leader resigns before the commit, the next controller may allocate the same
+block; then only the next controller's allocation is answered."""
 
 from __future__ import annotations
 

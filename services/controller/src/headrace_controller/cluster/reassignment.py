@@ -167,7 +167,7 @@ def begin(view: View) -> Decision:
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
-    # The comparison leaves out leaders, which change too often; a full check runs every _LOOK_AGAIN_MS.
+    # The comparison of states leaves out leaders, which change too often; a full check runs every _LOOK_AGAIN_MS.
     where = (ledger.queued, ledger.reassigning, view.image.brokers, view.image.configs, view.now_ms // _LOOK_AGAIN_MS)
     if len(view.agenda.nothing_begins) == len(where) and all(map(_is_same, view.agenda.nothing_begins, where)):
         return Decision()

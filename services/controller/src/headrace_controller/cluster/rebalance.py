@@ -219,9 +219,9 @@ class _Planner:
         return len(self._racks(after)) >= len(self._racks(now))
 
     def lead(self) -> None:
-        """Even out the preferred leaders, first over all partitions, then within each topic. Evening out over all
-        partitions and within topics is repeated, because the second may make further changes of the first possible.
-        Evening out within topics never undoes changes over all partitions, so the repetition ends."""
+        """Even out the preferred leaders, first over all partitions, then within each topic. The two steps are
+        repeated, because evening out within topics may make further changes over all partitions possible. Evening out
+        within topics never undoes changes over all partitions, so the repetition ends."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}
@@ -298,8 +298,8 @@ class _Planner:
 
     def _path(self, edges: _Edges) -> list[int] | None:
         """Shortest path to a broker that leads at least two partitions fewer than the first broker of the path. The
-        search tries starts in order, from the broker that leads the most partitions; the result is None if there is no
-        path."""
+        search begins at each broker in turn, first at the one that leads the most partitions. The result is None if
+        there is no path."""
         for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
             before = {source: source}
             waiting = deque([source])

@@ -269,7 +269,8 @@ class CoordinatorSessions:
 
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
         """Whether the coordinator's process is probably running. The result is False if the coordinator's stream broke
-        or is unknown to this leader. A registration with the same id then comes from a restarted process."""
+        or is unknown to this leader. If the coordinator's stream broke, a registration with the same id comes from a
+        restarted process."""
         session = self._sessions.get(coordinator_id)
         return (
             session is not None

@@ -41,8 +41,8 @@ READ_INDEX_EVERY_S = 0.8
 #: Maximum age in milliseconds of a barrier that may answer a request; if the latest barrier is older, a new, deferred
 #: barrier answers.
 RECENT_MS = 500
-#: Age of the latest barrier in milliseconds from which later barriers have probably failed. After a late barrier the
-#: next barrier is not deferred, so that the caller learns the error soon.
+#: Age in milliseconds of the latest barrier from which on the barriers after it have probably failed. After a late
+#: barrier the next barrier is not deferred, so that the caller learns the error soon.
 OVERDUE_MS = 1_500
 #: Timeout of a ReadIndex barrier in seconds. A leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0

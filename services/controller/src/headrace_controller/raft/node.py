@@ -219,8 +219,8 @@ class RaftNode:
     @property
     def ticks_until_due(self) -> int:
         """Number of ticks until a tick may have an effect, unless a message or a request arrives earlier. The number of
-        ticks is at least 1 and at most the heartbeat interval plus one. After a sleep longer than this number of ticks,
-        the driver could not detect a pause of its process."""
+        ticks is at least 1 and at most the heartbeat interval plus one. After a sleep longer than the returned number
+        of ticks, the driver could not detect a pause of its process."""
         most = self.settings.heartbeat_ticks + 1
         if self._transfer_to is not None:
             left = 1
@@ -320,7 +320,7 @@ class RaftNode:
     def observe(self, key: ReplicaKey) -> None:
         """A replica has connected, voter or not: the leader, now or after an election, sends it the log. Messages in
         flight to a replica that has reconnected are lost, and are sent again at once. A replica without a known leader
-        that is connected to a majority starts a pre-vote within 1 to 3 ticks. Because of this early pre-vote,
+        that is connected to a majority starts a pre-vote within 1 to 3 ticks. Because of the early pre-vote,
         controllers that start together do not wait for an election timeout."""
         if key == self.key:
             return

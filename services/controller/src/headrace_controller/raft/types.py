@@ -284,7 +284,8 @@ class ReadState(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Work for the driver, to be done in the order of the numbers. A field of Ready that is empty needs no work.
+    """Work for the driver, to be done in the order of the numbers. An empty field of Ready means that there is no work
+    of this kind to do.
 
     1.  Send ``messages``, which do not depend on this node's disk.
     2.  Save ``hard_state``, write ``chunk``, and replace the whole log by the received snapshot ``install``. Truncate

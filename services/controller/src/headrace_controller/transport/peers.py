@@ -8,8 +8,8 @@
 Raft tolerates the loss of any message, and small messages that overtake large messages. (An append without entries
 announces the commit of earlier entries, so it keeps its place among the appends.)
 
-The controller queues messages in ``Peers``, and the links (links.py) connect the peers. Because both share this table,
-neither needs the other.
+The controller queues messages in ``Peers``, and the links (links.py) connect the peers. The controller and the links
+share the table ``Peers``, so neither needs the other.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ _KEPT_MAX = 8  #: ... without a connection.
 #: (RaftSettings.in_flight_bytes_max).
 BULK_BYTES_MAX = 16 << 20
 BULK_MAX = 1_024
-#: Largest envelope in bytes, unless one message is larger. A heartbeat waits until at most one envelope is sent.
+#: Largest envelope in bytes, unless one message is larger. A heartbeat may have to wait until one envelope is sent, so
+#: envelopes are small.
 ENVELOPE_BYTES = 256 << 10
 
 

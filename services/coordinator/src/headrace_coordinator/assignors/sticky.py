@@ -133,8 +133,8 @@ def _give_to_the_poorest(
 
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
-    """The member with the fewest partitions. Shares of members only grow while partitions are dealt out, so an outdated
-    heap entry can only sink."""
+    """The member with the fewest partitions. While partitions are assigned, members' numbers of partitions only grow,
+    so an outdated entry of the heap can only move down."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):
@@ -147,10 +147,10 @@ def _level(
 ) -> None:
     """Pass partitions along chains of members until no chain makes the members' numbers of partitions more alike.
 
-    The search for chains starts with the member that has the most partitions. If the owner of the largest share has no
-    chain, all members in its reach have at most one partition fewer. No member outside the reach of an owner without a
-    chain subscribes to a partition of a member in the reach. As a result, members in the reach of an owner without a
-    chain can get no chain later.
+    The search for chains starts with the member that has the most partitions. If no chain begins at the member with the
+    most partitions, all members in its reach have at most one partition fewer. The reach of a member without a chain is
+    closed: no other member subscribes to a partition of a member in the reach. As a result, members in the reach of an
+    owner without a chain can get no chain later.
     """
     finished: set[str] = set()
     while True:

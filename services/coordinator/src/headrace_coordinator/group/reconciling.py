@@ -6,11 +6,11 @@
     has all of its target -------------> SETTLED
 
 A partition is free when no member has it, neither assigned nor revoking. Only free partitions are assigned, so two
-members never have the same partition. A member that keeps a partition does not notice the moves of others.
+members never have the same partition. A member that keeps a partition does not notice that other partitions move.
 
-A release of partitions counts only from a member that knows its assignment (messages: revisions), or that certainly
-reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or if it was
-disconnected beyond the grace period.
+A release of partitions counts only from a member that knows its assignment (revisions: see messages.py), or that
+certainly reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or
+if it was disconnected beyond the grace period.
 
 Owned partitions in a heartbeat count only under the latest revision of the assignment. Without revisions, a heartbeat
 that was in flight while a partition was assigned and revoked would count as a release of the partition.

@@ -1,4 +1,4 @@
-"""A decision while it is being made: the function that replays a record also applies it, at once."""
+"""A decision that is being made; each of its records is applied at once, by the function that also replays records."""
 
 from __future__ import annotations
 

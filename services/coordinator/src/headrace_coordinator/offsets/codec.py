@@ -29,7 +29,7 @@ from ..state_machine import RecordKind, kind_of
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
-#: The tagged fields of a value up to the topic id: a count of one field, the field's tag 0, and its size.
+#: The encoded start of a value's tagged fields up to the topic id: one field, with tag 0 and its size.
 _ONE_TOPIC_ID = b"\x01\x00\x10"
 
 _INT16 = struct.Struct(">h")

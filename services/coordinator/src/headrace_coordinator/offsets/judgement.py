@@ -18,7 +18,7 @@ Headrace knows how long the first unread record has been waiting. Burrow judges 
 commits, unless it is configured to judge earlier. A new owner of a shard also judges a partition with fewer than ten
 known commits, because the compacted log has only the last commits. With fewer than ten commits, rule 1 needs a silence
 of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick succession (after each batch) share one
-of the ten entries. If they had separate entries, ten quick commits would cover almost no time, and each pause would be
+of the ten entries. With an entry for each quick commit, ten commits would cover almost no time, and each pause would be
 a STOP (Burrow's ``min-distance``).
 """
 

@@ -29,7 +29,7 @@ class LagBook:
         self._readers: dict[TopicPartition, int] = {}  # number of groups with a window of it
 
     def watched(self) -> tuple[TopicPartition, ...]:
-        """Partitions with a committed offset, for which high watermarks are needed."""
+        """Partitions with a committed offset, whose high watermarks are needed to compute the lag."""
         return tuple(self._readers)
 
     def seen(self, ends: Iterable[PartitionEnd], now_ms: int) -> None:

@@ -301,8 +301,7 @@ class OffsetsLogic:
         return 0 if self._doomed else self._sweep.next_due_ms()
 
     def tick(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
-        """Tombstones of marked or expired offsets, already applied, some in each call; and the empty groups without
-        offsets."""
+        """Tombstones of the next marked or expired offsets, already applied; and the empty groups without offsets."""
         if self._doomed:
             return self.remove(self._next_doomed()), ()
         expired = self._sweep.tick(now_ms, self.book, self._groups)

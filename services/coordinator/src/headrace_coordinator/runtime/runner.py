@@ -4,8 +4,8 @@ All methods of the runner run in one event loop. Requests that arrive in one eve
 share an append: ``ready`` is called at the end of the pass.
 
 Under back-pressure the shard refuses clients' requests, but never the coordinator's internal updates (``Shard.ask``
-with ``ticket`` None). A client repeats a refused request, but a lost update would leave partitions unread until the
-shard is loaded again.
+with ``ticket`` None). A client repeats a refused request, but a lost internal update would leave partitions unread
+until the shard is loaded again.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class ShardRunner:
         return await reply
 
     def put(self, request: object, done: Done | None = None) -> None:
-        """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in one order with pushes. None: no
-        caller."""
+        """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in the same order as the pushes. None:
+        no caller."""
         self.shard.ask(done, request, self._now_ms(), is_fenced=not self._is_believed())
         self._schedule()
 

@@ -104,8 +104,8 @@ class Tell(NamedTuple):
 
 
 class Became(NamedTuple):
-    """The shard's state has changed; the runner uses this for logging, metrics and routing. ``error``: the failure that
-    caused the change, if any."""
+    """An action: report the changed state of the shard to logs, metrics and routing. ``error``: the failure that caused
+    the change, if any."""
 
     state: ShardState
     error: Exception | None = None
@@ -186,8 +186,8 @@ class Shard:
         client would send it again. Internal updates add no bytes to the append, so they need no limit.
 
         ``is_fenced``: answer the request only after an append that is sent from now on. The partition's leader refuses
-        a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator had.
-        A fenced request without records makes the shard append the claim again.
+        a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator
+        owned it. A fenced request without records makes the shard append the claim again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())

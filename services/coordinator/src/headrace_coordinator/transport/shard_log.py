@@ -239,7 +239,8 @@ class _Reading:
                 asked = await self._result(result)
 
     async def _result(self, result: Any) -> bool:
-        """Process one result of the fetch stream; returns True if the partition must be named again."""
+        """Process one result of the fetch stream; returns True if the next fetch request must name the partition
+        again."""
         if result.error.code:
             error = from_number(result.error.code, result.error.message)
             if isinstance(error, OffsetOutOfRangeError) and result.log_start_offset > self.position:
