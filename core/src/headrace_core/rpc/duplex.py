@@ -93,19 +93,22 @@ class Duplex(Generic[Request, Response]):
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait([*tasks, self._cancelled], return_when=asyncio.FIRST_COMPLETED)
-            first = next((task for task in tasks if task.done()), None)
-            why, self._why = self._why, None
+            why = self._why or self._error_of(next((task for task in tasks if task.done()), None))
         finally:  # in a separate task, so that a second cancellation does not interrupt the clean-up
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        # Drop the references to the tasks: an error's traceback keeps this frame, and the frame would keep the tasks
-        # with their exceptions.
+        # An error's traceback keeps this frame. A frame that keeps the error would keep the call until Python's next full
+        # garbage collection, which a broker may start after an hour only.
         del tasks
-        if why is not None:
-            raise why
+        try:
+            if why is not None:
+                raise why
+        finally:
+            del why
+
+    def _error_of(self, first: asyncio.Task[None] | None) -> BaseException | None:
+        """The error of the part that ended first; None if that part returned."""
         assert first is not None
-        if first.cancelled():
-            raise self._given_up()
-        first.result()
+        return self._given_up() if first.cancelled() else first.exception()
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self.cancel()
@@ -155,9 +158,8 @@ class Duplex(Generic[Request, Response]):
 
     async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a gRPC operation. Exceptions of gRPC are not chained, because their frames would keep
-        the call."""
-        task = asyncio.current_task()
-        self._busy.add(task)
+        the call. No variable keeps the task, because the traceback of the task's error keeps this frame."""
+        self._busy.add(asyncio.current_task())
         try:
             result = await operation
             failed = self._cancelled.done()
@@ -168,7 +170,7 @@ class Duplex(Generic[Request, Response]):
                 raise
             failed = True
         finally:
-            self._busy.discard(task)
+            self._busy.discard(asyncio.current_task())
         if failed:
             raise await self._ended()
         return result
