@@ -173,6 +173,8 @@ class Client:
         self.revision = 0
         self.reading: frozenset[Part] = frozenset()
         self.letting_go: frozenset[Part] = frozenset()
+        #: Partitions that the member owns but does not read, because it was without a connection for the grace period.
+        self.paused: frozenset[Part] = frozenset()
         self.connection: int | None = None
         self.cut_ms: int | None = None
         self.is_member = False
@@ -211,19 +213,21 @@ class Client:
     def die(self) -> None:
         """kill -9: the kernel closes its connections."""
         self.disconnect()
-        self.reading = self.letting_go = frozenset()
+        self.reading = self.letting_go = self.paused = frozenset()
         self.is_member = False
 
-    def pause_if_cut_off(self) -> None:
+    def pause_if_cut_off(self, within_ms: int = 0) -> None:
         """The client's side of the grace period: after that time without a connection, the member reads nothing until
-        it gets a response."""
-        if self.cut_ms is not None and self.shard.now_ms - self.cut_ms >= self.shard.settings.connection_grace_ms:
+        it gets a response. ``within_ms``: also if the grace period ends within so many milliseconds."""
+        grace_ms = self.shard.settings.connection_grace_ms
+        if self.cut_ms is not None and self.shard.now_ms + within_ms - self.cut_ms >= grace_ms:
+            self.paused |= self.reading - self.letting_go
             self.reading = self.letting_go = frozenset()
 
     def join(self) -> Any:
         self.connect()
         self.epoch, self.revision = 0, 0
-        self.reading = self.letting_go = frozenset()
+        self.reading = self.letting_go = self.paused = frozenset()
         self.removed = None
         return self._send(
             Heartbeat(
@@ -240,7 +244,7 @@ class Client:
         return self._send(
             Heartbeat(
                 GROUP, self.name, self.epoch, self.connection or 0, instance_id=self.about.get("instance_id"),
-                owned=self.reading, revision=self.revision, **more,
+                owned=self.reading | self.paused, revision=self.revision, **more,
             )
         )  # fmt: skip
 
@@ -250,7 +254,7 @@ class Client:
             reply = self.shard.ask(request)
         except HeadraceError as error:
             self.error = error
-            self.reading = self.letting_go = frozenset()
+            self.reading = self.letting_go = self.paused = frozenset()
             self.is_member = False
             return None
         self.is_member = True
@@ -263,13 +267,16 @@ class Client:
         if isinstance(message, MemberRemoved):
             self.removed = message
             self.is_member = False
-            self.reading = self.letting_go = frozenset()
+            self.reading = self.letting_go = self.paused = frozenset()
         elif isinstance(message, HeartbeatReply):
             self.epoch = message.member_epoch
-            if message.assignment is not None:
+            if message.assignment is None:
+                self.reading |= self.paused
+            else:
                 self.revision = message.revision
                 self.letting_go = self.reading - message.assignment
                 self.reading = message.assignment | self.letting_go
+            self.paused = frozenset()
         if lets_go:
             self.let_go()
 
@@ -283,12 +290,12 @@ class Client:
 
     def leave_without_answer(self) -> None:
         """Leave the group without receiving a response."""
-        self.reading = self.letting_go = frozenset()
+        self.reading = self.letting_go = self.paused = frozenset()
         self.is_member = False
         self.cut()
 
     def leave(self, *, temporarily: bool = False) -> Any:
-        self.reading = self.letting_go = frozenset()
+        self.reading = self.letting_go = self.paused = frozenset()
         self.is_member = False
         epoch = AWAY_EPOCH if temporarily else LEAVE_EPOCH
         reply = self.shard.ask(Leave(GROUP, self.name, epoch, self.about.get("instance_id"), self.connection))
