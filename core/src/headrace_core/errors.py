@@ -8,7 +8,8 @@ Source: the error table of the Kafka protocol guide. Numbers of errors that Kafk
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import copy
+from typing import Any, ClassVar, Self
 
 
 class HeadraceError(Exception):
@@ -25,6 +26,12 @@ class HeadraceError(Exception):
     @property
     def message(self) -> str:
         return str(self.args[0])
+
+    def copy(self) -> Self:
+        """Return an equal error without a traceback. Code that keeps an error and raises it more than once raises a
+        copy: each raise of the same error lengthens its traceback, and the traceback keeps the frames of all callers
+        with their variables."""
+        return copy.copy(self)
 
 
 class RetriableError(HeadraceError):

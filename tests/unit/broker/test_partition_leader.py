@@ -116,6 +116,16 @@ def test_resigning_fails_every_waiter_and_every_later_check():
     assert answered == [reason, reason]
 
 
+def test_the_reason_of_a_resignation_does_not_grow_with_each_refused_request():
+    """Each raise of one error lengthens its traceback, and the traceback keeps the frames of the refused requests."""
+    it, reason = leader(), NotLeaderOrFollowerError("moved")
+    it.resign(reason)
+    for _ in range(3):
+        with pytest.raises(NotLeaderOrFollowerError, match="moved"):
+            it.check_serving()
+    assert reason.__traceback__ is None
+
+
 def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are():
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)

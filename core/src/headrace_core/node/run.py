@@ -149,5 +149,6 @@ def settle_memory(*thresholds: int) -> None:
         return
     gc.collect()
     gc.freeze()
+    gc.collect()  # Python delays a full collection until a quarter of the objects are newer than this one
     if thresholds:
         gc.set_threshold(*thresholds)

@@ -164,6 +164,7 @@ class ServerStream(Generic[Request, Response]):
             self.resume()
             self._wake_writer()
             handler.on_closed()
+            self._handler = StreamHandler()  # the handler keeps the stream: without a cycle both are freed at once
             del reader, writer  # named until here to keep them alive; from here on both end by themselves
 
     def _wake_writer(self) -> None:

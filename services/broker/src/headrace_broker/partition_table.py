@@ -58,7 +58,7 @@ class PartitionTable:
         """The replica on this broker that leads ``partition``. Raises FencedBrokerError, ServerShuttingDownError,
         UnknownTopicOrPartitionError, NotLeaderOrFollowerError, LeaderNotAvailableError, StorageError."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.copy()
         replica = self.led.get(partition)
         if replica is None:
             raise self._why_not(partition)
@@ -68,14 +68,14 @@ class PartitionTable:
         """The replica on this broker that a consumer may read up to the replica's high watermark: the leader, or a
         follower (KIP-392). Raises as ``leader``."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.copy()
         followed = self.followed.get(partition)
         return self.leader(partition) if followed is None else followed
 
     def check_serving(self) -> None:
         """Raises ``refusal``."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.copy()
 
     def leader_hint(self, partition: TopicPartition, error: HeadraceError) -> tuple[int, int] | None:
         """(leader id, leader epoch) as this broker knows them, for errors that redirect a client."""
@@ -134,7 +134,7 @@ class PartitionTable:
                 f"this broker has no partition {_shown(partition)}; refresh the metadata"
             )
         if partition in self.failed:
-            return self.failed[partition]
+            return self.failed[partition].copy()
         if found.leader == NO_LEADER:
             return LeaderNotAvailableError(f"{partition} has no leader now; retry")
         return NotLeaderOrFollowerError(

@@ -308,7 +308,7 @@ class PartitionLeader:
     def check_serving(self) -> None:
         """Raise the error that was given to ``resign``, if the leader has resigned."""
         if self._resigned is not None:
-            raise self._resigned
+            raise self._resigned.copy()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Check the leader epoch in a client's request; -1 means that the client gave none (KIP-320). Raises

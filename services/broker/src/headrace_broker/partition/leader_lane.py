@@ -287,7 +287,7 @@ class LeaderLane:
         try:
             answer = self._join(join)
         except HeadraceError as error:
-            answer = Joined(join.handle, error)
+            answer = Joined(join.handle, error.copy())  # whose traceback does not keep this frame
         self._joined.append(answer)
         self._wake()
 
@@ -402,8 +402,11 @@ class LeaderLane:
         self.is_closed = True
         for replica in list(self._replicas.values()):
             self.forget(replica, broken=True)
-        for queue in (self._ready, self._paced, self._cold):
-            queue.clear()
+        # Keep no replica: its log would keep the files of a topic that is deleted later.
+        for kept in (
+            self._ready, self._paced, self._cold, self._wants_cold, self._resigned, self._joined, self._ended, self._updates
+        ):  # fmt: skip
+            kept.clear()
 
     def make_ready(self, replica: JoinedReplica) -> None:
         replica.state = State.READY
@@ -526,7 +529,7 @@ class LeaderLane:
         try:
             found = replica.source.read_appended(replica.position, max_bytes)
         except HeadraceError as error:
-            self.end(replica, error)
+            self.end(replica, error.copy())
             return None
         if found is None:
             self._read_cold(replica)
@@ -668,7 +671,7 @@ class LeaderLane:
             try:
                 replica.leader.check_serving()
             except HeadraceError as error:
-                self.end(replica, error)
+                self.end(replica, error.copy())
 
     def _unpace(self, now_ms: int) -> None:
         """Check all PACED replicas again, because the throttle may no longer apply to some of them."""

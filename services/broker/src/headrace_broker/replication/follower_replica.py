@@ -488,7 +488,7 @@ class FollowerReplica:
     def check_serving(self) -> None:
         """Raise the reason why this replica no longer follows, if there is one."""
         if self._reason is not None:
-            raise self._reason
+            raise self._reason.copy()
 
     def check_topic_id(self, topic_id: bytes) -> None:
         """Check the topic id in a client's request; an empty id is not checked. Raises InconsistentTopicIdError if the
