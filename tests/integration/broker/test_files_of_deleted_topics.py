@@ -1,4 +1,4 @@
-"""The log of a deleted topic goes when its last reader ends, also while Python collects no garbage: a log in a reference
+"""The log of a deleted topic goes when its last reader ends, also while Python collects no garbage. A log in a reference
 cycle would keep its file descriptor, and the disk space of the removed file, for minutes."""
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ def without_collections() -> Iterator[None]:
 
 
 def logs_of(topic: str) -> list[PartitionLog]:
-    return [
-        each for each in gc.get_objects() if isinstance(each, PartitionLog) and each.topic_partition.topic == topic
-    ]
+    return [each for each in gc.get_objects() if isinstance(each, PartitionLog) and each.topic_partition.topic == topic]
 
 
 def test_no_log_of_a_deleted_topic_waits_for_the_garbage_collector(without_collections: None) -> None:

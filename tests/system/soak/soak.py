@@ -11,6 +11,7 @@ missed; a failed check is not repeated.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -126,7 +127,8 @@ class Soak:
                 admin.create_topics(
                     [NewTopic(name, partitions=n, config=topic_config(name)) for name, n in TOPICS.items()]
                 )
-            sampler = Sampler(lambda: self._processes(cluster), OUT / "samples.csv")
+            looker = Admin(bootstrap_servers=cluster.bootstrap_servers)
+            sampler = Sampler(lambda: self._processes(cluster, looker), OUT / "samples.csv")
             try:
                 for name in soak_clients.CLIENTS:
                     self._clients.append(ClientProcess(name, cluster.bootstrap_servers, self.seed))
@@ -137,6 +139,7 @@ class Soak:
             finally:
                 for client in self._clients:
                     client.end()
+                looker.close()
             if sampler.error is not None:
                 self.misses.append(f"the sampler ended: {sampler.error!r}")
             self._look_at_disk()
@@ -148,11 +151,17 @@ class Soak:
         end."""
         yield from self._clients
 
-    def _processes(self, cluster: LocalCluster) -> Iterator[Process]:
+    def _processes(self, cluster: LocalCluster, looker: Admin) -> Iterator[Process]:
+        """The processes to sample now; no controllers while nobody knows which one is active."""
+        active = None
+        with contextlib.suppress(HeadraceError):
+            active = looker.describe_quorum(timeout=2).leader_id
         for node in cluster.ps():
-            if node["pid"] is not None:
-                name = f"{node['role']}-{node['id']}"
-                yield Process(name, node["role"], node["pid"], (node["role"], node["id"]) not in VICTIMS)
+            role, node_id = node["role"], node["id"]
+            if node["pid"] is None or (role == "controller" and active is None):
+                continue
+            state = "" if role != "controller" else "active" if node_id == active else "follower"
+            yield Process(f"{role}-{node_id}", role, node["pid"], (role, node_id) not in VICTIMS, state)
         for client in self._clients:
             yield Process(client.name, "client", client.pid, kept=True)
 

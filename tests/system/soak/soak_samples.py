@@ -27,6 +27,8 @@ EARLY = (10.0, 30.0)
 MINUTES_MIN = 45.0
 #: A restarted process counts from this age on, in seconds: its start is not the steady state.
 AGE_MIN_S = 30.0
+#: The growth of a controller in one state (active or follower) is judged if each window has this many samples of it.
+STATE_SAMPLES_MIN = 60
 #: Bounds for runs of any length, per process.
 RSS_MIB_MAX = {"controller": 400, "broker": 400, "coordinator": 400, "client": 600}
 DESCRIPTORS_MAX, THREADS_MAX, GRPC_THREADS_MAX = 1_000, 150, 40
@@ -34,12 +36,14 @@ DESCRIPTORS_MAX, THREADS_MAX, GRPC_THREADS_MAX = 1_000, 150, 40
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """``kept``: the process is never killed during the run, so its growth is judged."""
+    """``kept``: the process is never killed during the run, so its growth is judged. ``state``: "active" or "follower"
+    for a controller, because an active controller has the connections of all nodes; else empty."""
 
     name: str
     role: str
     pid: int
     kept: bool
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Sample:
     #: The number of threads without gRPC's native threads.
     threads: int
     grpc_threads: int
+    state: str = ""
 
 
 def take(process: Process, minute: float) -> Sample | None:
@@ -74,7 +79,7 @@ def take(process: Process, minute: float) -> Sample | None:
         round(minute, 3), process.name, process.role, process.kept,
         round(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 1),
         round(memory.get("Rss", 0) / 1024, 2), round(memory.get("Pss", 0) / 1024, 2), descriptors,
-        len(names) - grpc_threads, grpc_threads,
+        len(names) - grpc_threads, grpc_threads, process.state,
     )  # fmt: skip
 
 
@@ -138,22 +143,30 @@ def windows(minutes: float) -> tuple[tuple[float, float], tuple[float, float]] |
 
 
 def compare(samples: Iterable[Sample], minutes: float) -> list[dict[str, Any]]:
-    """The medians of both windows for each process, with the processes that grew too much first:
+    """The medians of both windows for each process in each of its states, with the processes that grew too much first:
     ``{"name", "role", "judged", "misses", figure: {"early", "late", "growth"}, ...}``. Without windows the medians are
     those of the whole run."""
-    by_name: dict[str, list[Sample]] = {}
+    by_name: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         if sample.age_s >= AGE_MIN_S:
-            by_name.setdefault(sample.name, []).append(sample)
+            by_name.setdefault((sample.name, sample.state), []).append(sample)
     spans = windows(minutes)
     rows = [_row(found, spans) for found in by_name.values()]
+    for name in {sample.name for sample in samples if sample.kept and spans}:
+        mine = [row for row in rows if row["name"].partition(",")[0] == name]
+        if mine and not any(row["judged"] for row in mine):
+            mine[0]["misses"].append(f"{name}: in no state long enough in both windows, so its growth is unknown")
     return sorted(rows, key=lambda row: (not row["misses"], not row["judged"], row["role"], row["name"]))
 
 
 def _row(samples: list[Sample], spans: tuple[tuple[float, float], tuple[float, float]] | None) -> dict[str, Any]:
     first = samples[0]
+    judged = first.kept and spans is not None
+    if judged and first.state:
+        judged = all(sum(s <= each.minute < e for each in samples) >= STATE_SAMPLES_MIN for s, e in spans or ())
     row: dict[str, Any] = {
-        "name": first.name, "role": first.role, "judged": first.kept and spans is not None, "misses": []
+        "name": f"{first.name}, {first.state}" if first.state else first.name, "role": first.role, "judged": judged,
+        "misses": [],
     }  # fmt: skip
     for figure in (*JUDGED, *REPORTED):
         if spans is None:
@@ -165,7 +178,7 @@ def _row(samples: list[Sample], spans: tuple[tuple[float, float], tuple[float, f
         growth = round(late / early - 1, 4) if early and late is not None else None
         row[figure] = {"early": early, "late": late, "growth": growth}
         if row["judged"] and figure in JUDGED and (growth is None or growth > GROWTH_MAX):
-            row["misses"].append(f"{first.name}: {figure} {early} in the early window, {late} in the late one")
+            row["misses"].append(f"{row['name']}: {figure} {early} in the early window, {late} in the late one")
     return row
 
 

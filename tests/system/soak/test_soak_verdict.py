@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,33 @@ def test_growth_is_judged_of_processes_that_are_never_killed_only() -> None:
 def test_a_judged_process_without_samples_in_a_window_is_a_miss() -> None:
     (row,) = compare([each for each in _samples() if each.minute < 50], MINUTES)
     assert len(row["misses"]) == 3
+
+
+def test_a_controller_is_compared_with_itself_in_the_same_state() -> None:
+    """An active controller has more connections, and may be active in one window more often than in the other."""
+
+    def controller(active_late: float) -> list[Sample]:
+        return [
+            replace(each, minute=minute, state=state, descriptors=descriptors)
+            for each in _samples("controller-1")
+            for state, descriptors in (("active", 37 if each.minute < 60 else active_late), ("follower", 30))
+            for minute in (each.minute + eighth / 8 for eighth in range(8))
+            if (each.minute % 7 < 2 if each.minute < 60 else each.minute % 7 > 1) == (state == "follower")
+        ]
+
+    same = compare(controller(37), MINUTES)
+    assert [(row["name"], row["judged"], row["misses"]) for row in same] == [
+        ("controller-1, active", True, []), ("controller-1, follower", False, []),
+    ]  # fmt: skip
+    grown = compare(controller(40), MINUTES)
+    assert [row["name"] for row in grown if row["misses"]] == ["controller-1, active"]
+
+
+def test_a_controller_that_was_in_no_state_in_both_windows_is_a_miss() -> None:
+    samples = [replace(each, state="active" if each.minute < 60 else "follower") for each in _samples("controller-1")]
+    assert [miss for row in compare(samples, MINUTES) for miss in row["misses"]] == [
+        "controller-1: in no state long enough in both windows, so its growth is unknown"
+    ]
 
 
 def test_a_process_that_has_just_started_does_not_count() -> None:

@@ -403,9 +403,9 @@ class LeaderLane:
         for replica in list(self._replicas.values()):
             self.forget(replica, broken=True)
         # Keep no replica: its log would keep the files of a topic that is deleted later.
-        for kept in (
-            self._ready, self._paced, self._cold, self._wants_cold, self._resigned, self._joined, self._ended, self._updates
-        ):  # fmt: skip
+        for queue in (self._ready, self._paced, self._cold, self._joined, self._ended):
+            queue.clear()
+        for kept in (self._wants_cold, self._resigned, self._updates):
             kept.clear()
 
     def make_ready(self, replica: JoinedReplica) -> None:
