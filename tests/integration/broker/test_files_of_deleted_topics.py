@@ -1,5 +1,5 @@
-"""The log of a deleted topic goes when its last reader ends, also while Python collects no garbage. A log in a reference
-cycle would keep its file descriptor, and the disk space of the removed file, for minutes."""
+"""The log of a deleted topic goes when its last reader ends, also while Python collects no garbage. Otherwise the log
+would keep its file descriptor, and the disk space of the removed file, for minutes."""
 
 from __future__ import annotations
 
