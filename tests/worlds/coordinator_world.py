@@ -39,6 +39,7 @@ class GroupsCluster:
         self.cluster = Cluster(directory)
         self.cluster.controller.keys |= {
             "offsets.topic.num.partitions": str(SHARDS),
+            "transaction.state.log.num.partitions": str(SHARDS),
             "broker.session.timeout.ms": str(SESSION_MS),
         }
         self._directory = directory
@@ -112,12 +113,16 @@ class GroupsCluster:
         return int(until(found, f"another coordinator than {other_than} to own {group}", LONG_S))
 
     def stub(self, number: int) -> Any:
+        return groups_pb2_grpc.GroupsStub(self.channel_to(number))
+
+    def channel_to(self, number: int) -> grpc.Channel:
+        """The channel to the client listener of coordinator ``number``."""
         address = self.coordinators[number].address()
         channel = self._channels.get(address)
         if channel is None:
             reconnect = ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 20)
             channel = self._channels[address] = grpc.insecure_channel(address, options=[*COMMON_OPTIONS, *reconnect])
-        return groups_pb2_grpc.GroupsStub(channel)
+        return channel
 
     # -- calls to the group's owner
     # ---------------------------------------------------------------------------------------

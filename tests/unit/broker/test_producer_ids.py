@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace_broker.controller_link import ProducerIdBlock
-from headrace_broker.producer_ids import EPOCH_MAX, ProducerIds
 from headrace_core.errors import (
     CoordinatorNotAvailableError,
     InvalidRequestError,
@@ -16,6 +14,7 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     UnsupportedVersionError,
 )
+from headrace_core.membership.producer_ids import EPOCH_MAX, ProducerIdBlock, ProducerIds
 
 
 class Controller:
@@ -96,6 +95,28 @@ def test_the_next_block_is_asked_for_when_nine_tenths_are_gone() -> None:
         assert controller.given == 20
         controller.failure = NetworkError("away")
         assert [await ids.next_id() for _ in range(9)] == list(range(9, 18)), "the controller is away: nobody notices"
+        await ids.close()
+
+    run(scenario)
+
+
+def test_who_cannot_wait_gets_a_retriable_error_and_the_next_block_is_fetched_meanwhile() -> None:
+    async def scenario() -> None:
+        controller = Controller()
+        ids = ProducerIds(controller.allocate)
+        with pytest.raises(CoordinatorNotAvailableError, match="retry"):
+            ids.take()
+        await ids.wait()
+        assert (ids.take(), controller.asked) == (0, 1)
+        controller.failure = NetworkError("away")
+        assert [ids.take() for _ in range(9)] == list(range(1, 10))
+        for _ in range(2):
+            with pytest.raises(CoordinatorNotAvailableError, match="retry"):
+                ids.take()
+            await asyncio.sleep(0)
+        controller.failure = None
+        await ids.wait()
+        assert ids.take() == 10
         await ids.close()
 
     run(scenario)

@@ -6,10 +6,15 @@ import random
 
 import pytest
 
-from headrace_controller.cluster.requests import AllocateProducerIds, ProducerIdBlock
+from headrace_controller.cluster.requests import (
+    AllocateProducerIds,
+    CoordinatorRegistered,
+    ProducerIdBlock,
+    RegisterCoordinator,
+)
 from headrace_core.errors import BrokerIdNotRegisteredError, StaleBrokerEpochError, UnknownServerError
-from headrace_core.metadata import ProducerIdsRecord
-from tests.worlds.cluster_world import ClusterWorld
+from headrace_core.metadata import BrokerEndpoint, ProducerIdsRecord
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
 
 def test_blocks_follow_each_other_also_those_in_flight() -> None:
@@ -30,6 +35,22 @@ def test_only_a_broker_in_its_present_life_gets_any() -> None:
     with pytest.raises(StaleBrokerEpochError):
         world.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch - 1))
     assert world.image.ledger.next_producer_id == 0
+
+
+def test_a_coordinator_gets_blocks_of_its_own_while_it_is_registered() -> None:
+    world = ClusterWorld()
+    broker = world.live_broker(1)
+    endpoints = (BrokerEndpoint("internal", "h", 1),)
+    registered = world.ask(RegisterCoordinator(cluster_id=CLUSTER, incarnation_id=id16(1), endpoints=endpoints))
+    assert isinstance(registered, CoordinatorRegistered)
+    who = registered.coordinator_id, registered.coordinator_epoch
+    assert world.ask(AllocateProducerIds(coordinator=who)) == ProducerIdBlock(0, 1_000)
+    assert world.log[-1] == ProducerIdsRecord(-1, -1, 1_000)
+    assert world.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch)) == ProducerIdBlock(1_000, 1_000)
+    with pytest.raises(StaleBrokerEpochError):
+        world.ask(AllocateProducerIds(coordinator=(who[0], who[1] - 1)))
+    with pytest.raises(BrokerIdNotRegisteredError):
+        world.ask(AllocateProducerIds(coordinator=(who[0] + 1, who[1])))
 
 
 def test_ids_end_rather_than_begin_again() -> None:

@@ -21,6 +21,7 @@ from headrace_core.errors import (
     CoordinatorNotAvailableError,
     FencedShardEpochError,
     InvalidGroupIdError,
+    InvalidRequestError,
     NotCoordinatorError,
     NotEnoughReplicasError,
     UnknownMemberIdError,
@@ -38,11 +39,11 @@ from headrace_core.metadata import (
     TopicRecord,
 )
 from headrace_core.metadata import ShardRecord as OwnedShard
-from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from headrace_core.types import TopicPartition
 
 SHARDS = 4
-OFFSETS_ID, TOPIC_ID, OTHER_ID = (bytes([number]) * 16 for number in (1, 2, 3))
+OFFSETS_ID, TOPIC_ID, OTHER_ID, TRANSACTIONS_ID = (bytes([number]) * 16 for number in (1, 2, 3, 4))
 ENDPOINTS = (BrokerEndpoint("client", "h", 1), BrokerEndpoint("internal", "h", 2))
 ME = 1, 100
 
@@ -78,8 +79,8 @@ def coordinator(coordinator_id: int, epoch: int) -> RegisterCoordinatorRecord:
     return RegisterCoordinatorRecord(coordinator_id, epoch, bytes([epoch]) * 16, ENDPOINTS)
 
 
-def owned(number: int, coordinator_id: int, epoch: int) -> OwnedShard:
-    return OwnedShard(OFFSETS_ID, number, coordinator_id, epoch)
+def owned(number: int, coordinator_id: int, epoch: int, topic_id: bytes = OFFSETS_ID) -> OwnedShard:
+    return OwnedShard(topic_id, number, coordinator_id, epoch)
 
 
 class Machine:
@@ -142,7 +143,7 @@ class Owner:
         self._is_believed = is_believed
 
     def _new_runner(self, partition: TopicPartition, topic_id: bytes, epoch: int) -> ShardRunner:
-        which = partition.partition, epoch
+        which = partition.partition + (100 if partition.topic == TRANSACTIONS_TOPIC else 0), epoch
         log = self.logs[which] = Log()
         state_machines = self.state_machines[which] = []
 
@@ -280,6 +281,32 @@ def test_a_shard_begins_with_the_topics_there_are_and_hears_of_changes() -> None
         owner.change(*topic("t", TOPIC_ID, 5, first=2))
         assert state_machine.asked[-1].topics["t"].partitions == 5
         assert state_machine.asked[-1].changed == frozenset({"t"})
+
+    scenario(test)
+
+
+def test_shards_of_transactions_are_found_by_transactional_id_and_hear_of_no_topics() -> None:
+    async def test(owner: Owner) -> None:
+        with pytest.raises(CoordinatorNotAvailableError, match=f"{TRANSACTIONS_TOPIC} does not exist"):
+            owner.shards.of_transactional_id("t")
+        owner.change(*topic(TRANSACTIONS_TOPIC, TRANSACTIONS_ID, 2))
+        owner.change(owned(0, 1, 1, TRANSACTIONS_ID), owned(1, 2, 1, TRANSACTIONS_ID))
+        await owner.serving(3)
+        mine, others = (next(each for each in "abc" if shard_of(each, 2) == number) for number in (0, 1))
+        runner = owner.shards.of_transactional_id(mine)
+        assert runner.shard.name == f"{TRANSACTIONS_TOPIC}-0"
+        assert owner.shards.of_topic(TRANSACTIONS_TOPIC) == [runner]
+        with pytest.raises(NotCoordinatorError, match=f"{TRANSACTIONS_TOPIC}-1"):
+            owner.shards.of_transactional_id(others)
+        with pytest.raises(InvalidRequestError, match=r"set transactional\.id"):
+            owner.shards.of_transactional_id("")
+        assert len(owner.shards.of_topic(OFFSETS_TOPIC)) == 2
+        owner.change(*topic("t", TOPIC_ID, 1))
+        (state_machine,) = owner.state_machines[100, 1]
+        assert state_machine.asked == []
+        assert len(owner.state_machines[0, 1][0].asked) == 2
+        owner.change(owned(0, 1, 2, TRANSACTIONS_ID))
+        assert owner.shards.of_transactional_id(mine) is not runner, "another epoch is another owner"
 
     scenario(test)
 

@@ -33,6 +33,7 @@ from headrace_core.errors import (
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
+    PolicyViolationError,
     ProducerFencedError,
     TransactionAbortableError,
     TransactionalIdNotFoundError,
@@ -458,7 +459,9 @@ class TestPrepared:
         assert shard.state() is S.PREPARE_ABORT
 
     def test_javas_enable_2pc_has_no_time_out(self) -> None:
-        shard = Shard()
+        with pytest.raises(PolicyViolationError, match=r"transaction\.two\.phase\.commit\.enable"):
+            Shard().init(has_no_timeout=True)
+        shard = Shard(may_have_no_timeout=True)
         producer = shard.init(has_no_timeout=True)
         shard.add(producer, ONE)
         shard.tick(86_400_000)
@@ -477,7 +480,13 @@ def test_what_an_operator_asks() -> None:
     assert [each.transactional_id for each in listed] == ["t"]  # type: ignore[attr-defined]
     assert len(shard.ask(ListTransactions())) == 2  # type: ignore[arg-type]
     assert shard.ask(ListTransactions(open_for_ms=10_001)) == ()
-    [empty] = shard.ask(ListTransactions(states=(S.EMPTY,)))  # type: ignore[misc]
+    [empty] = shard.ask(ListTransactions(states=frozenset({(S.EMPTY, False)})))  # type: ignore[misc]
+    assert shard.ask(ListTransactions(prefix="oth")) == shard.ask(ListTransactions(after="a", prefix="o")) == (empty,)
+    assert shard.ask(ListTransactions(after="t")) == ()
+    shard.ask(PrepareTransaction("t", producer))
+    assert shard.ask(ListTransactions(states=frozenset({(S.ONGOING, False)}))) == ()
+    [prepared] = shard.ask(ListTransactions(states=frozenset({(S.ONGOING, True)})))  # type: ignore[misc]
+    assert (prepared.transactional_id, prepared.started_ms) == ("t", START_MS)
     assert shard.ask(ListTransactions(producer_ids=frozenset({empty.producer_id}))) == (empty,)
     with pytest.raises(TransactionalIdNotFoundError):
         shard.state("nothing")

@@ -1,17 +1,14 @@
 """Kafka's server keys for groups, offsets and transactions, used by coordinators. The keys of the internal topics
-belong to the controllers. Keys of transactions are accepted without effect until transactions are built; only the keys
-for a partition's producer state have an effect."""
+belong to the controllers."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from .definition import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, accepted, at_most, honoured
 
 _CLASSIC = "has no effect: coordinators serve only the group protocol of KIP-848, not the classic protocol"
+_NOT_REPEATED = "has no effect: the coordinator holds the request back until the former transaction has its markers"
 _THREADS = "has no effect: a coordinator is one process with one event loop; start more coordinators"
 _PER_GROUP = "has no effect yet: a group cannot override the coordinator's value"
-_TRANSACTIONS = "has no effect yet: transactions are not built"
 _SHARE = "has no effect: share groups (queues) are not built"
 _STREAMS = "has no effect: groups of Kafka Streams (a Java library) are not built"
 
@@ -28,8 +25,8 @@ def _of_groups(name: str, default: int, doc: str, *, low: int = 1) -> ConfigKey:
     return accepted(f"group.consumer.{name}", default, doc, _PER_GROUP, low=low, source="KIP-848")
 
 
-def _transaction(name: str, default: int, doc: str, *, low: int = 1, source: str = "KIP-98", **more: Any) -> ConfigKey:
-    return accepted(name, default, doc, _TRANSACTIONS, low=low, source=source, **more)
+def _transaction(name: str, default: int, doc: str, *, low: int = 1) -> ConfigKey:
+    return honoured(name, default, doc, low=low, source="KIP-98")
 
 
 OFFSETS = (
@@ -280,10 +277,13 @@ TRANSACTIONS = (
         "How many bytes a coordinator reads at once when it loads transactions.",
     ),
     _transaction("transaction.max.timeout.ms", 900_000, "The longest transaction timeout that a producer may request."),
-    _transaction(
+    accepted(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
         "How often the coordinator aborts transactions that exceed their timeout.",
+        "has no effect: the coordinator aborts a transaction when its timeout is over",
+        low=1,
+        source="KIP-98",
     ),
     _transaction(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -311,16 +311,19 @@ TRANSACTIONS = (
         low=1,
         source="KIP-854",
     ),
-    _transaction(
+    accepted(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
         "The pause before a broker retries to add a partition to a transaction.",
+        _NOT_REPEATED,
+        low=1,
         source="KIP-890",
     ),
-    _transaction(
+    accepted(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
         "How long a broker retries to add a partition to a transaction.",
+        _NOT_REPEATED,
         low=0,
         source="KIP-890",
     ),
@@ -328,15 +331,15 @@ TRANSACTIONS = (
         "transaction.partition.verification.enable",
         True,
         "Whether a leader asks the coordinator if a partition belongs to the transaction.",
-        _TRANSACTIONS,
+        "has no effect: a leader always asks",
         scope=Scope.CLUSTER_WIDE,
         source="KIP-890",
     ),
-    accepted(
+    honoured(
         "transaction.two.phase.commit.enable",
         False,
-        "Whether another system may commit or abort a prepared transaction.",
-        _TRANSACTIONS,
+        "Whether a producer may have transactions without a timeout (InitProducer with enable_two_phase_commit). "
+        "Preparing a transaction does not need this key.",
         source="KIP-939",
     ),
 )

@@ -180,8 +180,8 @@ class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class ProducerIdsRecord(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """A broker got the producer ids from the previous record's ``next_producer_id`` up to this record's
-    ``next_producer_id`` (exclusive)."""
+    """A broker, or a coordinator (``broker_id`` -1), got the producer ids from the previous record's
+    ``next_producer_id`` up to this record's ``next_producer_id`` (exclusive)."""
 
     broker_id: int
     broker_epoch: int

@@ -95,6 +95,7 @@ class RequestLink(Generic[Request, Response]):
             error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None
         self._fail(error)
+        del error  # the error's traceback keeps this frame (see Duplex.run)
 
     async def _write(self, stream: Duplex[Request, Response]) -> None:
         await stream.connected()

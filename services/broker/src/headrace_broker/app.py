@@ -36,6 +36,7 @@ from headrace_core.membership.image_store import ImageStore
 from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_description import NodeService
+from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
@@ -83,7 +84,6 @@ from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService, Writers
 from .handlers.replication import ReplicationService
 from .partition_table import PartitionTable
-from .producer_ids import ProducerIds
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
 from .replication.pushes import PendingPushes

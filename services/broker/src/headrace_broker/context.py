@@ -8,13 +8,13 @@ from typing import Protocol
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
 from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget, UnreadAnswers
 from .controller_link import REQUEST_TIMEOUT_MS
 from .deadlines import Deadlines
 from .partition_table import PartitionTable
-from .producer_ids import ProducerIds
 from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
 

@@ -1,38 +1,16 @@
-"""Calls of this broker to the active controller.
-
-While there is no active controller, a call waits until a controller becomes active, or until the call's timeout is
-over. The method of a call decides how often the call may send its request (``Sending``)::
-
-    AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, with any result: its caller counts
-                      the attempts (partition/isr.py). Only an address without a connection is skipped.
-    UNTIL_ATTEMPTED   changes. Another controller is asked when the first one has surely done nothing: it does not lead,
-                      it is shutting down, or there was no connection. A lost answer ends the call
-                      (core/membership/leader_calls.py).
-    UNTIL_ANSWERED    reads and idempotent calls: AssignReplicasToDirs repeats a state that the broker compares with the
-                      metadata again, a block of producer ids whose answer was lost is never used, and an internal topic
-                      that already exists is no error.
-"""
+"""Calls of this broker to the active controller (headrace_core.membership.controller_calls)."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import grpc.aio
-
 from headrace_core.clock import Clock
-from headrace_core.errors import (
-    HeadraceError,
-    NetworkError,
-    NotControllerError,
-    RequestTimedOutError,
-    ServerShuttingDownError,
-)
+from headrace_core.errors import HeadraceError
+from headrace_core.membership.controller_calls import ControllerCalls, Sending
 from headrace_core.membership.controllers import Controllers
-from headrace_core.membership.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
-from headrace_core.membership.leader_discovery import LeaderDiscovery
-from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.membership.leader_calls import is_repeatable
+from headrace_core.membership.producer_ids import ProducerIdBlock
 from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
@@ -41,14 +19,6 @@ from .settings import BrokerIdentity
 REQUEST_TIMEOUT_MS = 30_000  #: Timeout in milliseconds of calls that set no timeout (request.timeout.ms).
 
 ReplicaKey = tuple[bytes, int]  #: A replica of this broker, as a pair of topic id and partition number.
-
-
-class Sending(enum.Enum):
-    """How often one call to the controller may send its request; see the module's docstring."""
-
-    AT_MOST_ONCE = "at most once"
-    UNTIL_ATTEMPTED = "until one controller has attempted it"
-    UNTIL_ANSWERED = "until one controller has answered"
 
 
 class IsrRequest(NamedTuple):
@@ -83,13 +53,6 @@ class DirectoriesAssigned(NamedTuple):
     metadata_offset: int
 
 
-class ProducerIdBlock(NamedTuple):
-    """A block of producer ids, ``first`` to ``first + length - 1``, which the controller never allocates again."""
-
-    first: int
-    length: int
-
-
 class ControllerLink:
     """Calls to the active controller, over channels to the controllers' internal listeners that open on first use."""
 
@@ -103,11 +66,9 @@ class ControllerLink:
     ) -> None:
         """``identity`` is the broker's identity, which all calls to the controller contain. ``timeout_ms`` is the
         default timeout of calls to the controller."""
-        self._controllers = controllers
-        self._clock = clock
+        self._calls = ControllerCalls(controllers, clock)
         self._identity = identity
         self._timeout_ms = timeout_ms
-        self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
         """Send a call of the Admin service to the active controller and return the answer. The call searches for the
@@ -115,7 +76,7 @@ class ControllerLink:
         means that the request was sent and its outcome is unknown. An error in the active controller's answer is raised
         at once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
-        return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
+        return await self._calls.call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
     async def assign_directories(
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
@@ -139,7 +100,7 @@ class ControllerLink:
                     item = directories[directory] = request.directories.add(directory_id=directory)
                 topic = topics[group] = item.topics.add(topic_id=topic_id, fresh=group[2])
             topic.partitions.append(partition)
-        answer = await self._call(
+        answer = await self._calls.call(
             cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, self._timeout_ms, Sending.UNTIL_ANSWERED
         )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
@@ -173,7 +134,7 @@ class ControllerLink:
                 recovering=change.recovering,
                 uncertain=change.uncertain,
             )
-        answer = await self._call(
+        answer = await self._calls.call(
             cluster_pb2_grpc.ClusterStub, "AlterPartition", request, self._timeout_ms, Sending.AT_MOST_ONCE
         )
         return {
@@ -188,7 +149,7 @@ class ControllerLink:
         request = cluster_pb2.AllocateProducerIdsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
-        answer = await self._call(
+        answer = await self._calls.call(
             cluster_pb2_grpc.ClusterStub, "AllocateProducerIds", request, self._timeout_ms, Sending.UNTIL_ANSWERED
         )
         return ProducerIdBlock(answer.first, answer.length)
@@ -197,55 +158,10 @@ class ControllerLink:
         """Create an internal topic; returns the metadata offset at which it exists. Raises the errors of ``call``, and
         the errors of CreateTopics."""
         request = cluster_pb2.CreateInternalTopicRequest(name=name)
-        answer = await self._call(
+        answer = await self._calls.call(
             cluster_pb2_grpc.ClusterStub, "CreateInternalTopic", request, timeout_ms, Sending.UNTIL_ANSWERED
         )
         return int(answer.metadata_offset)
 
-    async def _call(
-        self,
-        stub: Callable[[grpc.aio.Channel], Any],
-        method: str,
-        request: Any,
-        timeout_ms: int,
-        sending: Sending,
-    ) -> Any:
-        deadline = self._clock.monotonic_ms() + timeout_ms
-        discovery = LeaderDiscovery(self._controllers)
-        failure: HeadraceError = RequestTimedOutError(f"{method}: no controller answered within {timeout_ms} ms")
-        while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
-            address = discovery.address
-            try:
-                return await ask_while_it_leads(
-                    getattr(stub(self._channel(address)), method),
-                    request,
-                    address,
-                    left_ms / 1000,
-                    leader_address=lambda: self._controllers.leader_address,
-                    subscribe=self._controllers.subscribe,
-                )
-            except NetworkError as error:
-                failure = error
-                if error.was_sent and sending is Sending.UNTIL_ATTEMPTED:
-                    raise outcome_unknown(method, error) from None
-                was_sent = error.was_sent
-            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done
-                failure = error
-                was_sent = True
-            pause_s = discovery.failed(failure)
-            if was_sent and sending is Sending.AT_MOST_ONCE:
-                raise failure
-            left_ms = deadline - self._clock.monotonic_ms()
-            await discovery.pause(min(pause_s, max(left_ms, 0) / 1_000))
-        raise failure
-
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
-        return channel
-
     async def close(self) -> None:
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        await self._calls.close()

@@ -31,36 +31,45 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.log.files import RealFileSystem
+from headrace_core.membership.controller_calls import ControllerCalls, Sending
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.coordinator_session import CoordinatorRegistration, CoordinatorSession
 from headrace_core.membership.image_store import ImageStore
 from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_description import NodeService
+from headrace_core.membership.producer_ids import ProducerIdBlock, ProducerIds
 from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
+from headrace_core.records import Compression
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import groups_pb2_grpc, metadata_pb2_grpc
+from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, groups_pb2_grpc, metadata_pb2_grpc, transactions_pb2_grpc
 
 from .group.groups import Groups
 from .handlers.groups import GroupsService
 from .handlers.membership import Members
 from .handlers.metadata import MetadataService
+from .handlers.transactions import TransactionPartitionsService, TransactionsService
 from .runtime.claims import Claim
 from .runtime.runner import ShardRunner
 from .runtime.shard import Shard, ShardState
 from .runtime.shards import Shards
+from .runtime.transactions import Transactions
 from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
 from .shard_state_machine import ShardStateMachine
+from .state_machine import StateMachine
+from .transaction.transactions import TransactionsStateMachine
 from .transport.brokers import Brokers
+from .transport.markers import MarkerSender
 from .transport.shard_log import ShardLog
 from .transport.watermarks import Watched, Watermarks
 
@@ -88,6 +97,10 @@ class Coordinator:
         self.metadata = MetadataState(self._controllers)
         self.brokers = Brokers(self.metadata)
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), lambda: self.metadata.lag.ms)
+        self._calls = ControllerCalls(self._controllers, self.clock)
+        self._producer_ids = ProducerIds(self._allocate_producer_ids)
+        self._markers = MarkerSender(self.brokers, self._wait_current)
+        self.transactions = Transactions(self.current_shards, self._markers.send)
         self._watermarks = Watermarks(self.brokers, self._watched, interval_s=WATERMARKS_INTERVAL_S)
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._listeners: dict[str, Listener] = {}
@@ -155,12 +168,22 @@ class Coordinator:
 
     async def _bind(self) -> None:
         groups = GroupsService(self.current_shards, self.members)
+        transactions = TransactionsService(self.current_shards, self.transactions, self._producer_ids)
         timeout_ms = self.config.values["request.timeout.ms"]
-        served: dict[str, list[tuple[Any, Any, str]]] = {INTERNAL: []}  # health and Node only, so far
+        served: dict[str, list[tuple[Any, Any, str]]] = {
+            INTERNAL: [
+                (
+                    transactions_pb2_grpc.add_TransactionPartitionsServicer_to_server,
+                    TransactionPartitionsService(self.transactions),
+                    "headrace.v1.TransactionPartitions",
+                )
+            ]
+        }
         for name in (CLIENT, EXTERNAL):
             metadata = MetadataService(self.metadata, timeout_ms=timeout_ms, listener=name)
             served[name] = [
                 (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
+                (transactions_pb2_grpc.add_TransactionsServicer_to_server, transactions, "headrace.v1.Transactions"),
                 (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
             ]
         node = NodeService("coordinator", lambda: self.coordinator_id, lambda: self._cluster_id, self.clock)
@@ -212,6 +235,7 @@ class Coordinator:
         self, session: CoordinatorSession, partition: TopicPartition, topic_id: bytes, shard_epoch: int
     ) -> ShardRunner:
         settings = self.settings
+        is_groups = partition.topic == OFFSETS_TOPIC
         claim = Claim(shard_epoch, session.registered.coordinator_id, session.registered.coordinator_epoch)
         log = ShardLog(
             self.brokers,
@@ -220,30 +244,56 @@ class Coordinator:
             shard_epoch,
             clock=self.clock,
             append_timeout_s=settings.append_timeout_s,
-            load_bytes=settings.load_bytes,
-            compression=settings.compression,
+            load_bytes=settings.load_bytes if is_groups else settings.transactions_load_bytes,
+            compression=settings.compression if is_groups else Compression.NONE,
         )
-        return ShardRunner(
-            Shard(
-                str(partition),
-                claim,
-                lambda: ShardStateMachine(Groups(settings.groups, awaits_proof=True), settings.offsets),
-            ),
+
+        def new_state_machine() -> StateMachine:
+            if is_groups:
+                return ShardStateMachine(Groups(settings.groups, awaits_proof=True), settings.offsets)
+            return TransactionsStateMachine(self._producer_ids.take, settings.transactions)
+
+        runner = ShardRunner(
+            Shard(str(partition), claim, new_state_machine),
             log,
             clock=self.clock,
             replays=self._replays,
-            tell=self.members.tell,
+            tell=self.members.tell if is_groups else lambda pushes: self.transactions.tell(runner, pushes),
             became=self._shard_became,
-            is_ours=self._is_ours,
+            is_ours=self._is_ours if is_groups else None,
             is_believed=lambda: session.has_contact_within(settings.session_timeout_ms),
         )
+        return runner
+
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
+        if self._session is None:
+            raise CoordinatorLoadInProgressError("this coordinator is starting; retry")
+        registered = self._session.registered
+        request = cluster_pb2.AllocateProducerIdsRequest(
+            broker_id=-1,
+            broker_epoch=-1,
+            coordinator_id=registered.coordinator_id,
+            coordinator_epoch=registered.coordinator_epoch,
+        )
+        answer = await self._calls.call(
+            cluster_pb2_grpc.ClusterStub,
+            "AllocateProducerIds",
+            request,
+            self.config.values["request.timeout.ms"],
+            Sending.UNTIL_ANSWERED,
+        )
+        return ProducerIdBlock(answer.first, answer.length)
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
         """Whether this coordinator owns the runner's shard. The check of the ownership uses metadata with everything
         that was committed before the call."""
+        await self._wait_current()
+        return self._shards is not None and self._shards.has(runner)
+
+    async def _wait_current(self) -> None:
+        """Wait until the metadata contain everything that was committed before the call."""
         assert self._follower is not None
         await self._follower.wait_current()
-        return self._shards is not None and self._shards.has(runner)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises an error if another cause ends the coordinator."""
@@ -296,13 +346,16 @@ class Coordinator:
 
     def _shard_became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
         logger.debug("%s: %s", runner.shard.name, state.value)
+        if state is not ShardState.SERVING:
+            self._markers.shard_left(runner)
+            self.transactions.shard_left(runner)
         if state in (ShardState.FENCED, ShardState.RESIGNED):
             self.members.shard_left(runner)
         elif self._shards is not None:
             self._shards.began(runner, state)
 
     def _watched(self) -> Iterator[Watched]:
-        for runner in self._shards or ():
+        for runner in self._shards.of_topic(OFFSETS_TOPIC) if self._shards is not None else ():
             state_machine = cast("ShardStateMachine | None", runner.state_machine)
             if runner.is_serving and state_machine is not None:
                 yield state_machine.watched_partitions(), runner.put
@@ -322,6 +375,9 @@ class Coordinator:
         for listener in self._listeners.values():
             await listener.stop(STREAMS_GRACE_S)
         await self._tasks.cancel()
+        await self._markers.close()
+        await self._producer_ids.close()
+        await self._calls.close()
         await self.brokers.close()
         if self._follower is not None and not at_once:
             await self._follower.save()

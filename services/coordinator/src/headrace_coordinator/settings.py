@@ -13,6 +13,7 @@ from headrace_core.records import Compression
 from .group.settings import GroupSettings
 from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
+from .transaction.transactions import TransactionSettings
 
 WATERMARKS_INTERVAL_S = 2.0  #: Seconds between two queries for high watermarks, from which the groups' lag is computed.
 REPLAYS_MAX = 8  #: Maximum number of shards that replay at the same time.
@@ -25,9 +26,11 @@ class CoordinatorSettings:
 
     groups: GroupSettings
     offsets: OffsetSettings
+    transactions: TransactionSettings
     compression: Compression = from_key(SERVER, "offsets.topic.compression.codec", Compression)
     append_timeout_s: float = from_key(SERVER, "offsets.commit.timeout.ms", lambda ms: ms / 1_000)
     load_bytes: int = from_key(SERVER, "offsets.load.buffer.size")
+    transactions_load_bytes: int = from_key(SERVER, "transaction.state.log.load.buffer.size")
     session_timeout_ms: float = from_key(SERVER, "broker.session.timeout.ms")
     heartbeat_interval_ms: float = from_key(SERVER, "broker.heartbeat.interval.ms")
     rack: str | None = from_key(SERVER, "broker.rack")
@@ -39,5 +42,6 @@ class CoordinatorSettings:
         return cls(
             groups=GroupSettings(**fields_from(GroupSettings, values)),
             offsets=OffsetSettings(**fields_from(OffsetSettings, values), retention=retention),
+            transactions=TransactionSettings(**fields_from(TransactionSettings, values)),
             **fields_from(cls, values),
         )

@@ -1,7 +1,8 @@
 """The interface between a shard's runtime and its state machine. Pure.
 
-A shard is a partition of ``__consumer_offsets``, and its state machine is a function of the records in it. The state
-machine decides, the runtime appends and replies (Kafka: CoordinatorRuntime and CoordinatorShard).
+A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``, and its state machine is a function of the
+records in it. The state machine decides, the runtime appends and replies (Kafka: CoordinatorRuntime and
+CoordinatorShard).
 
     replay(key, value, timestamp)    a record of the log, in its order
     loaded(now)                      the end of the replay; sessions of all members begin again
@@ -44,7 +45,7 @@ def kind_of(key: bytes) -> int:
 
 
 class ShardRecord(NamedTuple):
-    """A record of ``__consumer_offsets``. A ``value`` of None is a tombstone."""
+    """A record of a shard's partition. A ``value`` of None is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -79,7 +80,8 @@ class Push(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Records that are appended together or not at all, the reply, and messages for other receivers (groups: ``Push``).
+    """Records that are appended together or not at all, the reply, and messages for other receivers (groups: ``Push``,
+    transactions: ``WriteMarkers`` and ``TransactionEnded``).
     The reply and the messages of a decision are sent when its records are committed.
 
     ``is_atomic`` False: each record is valid by itself, such as a tombstone of a group with many offsets. The records

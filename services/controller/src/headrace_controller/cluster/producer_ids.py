@@ -8,7 +8,7 @@ from __future__ import annotations
 from headrace_core.errors import UnknownServerError
 from headrace_core.metadata import MetadataImage, ProducerIdsRecord
 
-from . import brokers
+from . import brokers, shards
 from .decision import Decision, View
 from .requests import AllocateProducerIds, ProducerIdBlock
 
@@ -19,11 +19,14 @@ _ID_MAX = 2**63 - 1
 def allocate(view: View, request: AllocateProducerIds) -> Decision:
     """Returns a ProducerIdBlock. Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, and UnknownServerError if
     all producer ids are used."""
-    broker = brokers.known(view.image, request.broker_id, request.broker_epoch)
+    if request.coordinator is not None:
+        shards.known(view.image, *request.coordinator)
+    else:
+        brokers.known(view.image, request.broker_id, request.broker_epoch)
     first = next_free(view.image)
     if first > _ID_MAX - BLOCK:
         raise UnknownServerError("all producer ids (2^63) are in use")
-    record = ProducerIdsRecord(broker.broker_id, broker.broker_epoch, first + BLOCK)
+    record = ProducerIdsRecord(request.broker_id, request.broker_epoch, first + BLOCK)
     return Decision((record,), ProducerIdBlock(first, BLOCK))
 
 

@@ -328,8 +328,11 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
-    broker_id: int
-    broker_epoch: int
+    """``coordinator``: (id, epoch) of the coordinator that gets the block; None: the broker gets it."""
+
+    broker_id: int = -1
+    broker_epoch: int = -1
+    coordinator: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,11 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         )
 
     async def AllocateProducerIds(self, request: cluster_pb2.AllocateProducerIdsRequest, context: Any) -> Any:
-        answer = await self._driver.ask(AllocateProducerIds(request.broker_id, request.broker_epoch))
+        if request.HasField("coordinator_id"):
+            asked = AllocateProducerIds(coordinator=(request.coordinator_id, request.coordinator_epoch))
+        else:
+            asked = AllocateProducerIds(request.broker_id, request.broker_epoch)
+        answer = await self._driver.ask(asked)
         return cluster_pb2.AllocateProducerIdsResponse(first=answer.reply.first, length=answer.reply.length)
 
     async def CreateInternalTopic(self, request: cluster_pb2.CreateInternalTopicRequest, context: Any) -> Any:

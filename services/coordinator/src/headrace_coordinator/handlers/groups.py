@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from headrace_core.errors import HeadraceError
+from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
@@ -50,7 +51,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def ListGroups(self, request: Any, context: Any) -> Any:
         """A shard that stops serving during the call is not listed, and counts as loading."""
         asked = ListGroups(tuple(request.states))
-        answers = await asyncio.gather(*(runner.ask(asked) for runner in self._shards()), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(runner.ask(asked) for runner in self._shards().of_topic(OFFSETS_TOPIC)), return_exceptions=True
+        )
         response = groups_pb2.ListGroupsResponse()
         for answer in answers:
             if isinstance(answer, HeadraceError):

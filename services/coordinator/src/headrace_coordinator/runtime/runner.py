@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError, UnknownServerError
 
-from ..state_machine import OwnershipAsked, OwnershipProven, Push, ShardRecord, StateMachine
+from ..state_machine import OwnershipAsked, OwnershipProven, ShardRecord, StateMachine
 from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tell
 
 logger = logging.getLogger("headrace.coordinator.shard")
@@ -51,7 +51,7 @@ class ShardRunner:
         *,
         clock: Clock,
         replays: asyncio.Semaphore,
-        tell: Callable[[Sequence[Push]], None],
+        tell: Callable[[Sequence[Any]], None],
         became: Callable[[ShardRunner, ShardState, Exception | None], None],
         is_ours: Callable[[ShardRunner], Awaitable[bool]] | None = None,
         is_believed: Callable[[], bool] = lambda: True,

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
@@ -41,7 +41,7 @@ from headrace_core.errors import (
     UnknownServerError,
 )
 
-from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
+from ..state_machine import ClockSet, Decision, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
 #: Maximum bytes of records that a shard gathers while an append is in progress. Above GATHERED_BYTES_MAX the shard
@@ -98,9 +98,9 @@ class Answer(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Pushes for members."""
+    """Messages for other receivers than the caller (state_machine.Decision)."""
 
-    pushes: tuple[Push, ...]
+    pushes: tuple[Any, ...]
 
 
 class Became(NamedTuple):
@@ -182,8 +182,9 @@ class Shard:
         """Decide a request. The answer to a request comes as ``Answer(ticket, ...)``.
 
         ``ticket`` None marks an internal update of the coordinator: changed topics, an ended connection, watermarks, or
-        a proof of ownership. An internal update gets no answer, and back-pressure never refuses the update, because no
-        client would send it again. Internal updates add no bytes to the append, so they need no limit.
+        a proof of ownership, written markers. An internal update gets no answer, and back-pressure never refuses the
+        update, because no client would send it again. Internal updates add at most one record for each earlier request
+        of a client, so they need no limit.
 
         ``is_fenced``: answer the request only after an append that is sent from now on. The partition's leader refuses
         a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator

@@ -5,7 +5,7 @@ process with the same coordinator id got new epochs, or other owners. A shard wi
 shard: the runner of the old epoch resigns, because its appends would be refused.
 
     shard added, epoch changed -> a runner that claims it     removed -> its runner resigns
-    topics changed -> sent to every serving shard             (and to each that begins to serve)
+    topics changed -> sent to every serving shard of groups   (and to each that begins to serve)
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from headrace_core.errors import CoordinatorNotAvailableError, InvalidGroupIdError, NotCoordinatorError
+from headrace_core.errors import (
+    CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    NotCoordinatorError,
+)
 from headrace_core.metadata import MetadataDelta, MetadataImage
-from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_core.metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, shard_of
 from headrace_core.types import TopicPartition
 
 from .runner import ShardRunner
@@ -40,9 +45,10 @@ class Shards:
     ) -> None:
         self._who = coordinator_id, coordinator_epoch
         self._new_runner = new_runner
-        self._running: dict[int, tuple[bytes, int, ShardRunner]] = {}  # shard -> topic id, epoch, runner
+        #: Shard -> (topic id, shard epoch, runner).
+        self._running: dict[TopicPartition, tuple[bytes, int, ShardRunner]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._count = 0
+        self._counts: dict[str, int] = {}  # topic -> number of shards
         self._topics = TopicsView()
         self._closed = False
 
@@ -52,16 +58,31 @@ class Shards:
         owner."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
-        if not self._count:
-            raise CoordinatorNotAvailableError(f"{OFFSETS_TOPIC} does not exist yet; ask a broker for the coordinator")
-        shard = shard_of(group_id, self._count)
+        return self._of(OFFSETS_TOPIC, group_id, "group")
+
+    def of_transactional_id(self, transactional_id: str) -> ShardRunner:
+        """The runner of the shard to which a transactional id belongs. Raises InvalidRequestError, and the errors of
+        ``of_group``."""
+        if not transactional_id:
+            raise InvalidRequestError("the transactional id is empty: set transactional.id")
+        return self._of(TRANSACTIONS_TOPIC, transactional_id, "transactional id")
+
+    def _of(self, topic: str, key: str, kind: str) -> ShardRunner:
+        count = self._counts.get(topic)
+        if not count:
+            raise CoordinatorNotAvailableError(f"{topic} does not exist yet; ask a broker for the coordinator")
+        shard = TopicPartition(topic, shard_of(key, count))
         found = self._running.get(shard)
         if found is None:
             raise NotCoordinatorError(
-                f"group {group_id!r} belongs to {OFFSETS_TOPIC}-{shard}, which belongs to another coordinator; look "
-                "up the coordinator again"
+                f"{kind} {key!r} belongs to {shard}, which belongs to another coordinator; look up the coordinator "
+                "again"
             )
         return found[2]
+
+    def of_topic(self, topic: str) -> list[ShardRunner]:
+        """The runners of a topic's shards."""
+        return [runner for shard, (_, _, runner) in self._running.items() if shard.topic == topic]
 
     def __iter__(self) -> Iterator[ShardRunner]:
         return iter([runner for _, _, runner in self._running.values()])
@@ -71,8 +92,8 @@ class Shards:
         return any(each is runner for each in self)
 
     def began(self, runner: ShardRunner, state: ShardState) -> None:
-        """A shard has changed its state; a shard that begins to serve gets the topics."""
-        if state is ShardState.SERVING:
+        """A shard has changed its state; a shard of groups that begins to serve gets the topics."""
+        if state is ShardState.SERVING and any(each is runner for each in self.of_topic(OFFSETS_TOPIC)):
             runner.put(self._topics.current)
 
     def begin(self, image: MetadataImage) -> None:
@@ -85,24 +106,28 @@ class Shards:
             return
         news = self._topics.advance(image, delta)
         if news is not None:
-            for runner in self:
+            for runner in self.of_topic(OFFSETS_TOPIC):
                 if runner.is_serving:
                     runner.put(news)
         self._own(image)
 
     def _own(self, image: MetadataImage) -> None:
         """Guard: the shards that the metadata assigns to this coordinator with its epoch."""
-        topic = image.topic(OFFSETS_TOPIC)
-        self._count = 0 if topic is None else len(topic.partitions)
-        ours: dict[int, tuple[bytes, int]] = {}
+        self._counts = {}
+        ours: dict[TopicPartition, tuple[bytes, int]] = {}
         coordinator_id, coordinator_epoch = self._who
         registered = image.ledger.coordinators.get(coordinator_id)
-        if topic is not None and registered is not None and registered.coordinator_epoch == coordinator_epoch:
-            for number in range(len(topic.partitions)):
+        is_registered = registered is not None and registered.coordinator_epoch == coordinator_epoch
+        for name in SHARD_TOPICS:
+            topic = image.topic(name)
+            if topic is None:
+                continue
+            self._counts[name] = len(topic.partitions)
+            for number in range(len(topic.partitions)) if is_registered else ():
                 shard = image.ledger.shards.get((topic.topic_id, number))
                 if shard is not None and shard.coordinator_id == coordinator_id:
-                    ours[number] = topic.topic_id, shard.shard_epoch
-        before = {number: (topic_id, epoch) for number, (topic_id, epoch, _) in self._running.items()}
+                    ours[TopicPartition(name, number)] = topic.topic_id, shard.shard_epoch
+        before = {which: (topic_id, epoch) for which, (topic_id, epoch, _) in self._running.items()}
         if ours == before:
             return
         logger.info(
@@ -111,14 +136,14 @@ class Shards:
             len(ours.items() - before.items()),
             len(before.items() - ours.items()),
         )
-        for number, (topic_id, epoch, runner) in list(self._running.items()):
-            if ours.get(number) != (topic_id, epoch):
-                del self._running[number]
+        for which, (topic_id, epoch, runner) in list(self._running.items()):
+            if ours.get(which) != (topic_id, epoch):
+                del self._running[which]
                 self._end(runner)
-        for number, (topic_id, epoch) in ours.items():
-            if number not in self._running:
-                runner = self._new_runner(TopicPartition(OFFSETS_TOPIC, number), topic_id, epoch)
-                self._running[number] = topic_id, epoch, runner
+        for which, (topic_id, epoch) in ours.items():
+            if which not in self._running:
+                runner = self._new_runner(which, topic_id, epoch)
+                self._running[which] = topic_id, epoch, runner
                 runner.start()
 
     def _end(self, runner: ShardRunner) -> None:

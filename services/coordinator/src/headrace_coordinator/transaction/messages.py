@@ -95,12 +95,15 @@ class DescribeTransaction(NamedTuple):
 
 
 class ListTransactions(NamedTuple):
-    """Empty filters: all. ``open_for_ms``: list only transactions that have been open for at least this many
-    milliseconds."""
+    """Empty filters: all. ``states``: pairs (state, is prepared). ``open_for_ms``: list only transactions that have
+    been open for at least this many milliseconds. ``prefix``: list only transactional ids that begin with it.
+    ``after``: list only transactional ids that sort after it. The reply is sorted by transactional id."""
 
-    states: tuple[TransactionState, ...] = ()
+    states: frozenset[tuple[TransactionState, bool]] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     open_for_ms: int = -1
+    prefix: str = ""
+    after: str = ""
 
 
 class ListedTransaction(NamedTuple):
@@ -108,6 +111,7 @@ class ListedTransaction(NamedTuple):
     producer_id: int
     state: TransactionState
     is_prepared: bool
+    started_ms: int
 
 
 class WriteMarkers(NamedTuple):

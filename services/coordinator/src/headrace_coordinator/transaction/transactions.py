@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_core.config import from_key
+from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import (
     ConcurrentTransactionsError,
     HeadraceError,
@@ -24,6 +26,7 @@ from headrace_core.errors import (
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
+    PolicyViolationError,
     ProducerFencedError,
     RetriableError,
     TransactionAbortableError,
@@ -69,6 +72,7 @@ RECORD_BYTES_MAX = 512 * 1024
 #: expires.
 ABORTS_PER_TICK = 100
 EXPIRIES_PER_TICK = 1_000
+LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransactions.
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and
 #: none was available.
 RETRY_MS = 1_000
@@ -76,13 +80,12 @@ RETRY_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """The values of Kafka's keys transaction.max.timeout.ms, transactional.id.expiration.ms and
-    transaction.remove.expired.transaction.cleanup.interval.ms. ``epoch_max`` is smaller than Kafka's only in
-    simulations."""
+    """Configuration keys of transactions. ``epoch_max`` is smaller than Kafka's only in simulations."""
 
-    timeout_ms_max: int = 900_000
-    expiration_ms: int = 604_800_000
-    expiration_interval_ms: int = 3_600_000
+    timeout_ms_max: int = from_key(SERVER, "transaction.max.timeout.ms")
+    expiration_ms: int = from_key(SERVER, "transactional.id.expiration.ms")
+    expiration_interval_ms: int = from_key(SERVER, "transaction.remove.expired.transaction.cleanup.interval.ms")
+    may_have_no_timeout: bool = from_key(SERVER, "transaction.two.phase.commit.enable")
     epoch_max: int = EPOCH_MAX
 
 
@@ -145,8 +148,15 @@ class TransactionsStateMachine:
         return Decision()
 
     def _init(self, request: InitProducerId, now_ms: int) -> Decision:
-        """Raises InvalidTransactionTimeoutError and ProducerFencedError. ConcurrentTransactionsError means that the
-        former transaction has not ended yet; if it was open, InitProducerId has aborted it."""
+        """Raises InvalidTransactionTimeoutError and ProducerFencedError. PolicyViolationError: transactions without a
+        timeout are not allowed. ConcurrentTransactionsError means that the former transaction has not ended yet; if it
+        was open, InitProducerId has aborted it."""
+        if request.has_no_timeout and not self._settings.may_have_no_timeout:
+            raise PolicyViolationError(
+                f"transactional id {request.transactional_id!r} must have a transaction timeout, because "
+                "transaction.two.phase.commit.enable is false on the coordinators: initialize the producer without "
+                "two-phase commit"
+            )
         timeout_ms = NO_TIMEOUT_MS if request.has_no_timeout else request.timeout_ms
         if not request.has_no_timeout and not 0 < timeout_ms <= self._settings.timeout_ms_max:
             raise InvalidTransactionTimeoutError(
@@ -346,20 +356,30 @@ class TransactionsStateMachine:
 
     def _describe(self, request: DescribeTransaction, now_ms: int) -> Decision:
         """TransactionalIdNotFoundError."""
-        return Decision(reply=self._described(request.transactional_id)[1])
+        transactional_id, transaction = self._described(request.transactional_id)
+        missing = self._missing.get(transactional_id, transaction.partitions)
+        return Decision(reply=transaction._replace(partitions=missing))
 
     def _list(self, request: ListTransactions, now_ms: int) -> Decision:
         found = (
-            ListedTransaction(transactional_id, transaction.producer_id, transaction.state, transaction.is_prepared)
+            ListedTransaction(
+                transactional_id,
+                transaction.producer_id,
+                transaction.state,
+                transaction.is_prepared,
+                transaction.started_ms if transaction.state in _OPEN else -1,
+            )
             for transactional_id, transaction in self.transactions.items()
-            if (not request.states or transaction.state in request.states)
+            if (not request.states or (transaction.state, transaction.is_prepared) in request.states)
             and (not request.producer_ids or transaction.producer_id in request.producer_ids)
+            and transactional_id.startswith(request.prefix)
+            and transactional_id > request.after
             and (
                 request.open_for_ms < 0
-                or (transaction.started_ms >= 0 and now_ms - transaction.started_ms >= request.open_for_ms)
+                or (transaction.state in _OPEN and now_ms - transaction.started_ms >= request.open_for_ms)
             )
         )
-        return Decision(reply=tuple(found))
+        return Decision(reply=tuple(heapq.nsmallest(LISTED_MAX, found)))
 
     def _end(
         self,
@@ -507,6 +527,10 @@ class TransactionsStateMachine:
         if after.state is TransactionState.ONGOING and was is not after.state:
             self._watch(transactional_id, after, now_ms)
         return Decision((record,), reply)
+
+
+#: States with a transaction that has begun and does not have all its markers yet.
+_OPEN = (TransactionState.ONGOING, *PREPARING)
 
 
 def _is_repeated(before: Transaction, request: EndTransaction | CompleteTransaction, version: int) -> bool:

@@ -1,9 +1,9 @@
-"""Producer ids of this broker, which the controller allocates in blocks (KIP-730), before they are needed.
+"""Producer ids of a broker or coordinator, which the controller allocates in blocks (KIP-730), before they are needed.
 
-A block of producer ids belongs to its broker, even if the broker stops before using all ids. There are 2^63 producer
-ids, and none is used twice. The broker requests the next block when 90 % of the present block's producer ids are used,
-as in Kafka. One request for a block at a time serves all waiting producers. A producer waits for the controller only if
-the broker has no block of producer ids left. A broker has no block right after its start, or if the controllers were
+A block of producer ids belongs to its node, even if the node stops before using all ids. There are 2^63 producer ids,
+and none is used twice. The node requests the next block when 90 % of the present block's producer ids are used, as in
+Kafka. One request for a block at a time serves all waiting producers. A producer waits for the controller only if the
+node has no block of producer ids left. A node has no block right after its start, or if the controllers were
 unreachable while it used the last 10 % of its block.
 """
 
@@ -12,16 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from headrace_core.errors import (
+from ..errors import (
     CoordinatorNotAvailableError,
     HeadraceError,
     InvalidRequestError,
     ServerShuttingDownError,
     UnsupportedVersionError,
 )
-
-from .controller_link import ProducerIdBlock
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +30,19 @@ PREFETCH_AT = 0.9
 #: for the transaction coordinator, which fences the last producer with it.
 EPOCH_MAX = 2**15 - 2
 
+
+class ProducerIdBlock(NamedTuple):
+    """A block of producer ids, ``first`` to ``first + length - 1``, which the controller never allocates again."""
+
+    first: int
+    length: int
+
+
 Allocate = Callable[[], Awaitable[ProducerIdBlock]]  #: Requests a block of producer ids from the controller.
 
 
 class ProducerIds:
-    """Allocator of this broker's producer ids; call its methods in the event loop."""
+    """Allocator of this node's producer ids; call its methods in the event loop."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
@@ -45,13 +52,15 @@ class ProducerIds:
         self._is_closed = False
 
     async def next_id(self) -> int:
-        """Return a new producer id. Raises CoordinatorNotAvailableError (retriable) if no block is available now, and
-        ServerShuttingDownError. Raises UnsupportedVersionError if the cluster's metadata.version has no producer
-        ids."""
-        while self._next >= self._end:
-            if self._spare is not None:
-                self._begin(self._spare)
-                break
+        """Return a new producer id. Raises the errors of ``wait``."""
+        await self.wait()
+        return self.take()
+
+    async def wait(self) -> None:
+        """Wait until a producer id is available. Raises CoordinatorNotAvailableError (retriable) if no block is
+        available now, and ServerShuttingDownError. Raises UnsupportedVersionError if the cluster's metadata.version has
+        no producer ids."""
+        while self._next >= self._end and self._spare is None:
             fetching = self._fetch()
             try:
                 await asyncio.shield(fetching)
@@ -59,6 +68,17 @@ class ProducerIds:
                 if not fetching.cancelled():
                     raise
                 raise _closed() from None
+
+    def take(self) -> int:
+        """Return a new producer id without waiting. If there is none, the next block is requested, and
+        CoordinatorNotAvailableError (retriable) is raised."""
+        if self._next >= self._end:
+            if self._spare is None:
+                self._fetch().add_done_callback(_ignored)
+                raise CoordinatorNotAvailableError(
+                    "cannot assign a producer id: the controller has sent no block of ids yet; retry"
+                )
+            self._begin(self._spare)
         producer_id = self._next
         self._next += 1
         if self._next >= self._prefetch_at and self._spare is None and not self._is_closed:
@@ -115,7 +135,7 @@ class ProducerIds:
 
 
 def _closed() -> ServerShuttingDownError:
-    return ServerShuttingDownError("cannot assign a producer id: the broker is shutting down; ask another broker")
+    return ServerShuttingDownError("cannot assign a producer id: this node is shutting down; ask another node")
 
 
 def _ignored(fetching: asyncio.Task[None]) -> None:

@@ -1,0 +1,160 @@
+"""Requests to the shards of transactions, and what the shards push.
+
+    put(request) ---> the shard of its transactional id ---> the reply
+                        |   `--- CONCURRENT_TRANSACTIONS ---> parked until TransactionEnded, then asked again
+                        `--- WriteMarkers ---> the marker sender
+
+A request for the next transaction that arrives while markers are missing waits here, so that neither a producer nor a
+partition's leader has to poll. A parked request gets its answer after its time at the latest, or when the shard stops
+serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, RequestTimedOutError
+
+from ..transaction.messages import TransactionEnded, WriteMarkers
+from ..transaction.state import PREPARING
+from ..transaction.transactions import TransactionsStateMachine
+from .runner import Done, ShardRunner
+from .shards import Shards
+
+#: Maximum number of parked requests of a coordinator; further requests get CONCURRENT_TRANSACTIONS at once.
+PARKED_MAX = 10_000
+
+#: Writes markers and reports MarkersWritten to the runner.
+Send = Callable[[ShardRunner, WriteMarkers], None]
+
+
+class _Parked:
+    """A request that waits until a transaction has ended. Exactly one of its callbacks is called: ``ended``; ``moved``
+    when the shard of ``runner`` stops serving; ``expired`` when the request's time is over."""
+
+    __slots__ = ("ended", "expired", "moved", "runner", "timer")
+
+    def __init__(
+        self,
+        runner: ShardRunner,
+        *,
+        ended: Callable[[], None],
+        moved: Callable[[], None],
+        expired: Callable[[], None],
+    ) -> None:
+        self.runner = runner
+        self.ended = ended
+        self.moved = moved
+        self.expired = expired
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Transactions:
+    """The transactions of this coordinator's shards. Call all methods in one event loop."""
+
+    def __init__(self, shards: Callable[[], Shards], send: Send, *, parked_max: int = PARKED_MAX) -> None:
+        """``shards`` returns this coordinator's shards, or raises a HeadraceError."""
+        self._shards = shards
+        self._send = send
+        self._parked_max = parked_max
+        self._parked: dict[str, list[_Parked]] = {}
+        self._parked_count = 0
+
+    async def ask(self, request: Any, within_s: float, *, wait_for_markers: bool = False) -> Any:
+        """Like ``put``, but returns the reply or raises the error."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: object) -> None:
+            if reply.done():  # its caller has left
+                return
+            if isinstance(outcome, Exception):
+                reply.set_exception(outcome)
+            else:
+                reply.set_result(outcome)
+
+        self.put(request, done, within_s, wait_for_markers=wait_for_markers)
+        return await reply
+
+    def put(self, request: Any, done: Done, within_s: float, *, wait_for_markers: bool = False) -> None:
+        """Send ``request``, which has a transactional id, to its shard. ``done`` is called with the reply or the
+        HeadraceError. ``within_s``: time in seconds that the request may be parked. ``wait_for_markers``: call ``done``
+        when the transaction that the request ended has all its markers; after ``within_s`` with
+        RequestTimedOutError."""
+        transactional_id = request.transactional_id
+        until_s = asyncio.get_running_loop().time() + within_s
+
+        def attempt() -> None:
+            try:
+                runner = self._shards().of_transactional_id(transactional_id)
+            except HeadraceError as error:
+                done(error)
+                return
+            runner.put(request, lambda outcome: decided(runner, outcome))
+
+        def decided(runner: ShardRunner, outcome: object) -> None:
+            if isinstance(outcome, ConcurrentTransactionsError):
+                parked = _Parked(runner, ended=attempt, moved=attempt, expired=lambda: done(outcome))
+            elif wait_for_markers and not isinstance(outcome, Exception) and _is_ending(runner, transactional_id):
+                late = RequestTimedOutError(
+                    f"the transaction of {transactional_id!r} is decided, but some of its markers are not written yet; "
+                    "repeat the request to wait for them"
+                )
+                parked = _Parked(runner, ended=lambda: done(outcome), moved=attempt, expired=lambda: done(late))
+            else:
+                done(outcome)
+                return
+            self._park(transactional_id, parked, until_s)
+
+        attempt()
+
+    def tell(self, runner: ShardRunner, pushes: Sequence[object]) -> None:
+        """Take the pushes of a shard, whose decisions are committed."""
+        for push in pushes:
+            if isinstance(push, WriteMarkers):
+                self._send(runner, push)
+            elif isinstance(push, TransactionEnded):
+                for parked in self._released(push.transactional_id):
+                    parked.ended()
+
+    def shard_left(self, runner: ShardRunner) -> None:
+        """The shard of ``runner`` no longer serves: parked requests are asked again, and so refused."""
+        for transactional_id, some in list(self._parked.items()):
+            if any(each.runner is runner for each in some):
+                for parked in self._released(transactional_id):
+                    parked.moved()
+
+    def _park(self, transactional_id: str, parked: _Parked, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._parked_count >= self._parked_max or loop.time() >= until_s:
+            parked.expired()
+            return
+        self._parked_count += 1
+        self._parked.setdefault(transactional_id, []).append(parked)
+        parked.timer = loop.call_at(until_s, self._expire, transactional_id, parked)
+
+    def _expire(self, transactional_id: str, parked: _Parked) -> None:
+        some = self._parked[transactional_id]
+        some.remove(parked)
+        if not some:
+            del self._parked[transactional_id]
+        self._parked_count -= 1
+        parked.expired()
+
+    def _released(self, transactional_id: str) -> list[_Parked]:
+        """The parked requests of a transactional id, in their order; they are no longer parked."""
+        some = self._parked.pop(transactional_id, [])
+        self._parked_count -= len(some)
+        for parked in some:
+            assert parked.timer is not None
+            parked.timer.cancel()
+        return some
+
+
+def _is_ending(runner: ShardRunner, transactional_id: str) -> bool:
+    state_machine = runner.state_machine
+    if not isinstance(state_machine, TransactionsStateMachine):  # the shard has stopped serving
+        return False
+    transaction = state_machine.transactions.get(transactional_id)
+    return transaction is not None and transaction.state in PREPARING

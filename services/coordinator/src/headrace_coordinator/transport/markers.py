@@ -1,0 +1,245 @@
+"""Writes the markers of transactions: sends each marker to the leaders of the transaction's partitions, until every
+partition has it.
+
+    WriteMarkers ---> by leader ---> a request on the broker's stream ---> MarkersWritten for the shard
+                        ^                     |
+                        `--- a pause <--- an error, a lost connection, a new leader
+
+A request has the partitions of one transaction that one broker leads. A broker that is slow, frozen or dead therefore
+delays only markers of its own partitions. Markers are written at least once: leaders accept a repeated marker without
+an append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidProducerEpochError,
+    LeaderNotAvailableError,
+    NetworkError,
+    UnknownTopicOrPartitionError,
+    from_number,
+)
+from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.limits import PARTITIONS_MAX, pages
+from headrace_core.rpc.outage import Backoff, Outage
+from headrace_core.rpc.request_link import RequestLink
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import transactions_pb2, transactions_pb2_grpc
+
+from ..runtime.runner import ShardRunner
+from ..transaction.messages import MarkersWritten, WriteMarkers
+from .brokers import Brokers
+
+logger = logging.getLogger("headrace.coordinator.markers")
+
+IN_FLIGHT_MAX = 500  #: Maximum number of unanswered requests of one broker; further requests wait.
+ANSWER_S = 10.0  #: Seconds after which a request without an answer is sent again.
+#: Seconds between two checks whether a broker that does not answer still leads the partitions of the request.
+LOOK_S = 0.5
+
+_Target = tuple[int, str]  #: A broker's id and the address of its internal listener.
+Link = RequestLink[transactions_pb2.WriteMarkersRequest, transactions_pb2.WriteMarkersResponse]
+
+
+class _Peer:
+    """One broker, at its internal listener."""
+
+    def __init__(self, address: str) -> None:
+        self.link: Link = RequestLink(
+            address,
+            ChannelPurpose.CONTROL,
+            lambda channel: transactions_pb2_grpc.TransactionMarkersStub(channel).WriteMarkers(),  # type: ignore[no-untyped-call]
+            what="a request to write markers",
+            check=_check,
+        )
+        self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self.outage = Outage(logger, "transaction markers", whom="the broker")
+
+
+class MarkerSender:
+    """See the module. Call all methods in one event loop."""
+
+    def __init__(self, brokers: Brokers, wait_current: Callable[[], Awaitable[Any]]) -> None:
+        """``wait_current`` returns when the metadata contain everything that was committed before the call."""
+        self._brokers = brokers
+        self._wait_current = wait_current
+        self._peers: dict[str, _Peer] = {}
+        self._tasks: dict[ShardRunner, set[asyncio.Task[None]]] = {}
+
+    def send(self, runner: ShardRunner, order: WriteMarkers) -> None:
+        """Write the markers, and report each written marker to ``runner``."""
+        self._route(runner, order, order.partitions, Backoff())
+
+    def shard_left(self, runner: ShardRunner) -> None:
+        """Stop writing the markers of a shard that no longer serves; after its next replay the shard requests all
+        missing markers again."""
+        for task in self._tasks.pop(runner, ()):
+            task.cancel()
+
+    async def close(self) -> None:
+        tasks = [task for some in self._tasks.values() for task in some]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        peers, self._peers = list(self._peers.values()), {}
+        await asyncio.gather(*(peer.link.close() for peer in peers))
+
+    def _route(
+        self, runner: ShardRunner, order: WriteMarkers, partitions: Iterable[TopicPartition], backoff: Backoff
+    ) -> None:
+        by_leader: dict[_Target | None, list[TopicPartition]] = {}
+        unknown: list[TopicPartition] = []
+        for partition in sorted(partitions):
+            try:
+                leader: _Target | None = self._leader_of(partition)
+            except LeaderNotAvailableError:
+                leader = None
+            except UnknownTopicOrPartitionError:
+                unknown.append(partition)
+                continue
+            by_leader.setdefault(leader, []).append(partition)
+        for leader, some in by_leader.items():
+            for page in pages(some, PARTITIONS_MAX):
+                self._spawn(runner, self._write(runner, order, leader, page, backoff))
+        if unknown:
+            self._spawn(runner, self._check_deleted(runner, order, unknown, backoff))
+
+    def _leader_of(self, partition: TopicPartition) -> _Target:
+        leader = self._brokers.leader_of(partition)
+        return leader.broker_id, leader.internal
+
+    def _spawn(self, runner: ShardRunner, work: Any) -> None:
+        task = asyncio.create_task(work, name=f"markers of {runner.shard.name}")
+        tasks = self._tasks.setdefault(runner, set())
+        tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(runner, task))
+
+    def _ended(self, runner: ShardRunner, task: asyncio.Task[None]) -> None:
+        tasks = self._tasks.get(runner)
+        if tasks is not None:
+            tasks.discard(task)
+            if not tasks:
+                del self._tasks[runner]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error(
+                "%s: a marker is not written until the shard is loaded again", runner.shard.name, exc_info=error
+            )
+
+    async def _write(
+        self,
+        runner: ShardRunner,
+        order: WriteMarkers,
+        leader: _Target | None,
+        partitions: Collection[TopicPartition],
+        backoff: Backoff,
+    ) -> None:
+        """Write the markers of partitions with one leader, or wait for a leader."""
+        written: frozenset[TopicPartition] = frozenset()
+        if leader is not None:
+            address = leader[1]
+            peer = self._peers.get(address)
+            if peer is None:
+                peer = self._peers[address] = _Peer(address)
+            try:
+                written = await self._ask(peer, leader, runner, order, partitions)
+            except HeadraceError as error:
+                peer.outage.failed(address, error)
+            else:
+                peer.outage.over()
+        _report(runner, order, written)
+        await self._again(runner, order, [each for each in partitions if each not in written], backoff)
+
+    async def _ask(
+        self,
+        peer: _Peer,
+        leader: _Target,
+        runner: ShardRunner,
+        order: WriteMarkers,
+        partitions: Collection[TopicPartition],
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions that have the marker."""
+        request = transactions_pb2.WriteMarkersRequest(
+            producer_id=order.identity.producer_id,
+            producer_epoch=order.identity.epoch,
+            commit=order.commit,
+            transaction_version=order.version,
+            coordinator_epoch=runner.shard.claim.shard_epoch,
+        )
+        for partition in partitions:
+            request.partitions.add(topic=partition.topic, partition=partition.partition)
+        async with peer.room:
+            self._check_leader(leader, partitions)
+            response = await self._unless_moved(peer.link.ask(request, ANSWER_S), leader, partitions)
+        written = []
+        for partition, result in zip(partitions, response.results, strict=True):
+            error = from_number(result.error.code, result.error.message) if result.error.code else None
+            if error is None or isinstance(error, InvalidProducerEpochError):  # the transaction has ended there already
+                written.append(partition)
+            else:
+                logger.debug("%s: the marker of %r: %s", partition, order.transactional_id, error)
+        return frozenset(written)
+
+    async def _unless_moved(
+        self, answer: Any, leader: _Target, partitions: Collection[TopicPartition]
+    ) -> transactions_pb2.WriteMarkersResponse:
+        """Return the answer. Raises NetworkError if a partition has another leader and no answer has arrived."""
+        task = asyncio.ensure_future(answer)
+        try:
+            while True:
+                await asyncio.wait({task}, timeout=LOOK_S)
+                if task.done():
+                    return task.result()  # type: ignore[no-any-return]
+                self._check_leader(leader, partitions)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _check_leader(self, leader: _Target, partitions: Collection[TopicPartition]) -> None:
+        """Raise NetworkError if one of the partitions has another leader now."""
+        for partition in partitions:
+            try:
+                now = self._leader_of(partition)
+            except HeadraceError:
+                continue  # no other leader to try yet
+            if now != leader:
+                raise NetworkError(f"{leader[1]} has not answered, and {partition} has another leader now")
+
+    async def _check_deleted(
+        self, runner: ShardRunner, order: WriteMarkers, partitions: Collection[TopicPartition], backoff: Backoff
+    ) -> None:
+        """Guard: a partition that this coordinator does not know may be new. A partition counts as deleted only if
+        metadata from after the order lacks it; a deleted partition needs no marker."""
+        await self._wait_current()
+        image = self._brokers.metadata.image
+        gone = set()
+        for partition in partitions:
+            topic = image.topic(partition.topic)
+            if topic is None or partition.partition >= len(topic.partitions):
+                gone.add(partition)
+        _report(runner, order, frozenset(gone))
+        self._route(runner, order, [each for each in partitions if each not in gone], backoff)
+
+    async def _again(
+        self, runner: ShardRunner, order: WriteMarkers, partitions: Collection[TopicPartition], backoff: Backoff
+    ) -> None:
+        if partitions:
+            await asyncio.sleep(backoff.next_s())
+            self._route(runner, order, partitions, backoff)
+
+
+def _report(runner: ShardRunner, order: WriteMarkers, written: frozenset[TopicPartition]) -> None:
+    if written:
+        runner.put(MarkersWritten(order.transactional_id, order.identity, written))
+
+
+def _check(request: transactions_pb2.WriteMarkersRequest, response: transactions_pb2.WriteMarkersResponse) -> None:
+    if len(response.results) != len(request.partitions):
+        raise NetworkError(f"{len(response.results)} results for {len(request.partitions)} markers")

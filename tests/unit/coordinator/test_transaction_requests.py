@@ -1,0 +1,269 @@
+"""Requests to a shard of transactions, over a log in memory: which wait for markers, until when, and what they get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any, cast
+
+import pytest
+
+from headrace_coordinator.runtime.claims import Claim
+from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_coordinator.runtime.shard import Shard, ShardState
+from headrace_coordinator.runtime.shards import Shards
+from headrace_coordinator.runtime.transactions import Transactions
+from headrace_coordinator.state_machine import ShardRecord
+from headrace_coordinator.transaction.messages import (
+    AddPartitions,
+    CompleteTransaction,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducerId,
+    MarkersWritten,
+    PrepareTransaction,
+    WriteMarkers,
+)
+from headrace_coordinator.transaction.state import ProducerIdentity, TransactionState
+from headrace_coordinator.transaction.transactions import TransactionsStateMachine
+from headrace_core.clock import SystemClock
+from headrace_core.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    HeadraceError,
+    NotEnoughReplicasError,
+    RequestTimedOutError,
+)
+from headrace_core.types import TopicPartition
+
+ONE, TWO = TopicPartition("orders", 1), TopicPartition("orders", 2)
+LONG_S = 60.0
+
+
+class Log:
+    """A shard's log in memory; ``error`` fails the next append."""
+
+    def __init__(self) -> None:
+        self.records: list[ShardRecord] = []
+        self.error: HeadraceError | None = None
+
+    async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        base = len(self.records)
+        assert expected_end in (-1, base)
+        self.records += [record for batch in batches for record in batch]
+        return base
+
+    async def read(self, end: int, take: Any) -> None:
+        take([(record.key, record.value, 0) for record in self.records[:end]])
+
+
+class World:
+    """One shard, with everything that is asked of the marker sender."""
+
+    def __init__(self, **settings: int) -> None:
+        self.log = Log()
+        self.orders: list[WriteMarkers] = []
+        self.news = asyncio.Event()
+        self.transactions = Transactions(lambda: cast(Shards, self), self._send, **settings)
+        ids = count(1_000)
+        self.runner = ShardRunner(
+            Shard("__transaction_state-0", Claim(1, 1, 1), lambda: TransactionsStateMachine(lambda: next(ids))),
+            self.log,
+            clock=SystemClock(),
+            replays=asyncio.Semaphore(1),
+            tell=lambda pushes: self.transactions.tell(self.runner, pushes),
+            became=self._became,
+        )
+        self.runner.start()
+
+    def of_transactional_id(self, transactional_id: str) -> ShardRunner:
+        return self.runner
+
+    def _send(self, runner: ShardRunner, order: WriteMarkers) -> None:
+        self.orders.append(order)
+        self.news.set()
+
+    def _became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
+        if state is not ShardState.SERVING:
+            self.transactions.shard_left(runner)
+        self.news.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            self.news.clear()
+            await self.news.wait()
+
+    async def ask(self, request: Any, within_s: float = LONG_S, **more: Any) -> Any:
+        return await self.transactions.ask(request, within_s, **more)
+
+    def later(self, request: Any, within_s: float = LONG_S, **more: Any) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.ask(request, within_s, **more))
+
+    async def producer(self) -> ProducerIdentity:
+        return cast(ProducerIdentity, (await self.ask(InitProducerId("t", 60_000))).identity)
+
+    async def ended(self, *partitions: TopicPartition) -> ProducerIdentity:
+        """The identity after a transaction that is committed and has no marker yet."""
+        producer = await self.producer()
+        await self.ask(AddPartitions("t", producer, frozenset(partitions)))
+        owner = await self.ask(EndTransaction("t", producer, commit=True))
+        await self.until(lambda: self.orders)
+        return cast(ProducerIdentity, owner)
+
+    def mark(self, *partitions: TopicPartition) -> None:
+        (order, *_) = self.orders
+        self.runner.put(MarkersWritten("t", order.identity, frozenset(partitions)))
+
+    async def state(self) -> TransactionState:
+        return cast(TransactionState, (await self.ask(DescribeTransaction("t"))).state)
+
+
+def scenario(test: Callable[[World], Awaitable[None]], **settings: int) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(LONG_S):
+            world = World(**settings)
+            await world.until(lambda: world.runner.is_serving)
+            try:
+                await test(world)
+            finally:
+                await world.runner.close()
+
+    asyncio.run(run())
+
+
+async def waits(*tasks: asyncio.Task[Any]) -> bool:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return not any(task.done() for task in tasks)
+
+
+def test_the_next_transactions_requests_wait_for_the_last_marker() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE, TWO)
+        adds = [world.later(AddPartitions("t", owner, frozenset({each}))) for each in (ONE, TWO)]
+        world.mark(ONE)
+        assert await waits(*adds), "one marker is still missing"
+        world.mark(TWO)
+        assert await asyncio.gather(*adds) == [None, None]
+        described = await world.ask(DescribeTransaction("t"))
+        assert (described.state, described.partitions) == (TransactionState.ONGOING, frozenset({ONE, TWO}))
+
+    scenario(test)
+
+
+def test_a_request_that_waits_too_long_gets_the_retriable_error() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        with pytest.raises(ConcurrentTransactionsError):
+            await world.ask(AddPartitions("t", owner, frozenset({ONE})), within_s=0.02)
+        world.mark(ONE)
+        await world.ask(AddPartitions("t", owner, frozenset({ONE})))
+
+    scenario(test)
+
+
+def test_requests_above_the_limit_of_waiting_ones_are_refused_at_once() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        adds = [world.later(AddPartitions("t", owner, frozenset({ONE}))) for _ in range(2)]
+        assert await waits(*adds)
+        with pytest.raises(ConcurrentTransactionsError):
+            await world.ask(AddPartitions("t", owner, frozenset({ONE})))
+        world.mark(ONE)
+        await asyncio.gather(*adds)
+        (waiting,) = [await world.later(AddPartitions("t", owner, frozenset({TWO})))]
+        assert waiting is None, "those that were answered no longer count"
+
+    scenario(test, parked_max=2)
+
+
+def test_a_new_producer_gets_its_identity_when_the_open_transaction_is_aborted_everywhere() -> None:
+    async def test(world: World) -> None:
+        zombie = await world.producer()
+        await world.ask(AddPartitions("t", zombie, frozenset({ONE})))
+        init = world.later(InitProducerId("t", 60_000))
+        await world.until(lambda: world.orders)
+        assert not world.orders[0].commit
+        assert await waits(init)
+        world.mark(ONE)
+        identity = (await init).identity
+        assert identity.producer_id == zombie.producer_id
+        assert identity.epoch > world.orders[0].identity.epoch > zombie.epoch
+
+    scenario(test)
+
+
+def test_an_end_that_waits_for_markers_is_answered_when_readers_see_the_result() -> None:
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        await world.ask(AddPartitions("t", producer, frozenset({ONE})))
+        end = world.later(EndTransaction("t", producer, commit=True), wait_for_markers=True)
+        await world.until(lambda: world.orders)
+        assert await waits(end)
+        world.mark(ONE)
+        assert await end == (producer.producer_id, producer.epoch + 1)
+        again = await world.ask(EndTransaction("t", producer, commit=True), wait_for_markers=True)
+        assert again == await end, "a repeated request finds all markers written"
+
+    scenario(test)
+
+
+def test_a_token_is_completed_although_the_next_transaction_begins_at_once() -> None:
+    """Asked again by token, the coordinator would call it fenced."""
+
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        await world.ask(AddPartitions("t", producer, frozenset({ONE})))
+        token = await world.ask(PrepareTransaction("t", producer))
+        complete = world.later(CompleteTransaction("t", token, commit=True), wait_for_markers=True)
+        await world.until(lambda: world.orders)
+        next_one = ProducerIdentity(token.producer_id, token.epoch + 1)
+        add = world.later(AddPartitions("t", next_one, frozenset({ONE})))
+        assert await waits(complete, add)
+        world.mark(ONE)
+        assert await complete is None
+        assert await add is None
+        assert await world.state() is TransactionState.ONGOING
+
+    scenario(test)
+
+
+def test_an_end_whose_markers_take_too_long_says_that_it_is_decided() -> None:
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        await world.ask(AddPartitions("t", producer, frozenset({ONE})))
+        with pytest.raises(RequestTimedOutError, match="is decided"):
+            await world.ask(EndTransaction("t", producer, commit=True), within_s=0.02, wait_for_markers=True)
+        assert await world.state() is TransactionState.PREPARE_COMMIT
+
+    scenario(test)
+
+
+def test_when_the_shard_is_loaded_again_nobody_waits_and_all_missing_markers_are_asked_for() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE, TWO)
+        world.mark(ONE)
+        add = world.later(AddPartitions("t", owner, frozenset({ONE})))
+        end = world.later(
+            EndTransaction("t", ProducerIdentity(owner.producer_id, owner.epoch - 1), commit=True),
+            wait_for_markers=True,
+        )
+        assert await waits(add, end)
+        world.orders.clear()
+        world.log.error = NotEnoughReplicasError("two are away")
+        with pytest.raises(CoordinatorNotAvailableError, match="two are away"):
+            await world.ask(InitProducerId("another", 60_000))
+        for task in (add, end):
+            with pytest.raises(CoordinatorLoadInProgressError):
+                await task
+        await world.until(lambda: world.orders)
+        assert [each.partitions for each in world.orders] == [frozenset({ONE, TWO})]
+        world.mark(ONE, TWO)
+        await world.ask(AddPartitions("t", owner, frozenset({ONE})))
+
+    scenario(test)
