@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from typing import Any
 
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.partition.messages import Joined, OffsetsUpdate, Push
 from headrace_core import errors
 from headrace_core.records import read_header, split_batches
-from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_protos.v1 import common_pb2, offsets_pb2
-from tests.scenarios.broker.test_cold_reads import ColdFileSystem
+from tests.scenarios.broker.test_cold_reads import ColdFileSystem, reading
 from tests.scenarios.broker.test_replicas_that_are_read import ORDERS, OTHER, Pair
-from tests.worlds.solo_broker import SoloBroker, fetch
+from tests.worlds.solo_broker import SoloBroker, batch, fetch
 from tests.worlds.txn_log_world import (
     ABORT,
     COMMIT,
@@ -247,6 +248,75 @@ def test_answers_of_any_size_give_each_committed_record_once_also_after_a_restar
             for _ in range(5):
                 assert [offset for offset, _ in await _read_all(broker, end, rng)] == wanted
             assert await latest(broker) == end
+
+    asyncio.run(scenario())
+
+
+class OneColdTopic(ColdFileSystem):
+    """Only the files of "orders" are not in the page cache."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> Any:
+        file = super().open(path, write=write, create=create)
+        return file if "/orders-0/" in path else file._file
+
+
+async def parked(broker: SoloBroker, fs: ColdFileSystem) -> tuple[Any, Any]:
+    """A stream that has read an aborted transaction of "orders" from the disk and has not sent it yet, because records
+    of "payments" that came meanwhile fill the response."""
+    await broker.topic("orders")
+    await broker.topic("payments")
+    await append(broker, transactional(7, 0), marker(7, ABORT))
+    replica = broker.partitions.leader(ORDERS)
+    await replica._writer.run(replica.log.roll, log=replica.log)
+    fs.cold = True
+    fs.go.clear()
+    consumer, answers = broker.consumer()
+    request = committed(1, "payments", "orders")
+    request.max_bytes = 1
+    consumer.on_request(request)
+    await reading(fs)
+    await broker.append("payments", batch(b"p"))
+    fs.go.set()
+    ((result,),) = [answer.results for answer in await answers.wait_sent(1)]
+    assert (result.topic, result.next_offset) == ("payments", 1)
+    return consumer, answers
+
+
+def test_the_event_loop_reads_no_transaction_index_from_the_disk() -> None:
+    async def scenario() -> None:
+        fs = OneColdTopic()
+        async with SoloBroker(fs) as broker:
+            consumer, answers = await parked(broker, fs)
+            broker.partitions.leader(ORDERS).log.segments[0].txn_index.unload()
+            blocked: list[str] = []
+
+            def look(entry: TraceEntry) -> None:
+                if entry.path.endswith(".txnindex") and threading.current_thread() is threading.main_thread():
+                    blocked.append(entry.operation)
+
+            fs.on_operation = look
+            consumer.on_request(committed(2))
+            (result,) = (await answers.wait_sent(2))[1].results
+            assert (result.topic, result.next_offset, aborted_in(result)) == ("orders", 1, [(7, 0)])
+            assert not blocked
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_records_that_were_read_before_the_log_was_cut_are_read_again() -> None:
+    async def scenario() -> None:
+        fs = OneColdTopic()
+        async with SoloBroker(fs) as broker:
+            consumer, answers = await parked(broker, fs)
+            replica = broker.partitions.leader(ORDERS)
+            writer = replica._writer
+            await writer.run(lambda: writer.directory.truncate(replica.log, 0), log=replica.log)
+            await append(broker, batch(b"x", b"y", b"z"))
+            consumer.on_request(committed(2))
+            (result,) = (await answers.wait_sent(2))[1].results
+            assert committed_values(result.records, 0, aborted_in(result)) == [(0, b"x"), (1, b"y"), (2, b"z")]
+            consumer.on_closed()
 
     asyncio.run(scenario())
 

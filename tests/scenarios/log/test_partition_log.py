@@ -19,7 +19,7 @@ from headrace_core.errors import (
     RecordListTooLargeError,
     RecordTooLargeError,
 )
-from headrace_core.log import Append, AppendInfo, LogConfig, PartitionLog, RealFileSystem
+from headrace_core.log import Append, AppendInfo, LogConfig, PartitionLog, ReadResult, RealFileSystem
 from headrace_core.log.segment import LogSegment
 from headrace_core.records import Compression, check_batch, decode_batch, encode_batch, read_header, split_batches
 from headrace_core.testing.clock import ManualClock
@@ -228,8 +228,8 @@ def test_read_is_bounded_below_above_and_in_size() -> None:
     for offset in (2, 11):
         with pytest.raises(OffsetOutOfRangeError, match="orders-0"):
             log.read(offset, 100)
-    assert log.read(10, 100) == (b"", 10)
-    assert log.read(7, 100, up_to=7) == (b"", 7)
+    assert log.read(10, 100) == ReadResult(b"", 10)
+    assert log.read(7, 100, up_to=7) == ReadResult(b"", 7)
     first = log.read(3, 1)
     assert first is not None
     assert first.next_offset == 4, "the first batch comes whole"

@@ -3,6 +3,7 @@ crashes, restarts, retention, moves and damage, against a model that only knows 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import random
@@ -11,10 +12,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_core.errors import CorruptLogError, DiskFullError, OffsetOutOfRangeError
+from headrace_core.errors import (
+    CorruptLogError,
+    DiskFullError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.dump import AbortedLine, Note, Problem, dump
 from headrace_core.log.moving import LogCopy, Pace
+from headrace_core.log.segment import LogSegment
 from headrace_core.log.verify import verify
 from headrace_core.records import decode_batch, read_header
 from headrace_core.testing.clock import ManualClock
@@ -29,6 +37,7 @@ from tests.worlds.txn_log_world import (
     Written,
     aborted_of,
     append_to,
+    committed_values,
     index_files,
     marker,
     transactional,
@@ -246,7 +255,7 @@ def test_damage_in_the_log_is_not_hidden_by_a_rebuild() -> None:
     directory.close()
     spans = aborted_of(transactions.written, log.log_end_offset)
     again = log_of(open_directory(fs, TINY))
-    segment = next(each for each in again.segments if not each.txn_index.is_empty and not each.txn_index.is_loaded)
+    segment = next(each for each in again.segments if not each.txn_index.is_empty and each.txn_index.loaded is None)
     place = segment.find(next(span.last_offset for span in spans if span.last_offset >= segment.base_offset))
     fs.flip(segment.path, place.position + 70)
     fs.replace(segment.path.replace(".log", ".txnindex"), b"")
@@ -275,6 +284,97 @@ def test_a_cut_at_any_offset_leaves_the_answers_of_the_batches_left() -> None:
         left.check(cut)
         cut_directory.close()
         assert txn_files(clone) == expected_files(left, log_of(open_directory(clone, TINY)))
+
+
+@pytest.mark.parametrize("way", ["cut", "cut all", "restart"])
+def test_a_reader_during_a_cut_gets_no_record_of_an_open_transaction(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a high watermark from before the cut."""
+    fs, directory, log = begun()
+    append_to(log, transactional(7, 0), leader_epoch=0)
+    append_to(log, transactional(8, 0), leader_epoch=0)
+    append_to(log, marker(7, ABORT), leader_epoch=0)
+    log.roll()
+    append_to(log, marker(8, ABORT), leader_epoch=0)
+    append_to(log, transactional(9, 0), leader_epoch=0)
+    log.flush()
+    high_watermark = log.log_end_offset
+    assert log.last_stable_offset(high_watermark) == 4
+    reads = 0
+
+    def look() -> None:
+        nonlocal reads
+        reads += 1
+        if log.segments:
+            assert log.last_stable_offset(high_watermark) <= 4
+        with contextlib.suppress(OffsetNotAvailableError, OffsetOutOfRangeError, UnknownTopicOrPartitionError):
+            result = log.read_committed(0, 1 << 20, high_watermark)
+            aborted = [(each.producer_id, each.first_offset) for each in result.aborted]
+            assert not committed_values(result.records, 0, aborted)
+
+    forget_places = log._forget_places
+    monkeypatch.setattr(log, "_forget_places", lambda: (look(), forget_places()))
+    fs.on_operation = lambda entry: None if entry.operation in ("read", "open", "listdir") else look()
+    if way == "cut":
+        directory.truncate(log, 2)  # both are open again
+    elif way == "cut all":
+        directory.truncate(log, 0)
+    else:
+        directory.restart(log, 20)
+    assert reads > 3
+    with contextlib.suppress(OffsetOutOfRangeError):
+        assert not log.read_committed(0, 1 << 20, high_watermark).records
+
+
+@pytest.mark.parametrize("change", ["roll", "compaction", "cut"])
+def test_records_and_aborted_transactions_are_of_one_state_of_the_log(change: str) -> None:
+    """The log changes after the records were read."""
+    fs, directory, log = begun()
+    append_to(log, transactional(7, 0))
+    append_to(log, marker(7, ABORT))
+    append_to(log, transactional(8, 0))
+    append_to(log, marker(8, COMMIT))
+    log.roll()
+    log.flush()
+    listed = log.aborted_transactions
+
+    def changed(*args: int, **keys: bool) -> object:
+        log.aborted_transactions = listed  # type: ignore[method-assign]
+        if change == "roll":
+            append_to(log, transactional(9, 0))
+            log.roll()
+        elif change == "cut":
+            directory.truncate(log, 1)
+        else:  # two compactions: no data of the transaction is left, so that the index has no entry
+            first = log.segments[0]
+            kept = first.log.pread(first.size, 0)[len(transactional(7, 0)) :]
+            fs.replace(first.path, kept)
+            fs.unlink(first.txn_index.file.path)
+            new = LogSegment.attach(
+                fs, log.directory, 0, index_bytes_max=240, interval_bytes=120, now_ms=NOW_MS, has_txn_index=False
+            )
+            log.replace_segments([first], new)
+        return listed(*args, **keys)
+
+    log.aborted_transactions = changed  # type: ignore[method-assign, assignment]
+    if change == "cut":
+        with pytest.raises(OffsetNotAvailableError):
+            log.read_committed(0, 1 << 20, 4)
+        return
+    result = log.read_committed(0, 1 << 20, 4)
+    aborted = [(each.producer_id, each.first_offset) for each in result.aborted]
+    assert committed_values(result.records, 0, aborted) == [(2, b"8:0")]
+
+
+def test_a_cut_opens_a_transaction_again_whose_producer_has_expired() -> None:
+    _, directory, log = begun(LogConfig())
+    append_to(log, transactional(7, 0))
+    append_to(log, marker(7, COMMIT))
+    log.flush()
+    log.producers.expire(1e15, 0)
+    assert len(log.producers) == 0
+    directory.truncate(log, 1)
+    append_to(log, marker(7, ABORT))
+    assert [tuple(each) for each in log.aborted_transactions(0, 2)] == [(7, 0, 1, 2)]
 
 
 def work(fs: CrashingFileSystem, transactions: Transactions) -> None:

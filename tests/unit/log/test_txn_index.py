@@ -114,10 +114,10 @@ def test_entries_that_the_file_lacks_are_never_unloaded() -> None:
     _, index = begun()
     index.append(AbortedTransaction(7, 10, 12, 13))
     index.unload()
-    assert index.is_loaded
+    assert index.loaded
     index.file.sync()
     index.unload()
-    assert not index.is_loaded
+    assert index.loaded is None
     assert not index.is_empty
     assert read_entries(index.load()) == [AbortedTransaction(7, 10, 12, 13)]
 
@@ -149,7 +149,7 @@ def test_a_cut_repairs_a_damaged_file() -> None:
     entries = [AbortedTransaction(7, 10, 12, 13), AbortedTransaction(8, 11, 15, 16)]
     index.keep_in_memory(pack_entries(entries), index.changes)
     index.unload()
-    assert index.is_loaded, "the file does not have them"
+    assert index.loaded, "the file does not have them"
     index.truncate_to(20)
     assert fs.files()[PATH] == pack_entries(entries)
 

@@ -60,7 +60,7 @@ from .producer_files import (
 )
 from .producer_state import SNAPSHOT_SUFFIX, Check, Checked, ProducerTable, Remembered
 from .progress import OpeningMeter
-from .reading import LogReader
+from .reading import LogReader, ReadResult
 from .replicated import UnexpectedOffsetError, check_order, check_replicated, epoch_starts, prepare_replicated
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment
@@ -666,7 +666,8 @@ class PartitionLog(LogReader):
         self._aborted_in(last)
         self._snapshots.drop_above(end_offset)
         producers = None
-        if len(self.producers):  # before the cut: without a descriptor for the snapshot, the log stays as it is
+        # Before the cut: without a descriptor for the snapshot, the log stays as it is.
+        if len(self.producers) or self.producers.undecided_count:
             producers = reload_producers(self._fs, self._snapshots, keep, end_offset)
         with _half_done():
             self.log_end_offset = end_offset
@@ -677,14 +678,14 @@ class PartitionLog(LogReader):
             last.txn_index.truncate_to(end_offset)
             self._forget_places()  # places read while file size and log end disagreed
             last.log.sync()
+        if producers is not None:
+            producers.inherit_undecided(self.producers, end_offset)
+            producers.loaded(self._clock.monotonic_ms())
+            self.producers = producers
         self.flushed_end = end_offset
         self.unflushed_since_ms = None
         self.epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
-        if producers is not None:
-            producers.inherit_undecided(self.producers, end_offset)
-            self.producers = producers
-            self.producers.loaded(self._clock.monotonic_ms())
 
     def end_after_truncating(self, offset: int) -> int:
         """Return the end of the last batch that ``truncate_to(offset)`` would keep. The end of the kept batches is
@@ -711,10 +712,10 @@ class PartitionLog(LogReader):
 
     def _remove_all(self) -> None:
         self._snapshots.drop_above(-1)
-        self.producers = ProducerTable()
         self._forget_places()
         with _half_done():
             self._delete_from(0)
+        self.producers = ProducerTable()  # after the records: without its transactions, all records seem committed
         self.epochs.truncate_from_end(0)
 
     def _delete_from(self, first: int) -> None:
@@ -830,6 +831,32 @@ class PartitionLog(LogReader):
             return high_watermark
         return max(stable_offset, min(self.log_start_offset, high_watermark))
 
+    @overload
+    def read_committed(self, offset: int, max_bytes: int, high_watermark: int) -> ReadResult: ...
+
+    @overload
+    def read_committed(self, offset: int, max_bytes: int, high_watermark: int, *, wait: bool) -> ReadResult | None: ...
+
+    def read_committed(
+        self, offset: int, max_bytes: int, high_watermark: int, *, wait: bool = True
+    ) -> ReadResult | None:
+        """Like ``read`` up to the last stable offset, with the aborted transactions among the records. The last stable
+        offset, the records and the aborted transactions are of the same state of the log: the read is repeated if a
+        compaction, a deletion or a roll changed the segments meanwhile. Raises OffsetNotAvailableError if the log was
+        cut meanwhile. Any thread."""
+        while True:
+            cuts, segments = self.cuts, self._segments
+            found = self.read(offset, max_bytes, self.last_stable_offset(high_watermark), wait=wait)
+            if found is None:
+                return None
+            aborted = self.aborted_transactions(offset, found.next_offset, wait=wait) if found.records else []
+            if aborted is None:
+                return None
+            if cuts % 2 or self.cuts != cuts:
+                raise self._cut_error()
+            if self._segments is segments:
+                return found._replace(aborted=aborted) if aborted else found
+
     def committed_to(self, high_watermark: int) -> None:
         """Record that all records below the high watermark are committed, so that the log forgets transactions that
         ended below it."""
@@ -845,8 +872,8 @@ class PartitionLog(LogReader):
         """The aborted transactions with records in [start, end), by first offset. ``end`` is at most the last stable
         offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
 
-        Call ``aborted_transactions`` after the read of the records: it raises OffsetOutOfRangeError if the records were
-        deleted meanwhile. Also raises CorruptLogError, OSError, and OffsetNotAvailableError (the log was cut).
+        Raises OffsetOutOfRangeError if the records were deleted, CorruptLogError, OSError, and OffsetNotAvailableError
+        (the log was cut). ``read_committed`` returns the records, too.
         """
         cuts = self.cuts
         while True:
@@ -861,14 +888,16 @@ class PartitionLog(LogReader):
             found: list[AbortedTransaction] = []
             try:
                 for segment in segments[bisect_right(segments, start, key=_base_offset) - 1 :]:
-                    if segment.txn_index.is_empty:
-                        continue
-                    if not wait and not segment.txn_index.is_loaded:
-                        return None
-                    some, is_complete = overlapping(self._aborted_in(segment), start, end)
-                    found += some
-                    if is_complete:
-                        break
+                    data = segment.txn_index.loaded
+                    if data is None:
+                        if not wait:
+                            return None
+                        data = self._aborted_in(segment)
+                    if data:
+                        some, is_complete = overlapping(data, start, end)
+                        found += some
+                        if is_complete:
+                            break
             except FileNotFoundError:
                 if self._segments is segments:
                     raise

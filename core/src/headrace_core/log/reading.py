@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..errors import (
@@ -43,6 +43,7 @@ from ..types import TopicPartition
 from .epochs import EpochStart
 from .index import TimestampOffset
 from .segment import IndexMismatchError, LogSegment, Place, show_compaction
+from .txn_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class MissingRecordsError(CorruptLogError):
 class ReadResult(NamedTuple):
     records: bytes  #: Whole batches, byte for byte as in the log; the first batch may begin below the requested offset.
     next_offset: int  #: Offset from which the next read continues.
+    #: For ``read_committed``: the aborted transactions with records in the result, by first offset.
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 class FoundTimestamp(NamedTuple):

@@ -75,8 +75,9 @@ class TransactionIndex:
         return self._data is not None and not self._data
 
     @property
-    def is_loaded(self) -> bool:
-        return self._data is not None
+    def loaded(self) -> Buffer | None:
+        """All entries of the index, if they are in memory; else None. Needs no file."""
+        return self._data
 
     def load(self) -> Buffer:
         """All entries of the index, read from the file unless they are in memory. Any thread. Raises CorruptLogError;

@@ -24,7 +24,6 @@ from headrace_core.errors import (
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.fencing import Fence, check_stamps
-from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.types import NO_EPOCH
 
@@ -256,33 +255,23 @@ class LeaderReplica:
         """End of the records for read_committed consumers."""
         return self.log.last_stable_offset(self.leader.high_watermark)
 
-    def read(self, offset: int, max_bytes: int, up_to: int) -> ReadResult | None:
-        """Read batches up to ``up_to``, from the batch that holds ``offset``; returns at least one batch. Returns None
-        if the batches are not in the page cache: then call ``read_cold``. Raises OffsetOutOfRangeError,
-        CorruptLogError, StorageError."""
-        log = self.log
+    def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None:
+        """Read batches up to ``up_to``, from the batch that holds ``offset``; returns at least one batch. With
+        ``committed``, ``up_to`` is the high watermark, and the read is ``PartitionLog.read_committed``. Returns None if
+        the batches or the transaction indexes are not in memory: then call ``read_cold``. Raises OffsetOutOfRangeError,
+        OffsetNotAvailableError (the log was cut), CorruptLogError, StorageError."""
         try:
-            return log.read(offset, max_bytes, up_to, wait=False)
+            return read_for(self.log, offset, max_bytes, up_to, committed=committed, wait=False)
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk. With ``committed``, the caller then calls
-        ``aborted_transactions`` for the same records."""
+        """Like ``read``, on a thread that may wait for the disk."""
         return self._threads.run(
-            lambda: self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed))
+            lambda: self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed, wait=True))
         )
-
-    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None:
-        """The aborted transactions with records in [start, end); the caller must have read these records before. With
-        ``wait=False`` the result is None if the lookup would have to wait for the disk. Raises CorruptLogError,
-        StorageError, and OffsetOutOfRangeError if the records were deleted after the read."""
-        try:
-            return self.log.aborted_transactions(start, end, wait=wait)
-        except OSError as error:
-            raise self._writer.read_failed(self.partition, error) from error
 
     @property
     def log_start(self) -> int:
@@ -394,13 +383,12 @@ class LeaderReplica:
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
 
 
-def read_for(log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult | None:
-    """Like ``log.read``, but may wait for the disk; with ``committed`` it also loads what ``aborted_transactions``
-    needs."""
-    found = log.read(offset, max_bytes, up_to)
-    if committed and found is not None:
-        log.aborted_transactions(offset, found.next_offset)
-    return found
+def read_for(
+    log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool, wait: bool
+) -> ReadResult | None:
+    """Read as ``LeaderReplica.read`` says."""
+    read = log.read_committed if committed else log.read
+    return read(offset, max_bytes, up_to, wait=wait)
 
 
 def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from headrace_core.log import PartitionLog, ReadResult
-from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.types import TopicPartition
 
 from .partition.leader import PartitionLeader, PartitionWatcher
@@ -59,13 +58,11 @@ class Readable(Protocol):
     @property
     def last_stable_offset(self) -> int: ...
 
-    def read(self, offset: int, max_bytes: int, up_to: int) -> ReadResult | None: ...
+    def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None: ...
 
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]: ...
-
-    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None: ...
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None: ...
 

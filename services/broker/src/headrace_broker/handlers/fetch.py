@@ -25,7 +25,6 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headrace_core.errors import (
@@ -36,7 +35,6 @@ from headrace_core.errors import (
     UnknownServerError,
 )
 from headrace_core.log import ReadResult
-from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.rpc.memory import give_memory_back
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
@@ -101,7 +99,15 @@ class _Piece(NamedTuple):
     slice: ReadResult | None
     error: HeadraceError | None
     nearer: int | None = None
-    aborted: Sequence[AbortedTransaction] = ()
+
+
+class _ColdRead(NamedTuple):
+    """The result of a read from the disk. The result is valid for this position while the log has been truncated
+    ``cuts`` times."""
+
+    position: int
+    cuts: int
+    found: ReadResult | HeadraceError
 
 
 class FetchStream(StreamHandler[Any]):
@@ -142,7 +148,7 @@ class FetchStream(StreamHandler[Any]):
         self._committed = False  # the request in progress is read_committed
         self._held_back = False  # an undecided transaction held back committed bytes at the last look
         self._refused: list[Any] = []  # results of partitions that the current request named wrongly
-        self._cold: dict[TopicPartition, tuple[int, ReadResult | HeadraceError]] = {}
+        self._cold: dict[TopicPartition, _ColdRead] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
         self._wake_scheduled = False
@@ -269,11 +275,10 @@ class FetchStream(StreamHandler[Any]):
                     if nearer is not None:
                         pieces.append(_Piece(entry, replica, None, None, nearer))
                         continue
-                end = reads.high_watermark
+                end = up_to = reads.high_watermark
                 if self._committed:
-                    stable_offset = replica.last_stable_offset
-                    self._held_back |= stable_offset < end
-                    end = stable_offset
+                    end = replica.last_stable_offset
+                    self._held_back |= end < up_to
                 if entry.position >= end or entry.position < reads.log_start:
                     if not reads.log_start <= entry.position <= reads.log_end:
                         raise _out_of_range(entry, replica)
@@ -282,30 +287,23 @@ class FetchStream(StreamHandler[Any]):
                 room = min(entry.max_bytes, most - size)
                 if room <= 0:
                     break
-                found = self._cold.pop(entry.partition, None)
-                was_cold = found is not None and found[0] == entry.position
-                if found is not None and was_cold:
-                    if isinstance(found[1], HeadraceError):
-                        raise found[1]
-                    piece = found[1]
+                cold = self._cold.pop(entry.partition, None)
+                if cold is not None and (cold.position, cold.cuts) == (entry.position, replica.log.cuts):
+                    if isinstance(cold.found, HeadraceError):
+                        raise cold.found
+                    piece = cold.found
                 else:
-                    warm = replica.read(entry.position, room, end)
+                    warm = replica.read(entry.position, room, up_to, committed=self._committed)
                     if warm is None:
-                        return pieces, size, (entry, replica, room, end)
+                        return pieces, size, (entry, replica, room, up_to)
                     piece = warm
-                aborted: Sequence[AbortedTransaction] = ()
-                if self._committed:
-                    listed = replica.aborted_transactions(entry.position, piece.next_offset, wait=was_cold)
-                    if listed is None:
-                        return pieces, size, (entry, replica, room, end)
-                    aborted = listed
             except HeadraceError as error:
                 pieces.append(_Piece(entry, replica, None, error))
                 continue
             if size and len(piece.records) > room:
                 break  # only an answer's first batch may exceed the requested size
-            size += len(piece.records) + len(aborted) * _ABORTED_BYTES
-            pieces.append(_Piece(entry, replica, piece, None, aborted=aborted))
+            size += len(piece.records) + len(piece.aborted) * _ABORTED_BYTES
+            pieces.append(_Piece(entry, replica, piece, None))
         return pieces, size, None
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
@@ -313,7 +311,7 @@ class FetchStream(StreamHandler[Any]):
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # in place: adding a finished message would copy it with its records
-        for entry, replica, piece, error, nearer, aborted in pieces:
+        for entry, replica, piece, error, nearer in pieces:
             reads, position = replica.reads, entry.position
             if error is not None:
                 self._drop(entry.partition)
@@ -347,7 +345,7 @@ class FetchStream(StreamHandler[Any]):
                     log_start_offset=log_start,
                     records=_EMPTY if piece is None else piece.records,
                 )
-                for transaction in aborted:
+                for transaction in () if piece is None else piece.aborted:
                     result.aborted_transactions.add(
                         producer_id=transaction.producer_id, first_offset=transaction.first_offset
                     )
@@ -382,26 +380,29 @@ class FetchStream(StreamHandler[Any]):
             self._timer.cancel()
             self._timer = None
 
-    def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int, end: int) -> None:
+    def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int, up_to: int) -> None:
         self._reading = True
-        future = replica.read_cold(entry.position, room, end, committed=self._committed)
-        position, partition = entry.position, entry.partition
-        future.add_done_callback(lambda done: self._cold_read(partition, position, done))
+        position, cuts, partition = entry.position, replica.log.cuts, entry.partition
+        future = replica.read_cold(position, room, up_to, committed=self._committed)
+        future.add_done_callback(lambda done: self._cold_read(partition, position, cuts, done))
 
-    def _cold_read(self, partition: TopicPartition, position: int, done: asyncio.Future[ReadResult | None]) -> None:
+    def _cold_read(
+        self, partition: TopicPartition, position: int, cuts: int, done: asyncio.Future[ReadResult | None]
+    ) -> None:
         self._reading = False
         error = None if done.cancelled() else done.exception()
         if self._closed or done.cancelled():
             return
+        found: ReadResult | HeadraceError | None
         if error is None:
             found = done.result()
             assert found is not None, "a read that may wait finds its bytes"
-            self._cold[partition] = (position, found)
         elif isinstance(error, HeadraceError):
-            self._cold[partition] = (position, error)
+            found = error
         else:
             logger.error("a read of %s at offset %d from the disk failed", partition, position, exc_info=error)
-            self._cold[partition] = (position, UnknownServerError(f"{partition}: {error}"))
+            found = UnknownServerError(f"{partition}: {error}")
+        self._cold[partition] = _ColdRead(position, cuts, found)
         if self._current is not None:
             self._look(give_up=self._current.max_wait_ms == 0)
         self._pump()

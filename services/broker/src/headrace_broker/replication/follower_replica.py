@@ -35,7 +35,6 @@ from headrace_core.errors import (
 )
 from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
 from headrace_core.log.replicated import check_replicated
-from headrace_core.log.txn_index import AbortedTransaction
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.rpc.outage import Backoff
 from headrace_core.types import NO_EPOCH, TopicPartition
@@ -510,37 +509,27 @@ class FollowerReplica:
             raise FencedLeaderEpochError(f"{said}; refresh the metadata")
         raise UnknownLeaderEpochError(f"{said}; retry")
 
-    def read(self, offset: int, max_bytes: int, up_to: int) -> ReadResult | None:
-        """Read batches up to ``up_to``, from the batch that holds ``offset``; returns at least one batch. Returns None
-        if the batches are not in the page cache. Raises OffsetNotAvailableError for an offset beyond the high
-        watermark, and StorageError."""
+    def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None:
+        """See ``LeaderReplica.read``. Raises OffsetNotAvailableError for an offset beyond the high watermark."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} is not known to be committed, only offsets below "
                 f"{self.high_watermark} are; retry"
             )
         try:
-            return self.log.read(offset, max_bytes, up_to, wait=False)
-        except OSError as error:
-            raise self._writer.read_failed(self.partition, error) from error
-
-    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None:
-        """See ``LeaderReplica.aborted_transactions``."""
-        try:
-            return self.log.aborted_transactions(start, end, wait=wait)
+            return read_for(self.log, offset, max_bytes, up_to, committed=committed, wait=False)
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk. With ``committed``, the caller then calls
-        ``aborted_transactions`` for the same records."""
+        """Like ``read``, on a thread that may wait for the disk."""
         log = self.log
 
         def read() -> ReadResult | None:
             try:
-                return read_for(log, offset, max_bytes, up_to, committed=committed)
+                return read_for(log, offset, max_bytes, up_to, committed=committed, wait=True)
             except CorruptLogError as error:
                 self._threads.call_soon(functools.partial(self._on_damage, log, error))
                 raise
