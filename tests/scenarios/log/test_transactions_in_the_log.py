@@ -250,6 +250,54 @@ def test_a_start_without_the_indexes_of_a_segment_rebuilds_the_transaction_index
     transactions.check(again)
 
 
+@pytest.mark.parametrize("loss", list(Loss))
+def test_a_crash_while_the_indexes_of_a_segment_are_rebuilt_hides_no_aborted_transaction(
+    loss: Loss, rng: random.Random
+) -> None:
+    """The next start believes the offset index that this one has written."""
+    fs, directory, log, transactions = filled(12)
+    directory.close()
+    base = min(txn_files(fs))
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        fs.unlink(f"{log.directory}/{base:020d}{suffix}")
+    fs.sync_directory(log.directory)
+    stop_at, crashed = 0, True
+    while crashed:
+        copy = fs.crash_clone(loss=Loss.NONE)
+        copy.crash_at(stop_at)
+        try:
+            open_directory(copy, TINY)
+            crashed = False
+        except SimulatedCrash:
+            pass
+        copy.crash(rng, loss)
+        transactions.check(log_of(open_directory(copy, TINY)))
+        stop_at += 1
+    assert stop_at > 10
+
+
+def test_a_damaged_index_and_a_full_disk_do_not_stop_a_cut() -> None:
+    fs, directory, log, transactions = filled(12)
+    log.flush()
+    base = max(base for base in txn_files(fs) if base < log.active.base_offset)
+    segment = next(each for each in log.segments if each.base_offset == base)
+    segment.txn_index.unload()
+    fs.replace(segment.txn_index.file.path, b"damaged")
+    end = log.segments[log.segments.index(segment) + 1].base_offset
+    directory.write_recovery_points()
+    fs.fail("write", errno.ENOSPC, times=10_000, path_ends=".txnindex")
+    directory.truncate(log, end)
+    transactions.cut(log.log_end_offset)
+    transactions.check(log)
+    fs.faults.clear()
+    crashed = fs.crash_clone()
+    transactions.check(log_of(open_directory(crashed, TINY)))
+    transactions.write(log, 4)
+    transactions.check(log)
+    directory.close()
+    assert txn_files(fs) == expected_files(transactions, log_of(open_directory(fs, TINY)))
+
+
 def test_damage_in_the_log_is_not_hidden_by_a_rebuild() -> None:
     fs, directory, log, transactions = filled(11)
     directory.close()

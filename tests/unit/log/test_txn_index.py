@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import random
 import struct
+from typing import Any
 
 import pytest
 
 from headrace_core.errors import CorruptLogError
+from headrace_core.log import txn_index
+from headrace_core.log.index import OFFSET_ENTRY, OffsetIndex, parse_offset_entries
 from headrace_core.log.txn_index import (
     ABORTED_ENTRY,
     AbortedTransaction,
@@ -159,14 +162,79 @@ def test_a_rebuild_that_meets_a_full_disk_leaves_a_file_that_counts_as_damaged()
     fs.replace(PATH, pack_entries([AbortedTransaction(7, 10, 12, 13)]))
     index = attached(fs)
     fs.fail("write", errno.ENOSPC, path_ends=".txnindex")
-    with pytest.raises(OSError, match="space"):
-        index.replace([AbortedTransaction(8, 11, 15, 16)])
+    assert not index.replace([AbortedTransaction(8, 11, 15, 16)])
     assert read_entries(index.load()) == [AbortedTransaction(8, 11, 15, 16)]
     with pytest.raises(CorruptLogError, match="empty"):
         attached(fs).load()
     index.append(AbortedTransaction(9, 14, 16, 17))
     index.file.sync()
     assert read_entries(attached(fs).load()) == [AbortedTransaction(8, 11, 15, 16), AbortedTransaction(9, 14, 16, 17)]
+
+
+def test_a_new_file_that_meets_a_full_disk_is_not_lost_in_a_crash() -> None:
+    """A missing file would say that there are no entries."""
+    fs, index = begun()
+    fs.fail("write", errno.ENOSPC, path_ends=".txnindex")
+    assert not index.replace([AbortedTransaction(8, 11, 15, 16)])
+    with pytest.raises(CorruptLogError, match="empty"):
+        attached(fs.crash_clone()).load()
+    index.append(AbortedTransaction(9, 14, 16, 17))
+    index.file.sync()
+    assert len(read_entries(attached(fs.crash_clone()).load())) == 2
+
+
+def test_a_cut_on_a_full_disk_leaves_a_damaged_file_empty_until_there_is_room() -> None:
+    fs, _ = begun()
+    fs.replace(PATH, b"damaged")
+    index = attached(fs)
+    entries = [AbortedTransaction(7, 10, 12, 13), AbortedTransaction(8, 11, 15, 16)]
+    index.keep_in_memory(pack_entries(entries), index.changes)
+    fs.fail("write", errno.ENOSPC, path_ends=".txnindex")
+    index.truncate_to(15)
+    assert fs.files()[PATH] == b""
+    index.append(AbortedTransaction(9, 14, 16, 17))
+    index.file.sync()
+    assert fs.files()[PATH] == pack_entries([entries[0], AbortedTransaction(9, 14, 16, 17)])
+
+
+def test_a_reader_that_loads_the_file_during_a_cut_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, index = begun()
+    entries = [AbortedTransaction(7, 10, 12, 13), AbortedTransaction(8, 11, 15, 16)]
+    for entry in entries:
+        index.append(entry)
+    index.file.sync()
+    index.unload()
+
+    def cut(*args: Any) -> None:
+        monkeypatch.undo()  # the owner's own load comes first
+        index.truncate_to(15)
+
+    monkeypatch.setattr(txn_index, "check_entries", cut)
+    assert read_entries(index.load()) == entries[:1]
+    index.append(AbortedTransaction(9, 14, 16, 17))
+    index.file.sync()
+    assert fs.files()[PATH] == pack_entries([entries[0], AbortedTransaction(9, 14, 16, 17)])
+
+
+def test_a_reader_that_loads_an_offset_index_during_a_cut_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, _ = begun()
+    index = OffsetIndex(fs, "/d/00000000000000000010.index", BASE, 80)
+    index.create()
+    for offset in (12, 15, 18):
+        index.append(offset, offset * 10)
+    index.file.sync()
+    index.unload()
+
+    def cut(*args: Any) -> Any:
+        monkeypatch.undo()
+        index.truncate_to(15)
+        return parse_offset_entries(*args)
+
+    monkeypatch.setattr(OffsetIndex, "_parse", staticmethod(cut))
+    assert len(index) == 1
+    index.append(16, 155)
+    index.file.sync()
+    assert fs.files()[index.file.path] == OFFSET_ENTRY.pack(2, 120) + OFFSET_ENTRY.pack(6, 155)
 
 
 def test_what_a_reader_loaded_before_a_change_is_not_kept() -> None:

@@ -23,6 +23,7 @@ import contextlib
 import operator
 import struct
 import sys
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
@@ -37,6 +38,9 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 #: Number of index entries collected in memory before a write, because each write opens the file. After a crash, the
 #: next start rebuilds lost index entries.
 _ENTRIES_PER_WRITE = 256
+#: Lock for the entries of all indexes, held briefly while a reader stores entries that it has loaded, and while the
+#: owner replaces entries.
+STORING = threading.Lock()
 
 
 class TimestampOffset(NamedTuple):
@@ -71,18 +75,14 @@ class IndexFile:
         self._unsynced = False
         self._syncing: File | None = None
 
-    def load(self) -> bytes:
-        try:
-            return self.read()
-        except FileNotFoundError:
-            self._size = 0
-            return b""
-
     def read(self) -> bytes:
-        """Read the file like ``load``, but raise FileNotFoundError if there is no file."""
-        data = read_file(self._fs, self.path)
-        self._size = len(data)
-        return data
+        """Read the file. Any thread. Raises FileNotFoundError."""
+        return read_file(self._fs, self.path)
+
+    def has(self, size: int) -> None:
+        """Record the size of the file that was read, together with its entries: a change after the read has set
+        another size."""
+        self._size = size
 
     def append(self, entry: bytes) -> None:
         pending = self._pending
@@ -209,6 +209,7 @@ class _SparseIndex:
         self.entries_max = size_max_bytes // self._entry.size
         self.file = IndexFile(fs, path, self._entry.size)
         self._entries: tuple[array[int], array[int]] | None = None
+        self._changes = 0  #: Number of replacements of the entries, so that no reader stores entries from before one.
 
     @staticmethod
     def _parse(data: bytes, path: str) -> tuple[array[int], array[int]]:
@@ -221,7 +222,12 @@ class _SparseIndex:
     def begin_empty(self) -> None:
         """Start with no entries, for a file that is known to be empty."""
         first, second = self._column_types
-        self._entries = (array(first), array(second))
+        self._store((array(first), array(second)))
+
+    def _store(self, entries: tuple[array[int], array[int]]) -> None:
+        with STORING:
+            self._changes += 1
+            self._entries = entries
 
     def start_empty(self) -> None:
         """Start a rebuild."""
@@ -231,9 +237,17 @@ class _SparseIndex:
     def loaded(self) -> tuple[array[int], array[int]]:
         """Return the columns; reads the file if the columns are not loaded. Raises CorruptLogError for a file that is
         no index."""
-        entries = self._entries
-        if entries is None:
-            entries = self._entries = self._parse(self.file.load(), self.file.path)
+        while (entries := self._entries) is None:
+            changes = self._changes
+            try:
+                data = self.file.read()
+            except FileNotFoundError:
+                data = b""
+            entries = self._parse(data, self.file.path)
+            with STORING:
+                if self._entries is None and self._changes == changes:
+                    self._entries = entries
+                    self.file.has(len(data))
         return entries
 
     def unload(self) -> None:
@@ -265,10 +279,8 @@ class OffsetIndex(_SparseIndex):
 
     def keep_in_memory(self, entries: list[tuple[int, int]]) -> None:
         """Use the given (offset, position) entries in place of a damaged index file, which stays unchanged."""
-        self._entries = (
-            array("I", [offset - self.base_offset for offset, _ in entries]),
-            array("I", [position for _, position in entries]),
-        )
+        offsets = array("I", [offset - self.base_offset for offset, _ in entries])
+        self._store((offsets, array("I", [position for _, position in entries])))
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry: the batch at ``position`` has the last offset ``offset``. ``append`` has no effect when the
@@ -286,7 +298,7 @@ class OffsetIndex(_SparseIndex):
     def truncate_to(self, offset: int) -> None:
         offsets, positions = self.loaded()
         keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
-        self._entries = (offsets[:keep], positions[:keep])
+        self._store((offsets[:keep], positions[:keep]))
         self.file.truncate(keep)
 
     def entry_below(self, offset: int) -> IndexEntry:
@@ -321,10 +333,8 @@ class TimeIndex(_SparseIndex):
 
     def keep_in_memory(self, entries: list[TimestampOffset]) -> None:
         """Use the given entries in place of a damaged index file, which stays unchanged."""
-        self._entries = (
-            array("q", [entry.timestamp_ms for entry in entries]),
-            array("I", [entry.offset - self.base_offset for entry in entries]),
-        )
+        timestamps = array("q", [entry.timestamp_ms for entry in entries])
+        self._store((timestamps, array("I", [entry.offset - self.base_offset for entry in entries])))
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, sealing: bool = False) -> None:
         """Add an entry if its timestamp is larger than the timestamp of the last entry. The last free entry of the
@@ -343,7 +353,7 @@ class TimeIndex(_SparseIndex):
     def truncate_to(self, offset: int) -> None:
         timestamps, offsets = self.loaded()
         keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
-        self._entries = (timestamps[:keep], offsets[:keep])
+        self._store((timestamps[:keep], offsets[:keep]))
         self.file.truncate(keep)
 
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:

@@ -218,6 +218,9 @@ class _Opening:
 
     def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
         try:
+            if sealed and found.has_markers:
+                # A start believes a segment whose index files fit, so its transaction index must not seem empty then.
+                segment.txn_index.doubt()
             segment.rebuild_indexes(found.batches)
             if sealed:
                 segment.seal()

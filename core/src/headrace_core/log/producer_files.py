@@ -202,23 +202,12 @@ def heal_txn_indexes(
     rebuilt = aborted_by_segment(fs, snapshots, segments, wanted, log_end_offset) if wanted else {}
     for segment in dict.fromkeys((*scanned, *wanted)):
         entries = rebuilt.get(segment, [])
-        if entries or not segment.txn_index.is_empty:
-            _replace_txn_index(fs, segment, entries, notes)
+        index = segment.txn_index
+        if (entries or not index.is_empty) and not index.replace(entries):
+            notes.append(f"{index.file.path}: the disk is full, so its entries are in memory only")
         if segment is not active:
-            segment.txn_index.unload()
+            index.unload()
     return notes
-
-
-def _replace_txn_index(
-    fs: FileSystem, segment: LogSegment, entries: Sequence[AbortedTransaction], notes: list[str]
-) -> None:
-    index = segment.txn_index
-    try:
-        index.replace(entries)
-    except OSError as error:
-        if error.errno not in NO_SPACE or not fs.exists(index.file.path):  # a missing file would say: no entries
-            raise
-        notes.append(f"{index.file.path}: the disk is full, so its entries are in memory only")
 
 
 def aborted_by_segment(

@@ -22,23 +22,19 @@ of all segments that it scans.
 from __future__ import annotations
 
 import struct
-import threading
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import CorruptLogError
-from .files import Buffer, File, FileSystem
-from .index import IndexFile
+from .files import NO_SPACE, Buffer, File, FileSystem
+from .index import STORING, IndexFile
 
 TXN_INDEX_SUFFIX = ".txnindex"
 ABORTED_ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 _LAST_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
-#: Lock for the entries of a transaction index: held briefly while a reader stores loaded entries, and while the owner
-#: replaces them.
-_STORING = threading.Lock()
 
 
 class AbortedTransaction(NamedTuple):
@@ -100,13 +96,15 @@ class TransactionIndex:
         self._store_read(data, changes, is_file_sound=False)
 
     def _store_read(self, data: Buffer, changes: int, *, is_file_sound: bool = True) -> None:
-        with _STORING:
+        with STORING:
             if self._data is None and self._changes == changes:
                 self._data, self._is_file_sound = bytes(data), is_file_sound
+                if is_file_sound:
+                    self.file.has(len(data))
 
     def unload(self) -> None:
         """Free the entries of a sealed segment, if the file has all of them; the next use loads them."""
-        with _STORING:
+        with STORING:
             if self._data and self._is_file_sound and self.file.is_written and not self._is_pinned:
                 self._data = None
 
@@ -129,24 +127,40 @@ class TransactionIndex:
             self._data = bytearray(bytes(data) + entry)
         self.file.append(entry)
 
-    def replace(self, entries: Iterable[AbortedTransaction]) -> None:
-        """Replace all entries, durably, with the file's name. After a crash the file has the old entries, no entries,
-        or the new entries. After an OSError on a full disk, the entries are in memory, and the file is treated as
-        damaged."""
-        self._replace(pack_entries(entries))
-
-    def _replace(self, data: bytes) -> None:
-        self._store(data)
-        self._is_file_sound = False
-        if data:
+    def doubt(self) -> None:
+        """Create a durable, empty file if the index has no file, before a rebuild: an empty file counts as damaged, a
+        missing file says that there are no entries."""
+        if self.is_empty:
             self.file.replace(b"")
-            self.file.append(data)
+            self._sync_name()
+            self.attach()
+
+    def replace(self, entries: Iterable[AbortedTransaction]) -> bool:
+        """Replace all entries, durably, with the file's name. After a crash the file has the old entries, no entries,
+        or the new entries. Returns False on a full disk: the entries are in memory, and the file is empty and counts as
+        damaged until the entries are written. Raises OSError."""
+        return self._replace(pack_entries(entries))
+
+    def _replace(self, data: bytes) -> bool:
+        self._store(data)
+        self._is_file_sound = self._is_name_durable = False
+        if not data:
+            self.file.remove()
+            self._sync_name()
+            self._is_file_sound = True
+            return True
+        self.file.replace(b"")
+        self._sync_name()
+        self.file.append(data)
+        self._is_file_sound = True  # together with its pending entries
+        try:
             self.file.write()
             self.file.sync()
-        else:
-            self.file.remove()
-        self._fs.sync_directory(self.file.path.rpartition("/")[0])
-        self._is_file_sound = self._is_name_durable = True
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return False
+        return True
 
     def truncate_to(self, offset: int) -> None:
         """Remove the entries of markers at and above ``offset``, and repair a damaged file, because the segment is
@@ -163,7 +177,7 @@ class TransactionIndex:
             self._replace(kept)
 
     def _store(self, data: bytes) -> None:
-        with _STORING:
+        with STORING:
             self._changes += 1
             self._data = data
 
@@ -171,9 +185,12 @@ class TransactionIndex:
         """Like ``IndexFile.begin_sync``; the file's name is durable when the method returns."""
         file = self.file.begin_sync()
         if not self._is_name_durable:
-            self._fs.sync_directory(self.file.path.rpartition("/")[0])
-            self._is_name_durable = True
+            self._sync_name()
         return file
+
+    def _sync_name(self) -> None:
+        self._fs.sync_directory(self.file.path.rpartition("/")[0])
+        self._is_name_durable = True
 
 
 def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
