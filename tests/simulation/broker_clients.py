@@ -394,7 +394,7 @@ class ConsumerModel(Client):
                 self.position, self.last = 0, None
                 self._epochs.forget()
             return
-        (records, _), is_leader = result
+        (records, *_), is_leader = result
         self.position = self.world.checks.consumed(self, self.partition, self.position, records)
         for at, header in iterate_headers(records):
             if self._epochs.last < 0:

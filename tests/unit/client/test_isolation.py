@@ -112,6 +112,19 @@ def test_a_damaged_batch_of_an_aborted_transaction_is_reported_where_it_lies() -
     assert without_aborted(data, [(7, 1)], check_crc=False) == plain + marker
 
 
+@pytest.mark.parametrize("from_end", range(1, 17))
+def test_without_crc_checks_a_damaged_marker_hides_no_later_transaction(from_end: int) -> None:
+    log = aborted_then_committed()
+    log.write(producer_id=7)
+    log.end(7, ABORT)
+    log.write()
+    data, marker, *rest = log.batches
+    marker = flipped(marker, len(marker) - from_end)
+    aborted = [(each.producer_id, each.first_offset) for each in log.aborted]
+    kept = without_aborted(b"".join([data, marker, *rest]), aborted, check_crc=False)
+    assert kept == b"".join([marker, *rest[:-3], *rest[-2:]])
+
+
 def test_a_flipped_bit_does_not_make_a_committed_batch_look_aborted() -> None:
     log = TransactionalLog()
     log.write(producer_id=7)

@@ -56,11 +56,17 @@ def without_aborted(data: bytes, aborted: Iterable[tuple[int, int]], *, check_cr
 
 
 def _is_abort_marker(data: bytes, position: int, check_crc: bool) -> bool:
-    """Whether the control batch at ``position`` ends a transaction with ABORT. A control batch with unreadable records
-    ends no transaction, as in the broker."""
+    """Whether the control batch at ``position``, which is of a producer with an aborted transaction, is the
+    transaction's ABORT marker. A control batch with a correct CRC and unreadable records ends no transaction, as in the
+    broker. Without ``check_crc`` a damaged control batch counts as the marker: the next control batch of the producer
+    can only be the marker."""
     try:
-        records = decode_batch(data, position, check_crc=check_crc)
+        records = decode_batch(data, position)
     except InvalidRecordError:
         return False
+    except CorruptMessageError:
+        if check_crc:
+            raise
+        return True
     key = records[0].key if records else None
     return key is not None and len(key) >= 4 and int.from_bytes(key[2:4], "big") == ABORT
