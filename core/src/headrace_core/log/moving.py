@@ -196,7 +196,7 @@ class LogCopy:
         self._cuts = log.cuts
 
     def begin(self) -> None:
-        """Create the future's directory, durably. Raises DiskFullError, TargetFailedError."""
+        """Create the directory of the future log, durably. Raises DiskFullError, TargetFailedError."""
         with _on_target(self._target_root):
             self._fs.mkdir(self.path)
             self._fs.sync_directory(self._target_root)
@@ -229,7 +229,7 @@ class LogCopy:
         for copy in self._copies.values():
             if copy.file is None:
                 continue
-            # Sync the segment through a separate descriptor, because the owner's file must stay marked as unsynced.
+            # Sync the segment through a separate descriptor, because the log's own file must stay marked as unsynced.
             with contextlib.suppress(FileNotFoundError):
                 source = self._fs.open(copy.segment.path, write=True)
                 try:

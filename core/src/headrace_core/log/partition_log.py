@@ -7,9 +7,9 @@
     log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
 The class uses no threads and no locks. One owner (``DirectoryWriter``) makes all changes, one after another. Readers in
-any thread may read offsets below an end offset that the owner has published: batches, index entries and the list of
-segments become visible only when complete. A reader that holds a segment keeps the segment's file open after its
-deletion.
+any thread may read offsets below an end offset that the directory writer has published: batches, index entries and the
+list of segments become visible only when complete. A reader that holds a segment keeps the segment's file open after
+its deletion.
 
 Appends to the same segment become one write (``Write``). Each append succeeds as a whole or is refused; a refused
 append does not stop other appends.

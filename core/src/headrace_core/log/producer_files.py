@@ -47,7 +47,7 @@ _LOOK_BACK_BYTES = 16 * 1024 * 1024
 
 
 class ProducerSnapshots:
-    """The snapshot files of one log. Only the log's owner calls this class."""
+    """The snapshot files of one log. Only the directory writer calls the methods of this class."""
 
     def __init__(self, fs: FileSystem, directory: str, offsets: Iterable[int] = ()) -> None:
         self._fs = fs

@@ -179,7 +179,7 @@ class Undecided(NamedTuple):
 
 
 class ProducerTable:
-    """The state of all producers of one partition. Only the partition's owner changes the table."""
+    """The state of all producers of one partition. Only the directory writer changes the table."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}

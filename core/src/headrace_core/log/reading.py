@@ -1,4 +1,4 @@
-"""Read a log by offset or by time. All reads may run in any thread while the log's owner appends.
+"""Read a log by offset or by time. All reads may run in any thread while the directory writer appends.
 
 A read is one pread of exactly the bytes to return. The offset index and a short walk over headers first find the end of
 the last whole batch, so no byte is read and then thrown away. Sequential readers and consumers at the log's end need no

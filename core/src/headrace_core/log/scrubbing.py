@@ -1,9 +1,9 @@
 """Check a whole segment for damage while its log is served: the part of scrubbing that reads the files.
 
-``scrub_segment`` checks a whole segment, window by window, with the checks of a read (framing, CRC, consecutive
-offsets, leader epochs). ``scrub_segment`` checks each entry of a sealed segment's index files, too. ``scrub_segment``
-changes no file, keeps at most one window in memory, and drops the bytes that it read from the disk from the page cache
-again.
+``scrub_segment`` checks a whole segment, in windows of about 256 KiB, with the checks of a read (framing, CRC,
+consecutive offsets, leader epochs). ``scrub_segment`` checks each entry of a sealed segment's index files, too.
+``scrub_segment`` changes no file, keeps at most one window in memory, and drops the bytes that it read from the disk
+from the page cache again.
 """
 
 from __future__ import annotations

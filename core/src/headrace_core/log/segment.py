@@ -1,8 +1,8 @@
 """One segment: a ``.log`` file of record batches, back to back, and its indexes.
 
-The writer appends. Readers in any thread look up and read batches, always below an end offset that the partition's
-owner published. The writer publishes bytes first, then ``size``, then index entries. Because entries are published
-after their batches, an index entry is never visible before its batch, and no lock is needed.
+The writer appends. Readers in any thread look up and read batches, always below an end offset that the directory writer
+published. The writer publishes bytes first, then ``size``, then index entries. Because entries are published after
+their batches, an index entry is never visible before its batch, and no lock is needed.
 
 An index entry is used only after a comparison with its batch. If an index entry and its batch differ, the index or the
 log is damaged. To find out which of the two is damaged, the log reads the whole segment and checks every CRC. If a CRC
@@ -151,8 +151,8 @@ class LogSegment:
                 with _shortages_tolerated() if file is not None else contextlib.nullcontext():
                     index.create()
         except (OSError, ServerBusyError):
-            # Remove the new segment's files: the owner may continue in the previous segment, and no file may claim that
-            # segment's next offset.
+            # Remove the new segment's files, because the log may continue in the previous segment, and then no file may
+            # be named after that segment's next offset.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise

@@ -7,10 +7,10 @@
 An append that would reduce the free bytes below the reserve is refused before any write (``log.dir.reserve.bytes``, at
 most 5 % of the disk). The reserve keeps room for the actions that free space.
 
-A measurement is a statvfs (a few microseconds) and is rare. With much room, the disk is measured after a certain number
-of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that the directory's writer
-writes are subtracted from the free space. There is no timer: a full directory is measured again at the next append, or
-in the broker's housekeeping.
+A measurement is a statvfs (a few microseconds) and is rare. With much free space, the disk is measured after a certain
+number of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that the directory's
+writer writes are subtracted from the free space. There is no timer: a full directory is measured again at the next
+append, or in the broker's housekeeping.
 
 A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
 and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and followers in it
@@ -35,7 +35,7 @@ RESUME_BYTES = 64 * 1024 * 1024
 #: shortage ended (within twice the last minimum duration).
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: With much room on the disk, the process measures the disk again after it has written the room divided by
+#: With much free space, the process measures the disk again after it has written the free bytes divided by
 #: _PART_WRITTEN.
 _PART_WRITTEN = 8
 

@@ -31,8 +31,8 @@ class MetadataLag(NamedTuple):
 
 
 class Freshness:
-    """Freshness of one copy of the metadata. Times are milliseconds of the monotonic clock of the copy's owner; offsets
-    are exclusive ends."""
+    """Freshness of one copy of the metadata. Times are milliseconds of the node's monotonic clock; offsets are
+    exclusive ends."""
 
     def __init__(self, applied: int = 0) -> None:
         self._applied = applied

@@ -123,7 +123,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
         if not inspect.iscoroutinefunction(behaviour):  # health and reflection come from libraries: they yield
             return handler
-        # Serve every call as a stream of requests, so that the guard can delay the read of a single request.
+        # Serve every call as a stream of requests, so that the read of a single request can be delayed after refused
+        # requests.
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming

@@ -185,7 +185,7 @@ class ServerStream(Generic[Request, Response]):
                 request = await read()
                 if request is grpc.aio.EOF:
                     # The read of a cancelled call also returns EOF. The handler's task must get the call's cancellation
-                    # before the stream ends: a status sent on a cancelled call leaks memory.
+                    # before the stream ends, because a status sent on a cancelled call leaks memory.
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):

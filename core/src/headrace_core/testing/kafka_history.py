@@ -96,7 +96,7 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Reader:
-    """One consumer's reads of one partition, in stretches; a seek ends a stretch."""
+    """One consumer's reads of one partition, in stretches of consecutive reads; a seek ends a stretch."""
 
     stretches: list[list[Seen]] = field(default_factory=list)
 

@@ -75,7 +75,7 @@ async def _find_group(fetcher: SessionOwner, group: list[Tracked]) -> None:
 
 async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], timeout_s: float) -> None:
     """Set each position of a partition from ``assign`` to the group's committed offset, if the consumer has a group.
-    Raises the errors of the request."""
+    Raises the errors of the OffsetFetch request."""
     asking = [tracked for tracked in some if tracked.asks_group]
     if not asking or fetcher.committed is None:
         return

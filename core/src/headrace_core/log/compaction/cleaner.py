@@ -41,7 +41,7 @@ from .windows import RateLimiter, feed_segment
 
 logger = logging.getLogger(__name__)
 
-#: Runs an action while the log's owner makes no other change (``DirectoryWriter.run``), and waits for the action's
+#: Runs an action while the directory writer makes no other change (``DirectoryWriter.run``), and waits for the action's
 #: result.
 Execute = Callable[[Callable[[], bool]], bool]
 
@@ -144,7 +144,8 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # The log's owner removed or cut segments while the cleaner read them, so the error does not show damage.
+            # The directory writer removed or cut segments while the cleaner read them, so the error does not show
+            # damage.
             if not self._is_overtaken():
                 raise
             logger.info(
@@ -153,7 +154,7 @@ class _Round:
             return self._report(self._target.first_dirty_offset, is_interrupted=True)
 
     def _is_overtaken(self) -> bool:
-        """Whether the log's owner truncated or closed the log, or deleted segments that the cleaning reads."""
+        """Whether the directory writer truncated or closed the log, or deleted segments that the cleaning reads."""
         present = self._log.segments[:-1]
         return self._log.cuts != self._cuts or not self._expected.issubset(present)
 

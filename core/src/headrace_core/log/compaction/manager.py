@@ -8,8 +8,8 @@ A broker has one manager for each log directory (the LogDirectory owns its manag
         manager.clean(cleaner, log, target, execute=on_owner, producers=table.last_records())     on a thread
 
 ``plan`` and ``clean`` may be called from any thread. ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
-them when a log is cut or removed. ``truncated``, ``forget`` and ``execute`` run while the log's owner makes no other
-change (``DirectoryWriter.run``).
+them when a log is cut or removed. ``truncated``, ``forget`` and ``execute`` run while the directory writer makes no
+other change (``DirectoryWriter.run``).
 """
 
 from __future__ import annotations
