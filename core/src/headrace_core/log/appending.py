@@ -48,7 +48,8 @@ class Append:
     leader sent the batches; None: unknown. Because offsets may have gaps, only ``follows`` shows that no batch in
     between was lost.
 
-    ``fence``: conditions for a coordinator's append to its shard; the batches carry the fence's epoch already.
+    ``fence``: conditions for a coordinator's append to its shard (a partition of ``__consumer_offsets`` or
+    ``__transaction_state``); the batches carry the fence's epoch already.
 
     The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
     """

@@ -7,7 +7,8 @@
     await session.shut_down(timeout_s=10)            # other coordinators take its shards; then it may stop
 
 The session resembles a broker's session (node_session.py has the shared code). Unlike a broker, a coordinator keeps no
-state beyond its process, so it is never fenced, only removed. The metadata log says which shards a coordinator owns.
+state beyond its process, so it is never fenced, only removed. The metadata log says which shards (partitions of
+``__consumer_offsets`` and ``__transaction_state``) a coordinator owns.
 """
 
 from __future__ import annotations

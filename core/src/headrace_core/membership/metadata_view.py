@@ -31,7 +31,8 @@ from ..rpc.status import error_to_proto
 from ..rpc.turns import Turns
 from ..types import NO_LEADER, check_topic_name, split_address
 
-#: The ledger entry of a shard that never had an owner; epochs of owned shards begin with 1.
+#: The ledger entry of a shard (a partition of an internal topic) that never had an owner; epochs of owned shards begin
+#: with 1.
 _NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)
 _SHARDS_OF: dict[int, str] = {
     metadata_pb2.COORDINATOR_TYPE_GROUP: OFFSETS_TOPIC,

@@ -134,8 +134,9 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
 
 
 async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
-    """The coordinator and epoch of each shard of groups, and the addresses of the coordinators. The shards and the
-    addresses are empty if no group was ever used in the cluster. Raises CoordinatorNotAvailableError."""
+    """The coordinator and epoch of each partition of ``__consumer_offsets``, and the addresses of the coordinators. The
+    partitions and the addresses are empty if no group was ever used in the cluster. Raises
+    CoordinatorNotAvailableError."""
     engine = calls.engine
     answer = await engine.metadata.ask(metadata_pb2.MetadataRequest(topics=[_SHARDS_TOPIC]), engine.deadline(timeout_s))
     (topic,) = answer.topics

@@ -52,8 +52,9 @@ class Coordinators:
         self._ids: dict[str, int] = {}  # by address
 
     async def address(self, group_id: str, timeout_s: float) -> str:
-        """host:port of the group's coordinator. Raises CoordinatorNotAvailableError (retriable: the topic of the shards
-        is being created, or no coordinator is alive), InvalidGroupIdError, and errors of a call to any broker."""
+        """host:port of the group's coordinator. Raises CoordinatorNotAvailableError (retriable: the topic
+        ``__consumer_offsets`` is being created, or no coordinator is alive), InvalidGroupIdError, and errors of a call
+        to any broker."""
         found = self._addresses.get(group_id)
         if found is None:
             self._engine.start()
@@ -91,7 +92,8 @@ class Coordinators:
         return {group_id: self._addresses.get(group_id, located) for group_id, located in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
-        """Look up the shard of a group, without the cache. Raises the errors of a call to any broker."""
+        """Look up the shard of a group (its partition of ``__consumer_offsets``), without the cache. Raises the errors
+        of a call to any broker."""
         engine = self._engine
         request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=[group_id])
         answer = await engine.anywhere(

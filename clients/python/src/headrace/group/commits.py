@@ -63,9 +63,10 @@ class Commits:
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """Commit offsets; return when all in-sync replicas of the group's shard have them. Failed attempts are retried
-        until the timeout. ``final``: retriable errors that are raised instead of retried. Raises
-        UnknownTopicOrPartitionError without further retries if neither the coordinator nor the brokers know the topic.
+        """Commit offsets; return when all in-sync replicas of the group's partition of ``__consumer_offsets`` have
+        them. Failed attempts are retried until the timeout. ``final``: retriable errors that are raised instead of
+        retried. Raises UnknownTopicOrPartitionError without further retries if neither the coordinator nor the brokers
+        know the topic.
 
         Raises UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError (the caller is
         no longer a member, or has lost the partition); InvalidCommitOffsetSizeError, OffsetMetadataTooLargeError,

@@ -21,14 +21,15 @@ stops reading before the coordinator can give its partitions to other members. T
 coordinator's next response. A member also stops reading after its process was paused for the grace period: its
 connection may have broken during the pause.
 
-**Without a coordinator** a member continues to read, based on the cluster's metadata about the shard of its group. A
-coordinator that lost the shard *before* the end of the grace period has not removed the member. A coordinator cannot
-remove a member after it lost the shard, because it removes members only while it provably owns the shard. The new
-coordinator counts every session timeout from the moment when it takes over the shard. After a change of coordinator,
-the member's lease is again a whole session timeout. The member's lease starts when the old coordinator last proved its
-ownership, or at the time of metadata in which the shard has no coordinator. At the start of the lease the shard
-certainly had no newer coordinator. The member uses metadata about the shard only during the lease, and only if the last
-request got a response. A lost request may have reached a coordinator with an epoch that the member does not know.
+**Without a coordinator** a member continues to read, based on the cluster's metadata about the group's shard (its
+partition of ``__consumer_offsets``). A coordinator that lost the group's shard *before* the end of the grace period has
+not removed the member. A coordinator cannot remove a member after it lost the group's shard, because it removes members
+only while it provably owns the shard. The new coordinator counts every session timeout from the moment when it takes
+over the group's shard. After a change of coordinator, the member's lease is again a whole session timeout. The member's
+lease starts when the old coordinator last proved its ownership, or at the time of metadata in which the group's shard
+has no coordinator. At the start of the lease the group's shard certainly had no newer coordinator. The member uses
+metadata about the group's shard only during the lease, and only if the last request got a response. A lost request may
+have reached a coordinator with an epoch that the member does not know.
 
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the
@@ -101,8 +102,8 @@ class Answer(NamedTuple):
     heartbeat_interval_s: float
     session_timeout_s: float
     connection_grace_s: float
-    #: The epoch of the group's shard; 0 in a message that the coordinator pushed without a request, because only
-    #: responses have the epoch.
+    #: The epoch of the group's shard (its partition of ``__consumer_offsets``); 0 in a message that the coordinator
+    #: pushed without a request, because only responses have the epoch.
     shard_epoch: int = 0
     #: Seconds before the response at which the coordinator certainly owned the shard under ``shard_epoch``; None if
     #: unknown.

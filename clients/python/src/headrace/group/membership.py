@@ -22,7 +22,7 @@ from .member import Answer, Member, Part, Request, Subscription
 logger = logging.getLogger("headrace")
 
 #: FindCoordinator timeout in seconds while the member's lease depends on the answer, and seconds between
-#: FindCoordinator calls after the coordinator has lost the shard.
+#: FindCoordinator calls after the coordinator has lost the group's shard.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
 #: Number of lookups of the group's shard in one grace period, until the coordinator is known to have lost the shard.
 NEWS_IN_GRACE = 6
@@ -243,8 +243,8 @@ class Membership:
             await _wait(self._lease_changed, member.look_at())
 
     async def _watch_shard(self) -> None:
-        """While the member reads without a connection, look up the coordinator of its shard. The lookup runs in a task
-        of its own, because the task that connects may hang."""
+        """While the member reads without a connection, look up the coordinator of the group's shard. The lookup runs in
+        a task of its own, because the task that connects may hang."""
         member, is_logged = self.member, False
         while True:
             if not member.needs_news:

@@ -10,15 +10,15 @@ id.
 * **The active controller** is the last of the controllers, because stopping a leader costs an election. If the active
   controller were stopped earlier, the leadership might move to a controller that is stopped next, and cost another
   election.
-* **Coordinators** are restarted last: a new coordinator reads its shard from the partition's leader, and after the
-  restart of all brokers the leaders no longer change.
+* **Coordinators** are restarted last: a new coordinator reads its partitions of ``__consumer_offsets`` from their
+  leaders, and after the restart of all brokers the leaders no longer change.
 
 Before a node is stopped the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
 every voter is caught up, and every partition of ``__consumer_offsets`` has a coordinator. A healthy cluster tolerates
 one failure, wherever there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second
-coordinator takes over shards. Where there is no redundancy (a topic with one replica, a sole controller or
-coordinator), waiting does not help. The roll reports a lack of redundancy (``unavoidable``) and continues. Kubernetes
-operators for Kafka follow the same rules for the order of restarts.
+coordinator takes over the groups of a failed one. Where there is no redundancy (a topic with one replica, a sole
+controller or coordinator), waiting does not help. The roll reports a lack of redundancy (``unavoidable``) and
+continues. Kubernetes operators for Kafka follow the same rules for the order of restarts.
 """
 
 from __future__ import annotations
