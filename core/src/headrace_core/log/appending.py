@@ -45,8 +45,8 @@ class Append:
 
     ``replicated``: the batches come from the partition's leader in ``leader_epoch`` and keep their offsets and epochs;
     ``headers`` is then the result of ``replicated.check_replicated``. ``follows``: the log end offset for which the
-    leader sent the batches; None: unknown. Because offsets may have gaps, only ``follows`` shows that no batch in
-    between was lost.
+    leader sent the batches; None: unknown. Because offsets may have gaps, only ``follows`` shows that no batch was lost
+    between the log's end and the received batches.
 
     ``fence``: conditions for a coordinator's append to its shard (a partition of ``__consumer_offsets`` or
     ``__transaction_state``); the batches carry the fence's epoch already.

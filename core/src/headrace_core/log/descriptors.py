@@ -17,8 +17,8 @@ Closing the descriptor of a file that is still in use is correct only under thre
 * **A file name must still mean the same file when the file is opened again.** All changes of file names pass through
   the cache (unlink, and rename of a file or of its directory). Before a file loses its name, or another file takes that
   name, the file is *retired*. A retired file is opened if it is closed, stays open until its last reader closes it, and
-  is never opened by name again. A renamed file keeps its new name. Files without users are not tracked, so deleting
-  5,000 idle logs opens none of them.
+  is never opened by name again. After a rename, a file is known by its new name. Files without users are not tracked,
+  so deleting 5,000 idle logs opens none of them.
 * **A read in progress keeps its descriptor open.** To close a descriptor, a file drops its reference; the descriptor
   closes with the last reference, after the pread in progress.
 

@@ -415,7 +415,7 @@ def remove_marker(fs: FileSystem, log_directory: str) -> None:
 
 
 class Leftovers(NamedTuple):
-    """Traces of moves in a log directory."""
+    """What moves of logs have left in a log directory: unfinished copies and markers."""
 
     #: The partition of each unfinished copy, by the name of the copy's directory; None if the name is too short to show
     #: the partition.
@@ -426,7 +426,7 @@ class Leftovers(NamedTuple):
 
 
 def find_leftovers(directory: LogDirectory) -> Leftovers:
-    """Find the traces of moves in an opened directory, with one lookup for each log."""
+    """Find what moves of logs have left in an opened directory, with one lookup for each log."""
     found = Leftovers({}, {}, {})
     for name in directory.fs.listdir(directory.root):
         if name.endswith(FUTURE_SUFFIX):

@@ -48,7 +48,8 @@ def commit_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
-    """Perform steps 4 and 5. ``replaced``: the base offsets of the segments that the cleaned segment replaces."""
+    """Perform steps 4 and 5 of a swap (see the module's docstring). ``replaced``: the base offsets of the segments that
+    the cleaned segment replaces."""
     for old in replaced:
         if old != base_offset:
             for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX):

@@ -107,7 +107,7 @@ class DirectoryWriter:
     * ``on_written`` is called during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced.
       ``on_written`` sends the bytes to followers, so that the disks of all replicas work at the same time. A flush in
       the loop would delay the sending, so a turn in the loop flushes after ``on_written`` has called back. A turn on
-      the thread does not wait for ``on_written``, so a log may be closed before its bytes are sent.
+      the directory's thread does not wait for ``on_written``, so a log may be closed before its bytes are sent.
     * ``on_failure`` is called once, when the directory has failed.
     * ``on_full`` is called with True when the directory begins to refuse appends for lack of space, and with False when
       an append succeeds again. ``on_short`` is called with True when a shortage of space begins, and with False when it

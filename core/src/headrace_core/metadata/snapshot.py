@@ -236,7 +236,7 @@ def _opening_records(records: Sequence[ControlRecord]) -> tuple[SnapshotHeader, 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
     """Pause the garbage collector while a snapshot is decoded. The decoded objects have no cycles and stay in use. The
-    collector would free no memory, and would take as long as the decoding."""
+    garbage collector would free no memory, and would take as long as the decoding."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

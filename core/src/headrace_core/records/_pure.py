@@ -337,10 +337,10 @@ def validate_batches(
 ) -> list[BatchHeader]:
     """Check a producer's batches as a broker must before it appends them; returns the batches' headers, in order.
 
-    The demands are: whole batches back to back with correct CRCs; offset deltas exactly 0..n-1, n > 0; every record
-    well-formed to its last byte and within the limits; create time; no control batch, and no transaction or producer id
-    unless allowed. Each returned header has the true max timestamp: ``with_max_timestamps`` corrects the bytes, as
-    Kafka's brokers do.
+    The demands on a producer's batches are: whole batches back to back with correct CRCs; offset deltas exactly 0..n-1,
+    n > 0; every record well-formed to its last byte and within the limits; create time; no control batch, and no
+    transaction or producer id unless allowed. Each returned header has the true max timestamp: ``with_max_timestamps``
+    corrects the bytes, as Kafka's brokers do.
 
     Raises CorruptMessageError (framing, CRC), InvalidRecordError (structure, limits, control batch, a record without
     key where ``require_keys``), InvalidTimestampError (outside of min..max, or the producer claims log-append time),

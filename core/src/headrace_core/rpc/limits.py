@@ -207,7 +207,8 @@ class RequestCheck:
                     size, at = _varint(data, at, size)
                 if step is not None:
                     if step.count >= 0:
-                        # Count packed numbers by the bytes without a continuation bit: each number has one such byte.
+                        # Count packed numbers by the bytes without a continuation bit: each number ends with one such
+                        # byte.
                         added = len(data[at : at + size].translate(None, _CONTINUED)) if step.is_packed else 1
                         counts[step.count] += added
                         if counts[step.count] > most[step.count]:

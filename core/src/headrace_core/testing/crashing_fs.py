@@ -158,7 +158,7 @@ class CrashingFileSystem:
 
     def crash_at(self, number: int) -> None:
         """Lose power at the operation with the given number (from 0), after its effect has reached only the page cache.
-        The operation with that number and every later operation raise SimulatedCrash until ``crash``."""
+        The operation with the given number and every later operation raise SimulatedCrash until ``crash``."""
         self.crash_after = number
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:

@@ -9,8 +9,8 @@
 
 Only a test that timed out may run again (tools/test_again.py, from the file that ``record`` writes). A failure is
 classified as a timeout when the exception that ends the test is a timeout. An exception other than an assertion is also
-classified as a timeout if it was raised from a timeout. A SafetyViolation anywhere in the exception's history overrides
-a timeout.
+classified as a timeout if it was raised from a timeout. A SafetyViolation among the exception's causes and contexts
+overrides a timeout.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 class NoSuchPartition(IndexError):
     """Raised for a partition number that the topic does not have, according to the metadata that the client knows. The
-    exception's argument is the partition number."""
+    argument of NoSuchPartition is the partition number."""
 
 
 def header_list(headers: Headers) -> list[Any]:

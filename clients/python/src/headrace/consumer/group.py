@@ -226,7 +226,7 @@ class GroupConsumer:
     async def committed_of(
         self, partitions: list[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """(offset, leader epoch) for the fetcher; None: no offset. This method runs on the I/O thread."""
+        """(offset, leader epoch) for the fetcher; None: no offset. ``committed_of`` runs on the I/O thread."""
         try:
             found = await self._commits.fetch(partitions, timeout_s)
         except HeadraceError as error:

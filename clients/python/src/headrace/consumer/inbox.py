@@ -119,7 +119,7 @@ class Inbox:
         return self._bytes_in - self._bytes_out
 
     def put(self, item: Slice) -> None:
-        """Add a slice. This method runs on the I/O thread."""
+        """Add a slice. ``put`` runs on the I/O thread."""
         self._bytes_in += len(item.data)
         self.slices.append(item)
         self.notify()

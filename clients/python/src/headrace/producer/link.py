@@ -29,7 +29,7 @@ GATHER_S = 0.005
 #: Seconds that a broker may take to refuse the requests in flight after it has lost the leadership of a partition.
 MOVED_S = 1.0
 
-#: Seconds that close waits until the broker has read requests with acks=0.
+#: Seconds for which ``close`` waits until the broker has read requests with acks=0.
 DRAIN_S = 2.0
 
 #: Errors after which a batch may still be in the log, because the broker may have appended the batch before it returned

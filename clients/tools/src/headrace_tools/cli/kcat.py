@@ -12,7 +12,8 @@ kcat's ``-o``, where to start and stop:
     beginning (earliest)  end (latest)  stored  N (absolute)  -N (the last N)  s@TIME (from)  e@TIME (up to)
 
 ``s@`` and ``e@`` may be combined by passing ``-o`` twice. A TIME is milliseconds since 1970, as in kcat, or a form of
-times.py; ``-2h`` or an ISO time without ``s@`` means ``s@``. The forms are documented in kcat(1), option -o.
+times.py; ``-2h`` or an ISO time without ``s@`` means ``s@``. The forms of an offset are documented in kcat(1), option
+-o.
 """
 
 from __future__ import annotations

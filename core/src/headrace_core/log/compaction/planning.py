@@ -83,8 +83,8 @@ def target_of(
     segment is active.
 
     ``stable_offset``: the last stable offset (at most the high watermark); a transaction may still commit or abort the
-    records above it. Three kinds of segments are never cleaned: the active segment, a segment that reaches to the
-    stable offset, and a segment with a record younger than min.compaction.lag.ms.
+    records above it. Three kinds of segments are never cleaned: the active segment, a segment with records at or above
+    the stable offset, and a segment with a record younger than min.compaction.lag.ms.
     """
     dirty = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
     end = segments[-1].base_offset
