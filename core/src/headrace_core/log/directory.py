@@ -388,7 +388,7 @@ class LogDirectory:
         return list(found)
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Rename the directories of closed logs: {partition: (bytes, delay in ms)}."""
+        """Rename the directories of closed logs, given as {partition: (bytes, delay in ms)}."""
         self._drop_entries(partitions.__contains__)  # on any failure below, too: they belong to no log now
         gone: list[tuple[str, int, int]] = []
         for partition, (size, delay_ms) in partitions.items():

@@ -132,15 +132,15 @@ class LeaderEpochs:
             self.entries, self._is_behind = entries, True
 
     def catch_up(self) -> None:
-        """Write the checkpoint file if it is out of date. The log writes the file before each append, because the file
-        must not keep epochs that were cut off the log."""
+        """Write the checkpoint file if it is out of date. The log writes a changed epoch file before each append,
+        because the file must not keep epochs that were cut off the log."""
         if self._is_behind:
             self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Cut the entries at ``start_offset``, the new log start. The epoch that contains ``start_offset`` is kept, and
-        starts at ``start_offset`` from then on. The next change writes the file; opening the log repeats the cut, so
-        retention need not force the file."""
+        starts at ``start_offset`` from then on. The next change writes the epoch file. Opening the log repeats the cut
+        of the entries, so retention need not force the file to the disk."""
         below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         kept = [entry for entry in self.entries if entry.start_offset > start_offset]
         if below:

@@ -7,7 +7,7 @@ the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's Producer
 A producer expires (KIP-854) by the local time of its last append on the replica, on a monotonic clock. Kafka decides
 about expiry by comparing the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can
 forget a producer while the producer still writes, and then append a retried batch twice. The snapshot file, whose bytes
-are Kafka's, does not hold the local time. After a load, a producer's time starts at the load.
+are Kafka's, does not hold the local time. After a load of the producer table, each producer's time starts at the load.
 
 ``<offset>.snapshot`` holds the state of all producers below that offset, in Kafka's bytes (version 1), big-endian:
 
@@ -96,8 +96,8 @@ class Check(enum.Enum):
 
 
 class Checked(NamedTuple):
-    """A Check with details. ``batch``: for a duplicate, the batch that the log has. ``why``: a sentence for an error,
-    or empty."""
+    """Result of the check of a producer's batch, with details. ``batch``: for a duplicate, the batch that the log has.
+    ``why``: a sentence for an error, or empty."""
 
     check: Check
     batch: ProducerBatch | None = None

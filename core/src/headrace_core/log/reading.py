@@ -357,8 +357,8 @@ class LogReader:
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
-        # Get the cache of batch positions first. If the log is cut during the search, the positions that the search
-        # finds must go into the discarded cache.
+        # First get the cache of batch positions: if the log is cut during the search, the found positions must go into
+        # the discarded cache.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
@@ -389,8 +389,8 @@ class LogReader:
         return self._twice(lambda: self._offset_of_max_timestamp(up_to))
 
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
-        # Get the cache of batch positions first. If the log is cut during the search, the positions that the search
-        # finds must go into the discarded cache.
+        # First get the cache of batch positions: if the log is cut during the search, the found positions must go into
+        # the discarded cache.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments

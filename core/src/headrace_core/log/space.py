@@ -14,8 +14,8 @@ append, or in the broker's housekeeping.
 
 A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
 and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and followers in it
-are out of sync. The two thresholds and the shortest duration prevent that leadership changes back and forth while the
-disk is at the limit.
+are out of sync. The two thresholds and the shortest duration of a shortage keep leadership from moving back and forth
+while the disk is at the limit.
 """
 
 from __future__ import annotations

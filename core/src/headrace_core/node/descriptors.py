@@ -6,8 +6,8 @@ Because a broker without descriptors fails badly, connections are limited to the
 ``FLOOR`` descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the
 controllers and move its leaderships away.
 
-To check, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting /proc/self/fd
-would cost milliseconds on a node with thousands of files.
+To check for a shortage, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting
+/proc/self/fd would cost milliseconds on a node with thousands of files.
 """
 
 from __future__ import annotations

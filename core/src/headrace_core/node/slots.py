@@ -207,8 +207,8 @@ def _addresses_of(name: str) -> set[str]:
 
 def _is_mine(address: str) -> bool:
     """Whether ``address`` belongs to this machine: packets that the machine sends to its own address have that address
-    as their source. (A test by binding would accept foreign addresses where net.ipv4.ip_nonlocal_bind is set.) Returns
-    False for the wildcard address and for multicast addresses."""
+    as their source. (A test that binds the address would accept foreign addresses where net.ipv4.ip_nonlocal_bind is
+    set.) Returns False for the wildcard address and for multicast addresses."""
     there = ipaddress.ip_address(address.partition("%")[0])
     if there.is_unspecified or there.is_multicast:
         return False

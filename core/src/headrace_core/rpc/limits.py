@@ -267,8 +267,8 @@ _TYPE_STRING, _TYPE_BYTES = 9, 12
 
 def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int, _Step]:
     """Plan the check of a message: the fields that are counted, and the fields that are names. Inner messages are
-    included only where they have counted fields. Names in other inner messages may be as long as ``bytes_max`` allows,
-    because a check would visit every field of every item."""
+    included only where they have counted fields. Names in inner messages without counted fields may be as long as
+    ``bytes_max`` allows, because a check would visit every field of every item."""
     plan: dict[int, _Step] = {}
     for each in descriptor.fields:
         path = f"{prefix}{each.name}"

@@ -5,10 +5,10 @@ All long work of an event loop shares the turns: one piece of work runs, the oth
 loop runs no long work for a while. Because long requests take turns, ten long requests delay a short request no more
 than one long request does.
 
-**Order.** Pieces of similar size (within a factor of four) form a class. A class completes its pieces one after another
-in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the total
-time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. Between two of
-its turns, a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
+**Order.** Pieces of work of similar size (within a factor of four) form a class. A class completes its pieces one after
+another in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the
+total time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. Between
+two of its turns, a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
 """
 
 from __future__ import annotations

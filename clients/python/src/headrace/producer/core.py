@@ -127,7 +127,7 @@ class ProducerCore:
             raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
 
     def stopped(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
-        """Complete the ``error`` that interrupted a send_many call with the number of records sent."""
+        """Add the number of records sent to ``error``, which interrupted a send_many call."""
         if sent:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error

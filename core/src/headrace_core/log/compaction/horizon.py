@@ -1,10 +1,10 @@
 """Definitions shared by the compiled and the plain compaction code: the delete horizon's bit, control types, verdicts.
 
 The *delete horizon* (KIP-534) is the time until which a tombstone, or the marker of a transaction without records, must
-stay. Until that time, a reader that began at the log's start can see the tombstone or the marker. The first cleaning
-that finds a tombstone or a marker without records sets bit 6 of its batch's attributes. The cleaning that sets a delete
-horizon also sets the batch's base timestamp to now + delete.retention.ms, and adjusts the records' timestamp deltas to
-the new base.
+stay. Until the delete horizon, a reader that began at the log's start can see the tombstone or the marker. The first
+cleaning that finds a tombstone or a marker without records sets bit 6 of its batch's attributes. The cleaning that sets
+a delete horizon also sets the batch's base timestamp to now + delete.retention.ms, and adjusts the records' timestamp
+deltas to the new base.
 """
 
 from __future__ import annotations
