@@ -266,7 +266,7 @@ class DescriptorCache:
         return False
 
     def _take_back(self, file: CachedFile) -> None:
-        """Return a file that was set aside to the ring, because the file has been synced."""
+        """Put a file that was set aside back into the ring, because the file has been synced."""
         with self._lock:
             if file._is_held:
                 file._is_held = False

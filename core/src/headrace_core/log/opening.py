@@ -3,13 +3,13 @@
 All checks run before the first change of a file, so CorruptLogError leaves the files as they were.
 
 **Sound bytes in the page cache do not prove that the disk has them.** After a failed fdatasync Linux marks the pages
-clean although the disk does not have them. The next process reads sound batches from the cache, and its fdatasync
-writes nothing and succeeds. Because the disk may lack sound batches, an unclean start rewrites every accepted batch
-beyond the recovery point in place and forces it to the disk. An accepted batch is treated as flushed only after it was
-rewritten and forced. The scan rewrites exactly the bytes that it checked, because the cache may drop a page at any
-time, after which a read returns the disk's older bytes. (Dropping the pages first would lose what only the cache has,
-and POSIX_FADV_DONTNEED is advice.) A crash in the middle of the rewrite changes nothing, because the bytes are the
-same. A clean start rewrites nothing.
+clean although the disk does not have them. After a failed flush, the next process reads sound batches from the page
+cache, and its fdatasync writes nothing and succeeds. Because the disk may lack sound batches, an unclean start rewrites
+every accepted batch beyond the recovery point in place and forces it to the disk. An accepted batch is treated as
+flushed only after it was rewritten and forced. The scan rewrites exactly the bytes that it checked, because the cache
+may drop a page at any time, after which a read returns the disk's older bytes. (Dropping the pages first would lose
+what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in the middle of the rewrite changes nothing,
+because the bytes are the same. A clean start rewrites nothing.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
 
     log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
-The class uses no threads and no locks. One owner (``DirectoryWriter``) makes all changes, one after another. Readers in
-any thread may read offsets below an end offset that the directory writer has published: batches, index entries and the
-list of segments become visible only when complete. A reader that holds a segment keeps the segment's file open after
-its deletion.
+PartitionLog uses no threads and no locks. One owner (``DirectoryWriter``) makes all changes, one after another. Readers
+in any thread may read offsets below an end offset that the directory writer has published: batches, index entries and
+the list of segments become visible only when complete. A reader that holds a segment keeps the segment's file open
+after its deletion.
 
 Appends to the same segment become one write (``Write``). Each append succeeds as a whole or is refused; a refused
 append does not stop other appends.
@@ -557,7 +557,7 @@ class PartitionLog(LogReader):
 
     def roll(self) -> LogSegment:
         """Seal the active segment and begin a new segment at the log's end. The old segment is durable before the new
-        segment exists, and the new segment's name before its first write. The call has no effect when the active
+        segment exists, and the new segment's name before its first write. ``roll`` has no effect when the active
         segment is empty."""
         old = self.active
         if old.size == 0:

@@ -16,10 +16,10 @@ the last sound batch is then:
 
 A *hole* is an aligned 4-KiB block of zeros inside the bad batch. The zeros may also be the end of the batch's first
 block or, at the end of the file, the beginning of the batch's last block. One group commit may write many blocks, and a
-power loss may persist any of these blocks. In a file that only grew, the lost blocks read as zeros. Batches after the
-hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit rot in acknowledged bytes
-does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a partition with one replica
-refuse to start.) A few zeros prove a hole only where a sound batch would have other bytes.
+power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss took read as zeros.
+Batches after the hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit rot in
+acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a
+partition with one replica refuse to start.) A few zeros prove a hole only where a sound batch would have other bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
 corruption: the files stay unchanged, the log is not served, and the broker fetches a new copy from another replica or

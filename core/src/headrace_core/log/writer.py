@@ -1,9 +1,9 @@
 """Group commit for a log directory: an asyncio writer that makes all changes of the directory, in turns.
 
-A turn writes all queued appends (one writev for each partition). The turn then forces the files whose topic's
-``log.flush`` demands a flush (one fdatasync for each file). After the flush the turn completes the waiting requests,
-with exactly the offsets that it wrote. Turns never overlap. All appends that arrive during a flush share the next
-flush, and an acknowledgement never covers bytes that were written later.
+A turn writes all queued appends (one writev for each partition). After the writes, the turn forces the files whose
+topic's ``log.flush`` demands a flush (one fdatasync for each file). After the flush the turn completes the waiting
+requests, with exactly the offsets that it wrote. Turns never overlap. All appends that arrive during a flush share the
+next flush, and an acknowledgement never covers bytes that were written later.
 
 Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
 one thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.

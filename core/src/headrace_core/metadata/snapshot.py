@@ -247,8 +247,8 @@ def _collector_paused() -> Iterator[None]:
 
 
 def decode_snapshot(data: bytes | memoryview) -> tuple[MetadataImage, tuple[SnapshotVoter, ...]]:
-    """Decode a snapshot to its image and its voters. Any thread may call the function; 100,000 partitions take 0.2 to 1
-    s.
+    """Decode a snapshot to its image and its voters. Any thread may call ``decode_snapshot``; 100,000 partitions take
+    0.2 to 1 s.
 
     Raises CorruptLogError for a damaged or incomplete snapshot, UnsupportedVersionError for a snapshot that a newer
     Headrace wrote.

@@ -142,9 +142,9 @@ def raise_descriptor_limit() -> None:
 
 
 def settle_memory(*thresholds: int) -> None:
-    """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call the function
-    after all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. ``settle_memory`` has no effect in a
-    process that contains several nodes."""
+    """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call
+    ``settle_memory`` after all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. ``settle_memory``
+    has no effect in a process that contains several nodes."""
     if not _owns_process:
         return
     gc.collect()

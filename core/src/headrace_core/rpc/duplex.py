@@ -20,10 +20,10 @@ Duplex works around the following behaviour of grpc.aio (1.85):
   cancellation, a part awaits ``connected`` first, which ``run`` may cancel.
 * ``wait_for_connection`` may return after a failed attempt to connect, so ``connected`` also checks the channel's
   state.
-* A write after the end of the stream replaces the server's status by INTERNAL. If the status arrived before the write,
-  the call's done callback records it. If the status arrives after the write has failed, gRPC does not report it, so
-  ``read`` and ``write`` poll for the status. Whether the status arrives before or after the write, ``read`` and
-  ``write`` raise the server's error.
+* A write after the end of the stream replaces the server's status by INTERNAL. If the server's status arrived before
+  the write, the call's done callback records the status. If the server's status arrives after the write has failed,
+  gRPC does not report the status, so ``read`` and ``write`` poll for it. Whether the status arrives before or after the
+  write, ``read`` and ``write`` raise the server's error.
 * When the call is cancelled or the channel closed, gRPC raises CancelledError in the tasks that read or write, although
   the tasks were not cancelled. Duplex raises NetworkError in place of gRPC's CancelledError, so that CancelledError
   always means that the task was cancelled.

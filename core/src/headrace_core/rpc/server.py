@@ -3,8 +3,9 @@
 gRPC's stop sends GOAWAY at once and closes a connection as soon as its last call has ended. When gRPC closes the
 connection of a client that is still sending, unread bytes reset the connection. A reset discards data that the client
 has not read yet, such as the status with the reason. Before gRPC's stop begins, ``stop`` waits for the calls, so that
-no connection is closed early. The statuses of the ended calls are then sent before the GOAWAY and its ping. A stopping
-listener closes a connection after the client's response to the ping, which shows that the client has read the statuses.
+no connection is closed early. When a listener stops, the statuses of the ended calls are sent before the GOAWAY and its
+ping. A stopping listener closes a connection after the client's response to the ping, which shows that the client has
+read the statuses.
 """
 
 from __future__ import annotations

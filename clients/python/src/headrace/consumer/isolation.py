@@ -1,9 +1,9 @@
 """Remove the batches of aborted transactions from fetched records, by headers, before any record is decoded. Pure.
 
 The algorithm is Kafka's (KIP-98, CompletedFetch). A fetch result names every aborted transaction among its records by
-producer id and first offset. From that offset up to the producer's ABORT marker, the producer's transactional batches
-are skipped. Each fetch result names all of its aborted transactions, so the consumer remembers nothing between two
-results.
+producer id and first offset. From an aborted transaction's first offset up to the producer's ABORT marker, the
+producer's transactional batches are skipped. Each fetch result names all of its aborted transactions, so the consumer
+remembers nothing between two results.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ class MetadataCache:
     def __init__(self, config: dict[str, Any], connections: Connections) -> None:
         self.snapshot = _EMPTY
         self.listeners: list[Any] = []
-        #: Largest metadata offset of this client's own changes. A node applies its metadata log up to this offset
-        #: before it answers ``ask``.
+        #: Largest metadata offset of this client's own changes. A node applies its metadata log up to the client's
+        #: largest metadata offset before it answers ``ask``.
         self.written_offset = 0
         #: Maps each partition without a leader to its last known leader and leader epoch.
         self.last_leaders: dict[tuple[str, int], tuple[int, int]] = {}

@@ -1,8 +1,8 @@
 """send_arrow: rows of a table into whole batches, without a Python object per row.
 
 Rows are encoded chunk by chunk, so that the encoded rows that are not sent yet stay below ``buffer.memory``. The
-partition of a row is its column ``partition`` if that is set, otherwise the partition of its key. A row with neither
-gets the sticky partition, which changes from batch to batch.
+partition of a row is its column ``partition`` if that is set, otherwise the partition of its key. A row without a
+``partition`` and without a key gets the sticky partition, which changes from batch to batch.
 """
 
 from __future__ import annotations

@@ -189,8 +189,8 @@ class PartitionSequences(Generic[B]):
 
     def regroup(self) -> list[B]:
         """Drop the numbers of given-up batches; call ``regroup`` when no batch is in flight. Returns the batches that
-        must not be retried: they may have been written, and a retry would need a new number. The batches in the result
-        are given up (UNKNOWN)."""
+        must not be retried: they may have been written, and a retry would need a new number. ``regroup`` gives up the
+        returned batches (UNKNOWN)."""
         if not self._is_broken:
             return []
         hopeless: list[B] = []

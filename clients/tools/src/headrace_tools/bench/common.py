@@ -212,7 +212,7 @@ def portion_of(options: BenchOptions, wanted: int) -> int:
 
 
 def timed(latencies: list[float]) -> Callable[[Any], None]:
-    """Return a done callback for a future. The callback appends the time since the call of this function to
-    ``latencies``."""
+    """Return a done callback for a future. The callback appends to ``latencies`` the time since the callback was
+    made."""
     begun = time.perf_counter()
     return lambda _future: latencies.append((time.perf_counter() - begun) * 1e3)

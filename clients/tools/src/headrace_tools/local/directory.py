@@ -390,7 +390,7 @@ class ClusterDirectory:
 
     def elsewhere(self, work: Callable[[], object]) -> None:
         """Run ``work``, which waits for nodes to end, in a thread that the nodes do not need. If the nodes are separate
-        processes, that is the calling thread."""
+        processes, ``work`` runs in the calling thread."""
         work()
 
     def _end(self, nodes: Iterable[Node], *, gently: bool = True) -> None:

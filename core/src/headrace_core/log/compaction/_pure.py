@@ -159,9 +159,9 @@ class BatchFilter:
       removed once the delete horizon of its batch has passed. A batch with a remaining tombstone gets the horizon
       ``horizon_ms`` if it has no horizon.
     * ``judge`` decides which transactional batches and markers are emptied.
-    * A batch without records is removed. Its header stays if the batch ends at ``keep_next_offset`` - 1, has a
-      producer's last sequence (``last_offsets``: producer id -> last offset), or has the last epoch of a producer of
-      which only a marker is left (``marker_epochs``: producer id -> epoch).
+    * A batch without records is removed. The header of a batch without records stays if the batch ends at
+      ``keep_next_offset`` - 1, has a producer's last sequence (``last_offsets``: producer id -> last offset), or has
+      the last epoch of a producer of which only a marker is left (``marker_epochs``: producer id -> epoch).
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
     The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The header

@@ -162,7 +162,7 @@ class CleanerManager:
 
     def adopt(self, partition: TopicPartition, offset: int | None) -> None:
         """Add a log that was moved from another log directory, where the log was cleaned up to ``offset``. The entry of
-        the log is durable when the method returns."""
+        the log is durable when ``adopt`` returns."""
         if offset is None:
             self.forget([partition])
             return

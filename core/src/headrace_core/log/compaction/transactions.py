@@ -6,8 +6,8 @@ Kafka's order:
 
 * The first cleaning that knows of an abort removes the aborted data and keeps the transaction's marker.
 * A marker is a marker *of nothing* if the log has no data of its transaction before it. The marker of nothing gets a
-  delete horizon, and a cleaning after that horizon removes the marker. Until the horizon, readers that saw some of the
-  data learn how the transaction ended.
+  delete horizon, and a cleaning after that horizon removes the marker. Until its removal, the marker of nothing tells
+  readers that saw some of the data how the transaction ended.
 
 Kafka takes the aborted transactions from the segments' .txnindex files. Headrace takes the aborted transactions from
 the log's batch headers and markers, so a damaged index cannot bring back an aborted record.
