@@ -112,10 +112,12 @@ def load(path: Path) -> tuple[Samples, dict[str, Any]]:
     return Samples(units=result["units"], values=result["samples"], failures=result["failures"]), result
 
 
-def _facts(path: Path, result: dict[str, Any]) -> str:
+def _facts(path: Path, result: dict[str, Any], *, with_rounds: bool = True) -> str:
     machine = result["machine"]
     shown = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
-    rounds = f"{result['rounds']} rounds, medians; " if "rounds" in result else ""
+    rounds = ""
+    if "rounds" in result and with_rounds:
+        rounds = "1 round; " if result["rounds"] == 1 else f"{result['rounds']} rounds, medians; "
     facts = (
         f"Measured {result['date']} at commit {result['commit']} on {machine['cores']} cores ({machine['cpu']}), "
         f"{machine['memory_gib']} GiB, kernel {machine['kernel']}, Python {machine['python']}; "
@@ -188,7 +190,7 @@ def idle_table(result: dict[str, Any]) -> str:
 def rewrite_idle(path: Path) -> None:
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
-    facts = _facts(path, result).replace(f"{result['rounds']} rounds, medians; ", "medians; ")
+    facts = _facts(path, result, with_rounds=False)
     _put(IDLE, IDLE.page, f"{facts}\n\n{idle_table(result)}\n{failures}")
 
 
