@@ -77,6 +77,7 @@ class FakeCluster:
         self.fetched: list[tuple[int, Any]] = []
         self.epochs_asked: list[Any] = []
         self.metadata_asked: list[Any] = []
+        self.waited_for: list[tuple[int, int]] = []  # (broker, min_metadata_offset of a request)
         self.metadata_offset = 1  # each change raises it
         #: topic -> new count, which brokers apply only when a request waits for the change's metadata offset
         self.unapplied: dict[str, int] = {}
@@ -89,11 +90,11 @@ class FakeCluster:
 
     def _serve(self, broker: int) -> grpc.Server:
         server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.max_receive_message_length", 1 << 27)])
-        metadata_pb2_grpc.add_MetadataServicer_to_server(_Metadata(self), server)
+        metadata_pb2_grpc.add_MetadataServicer_to_server(_Metadata(self, broker), server)
         produce_pb2_grpc.add_ProduceServicer_to_server(_Produce(self, broker), server)
         fetch_pb2_grpc.add_FetchServicer_to_server(_Fetch(self, broker), server)
         offsets_pb2_grpc.add_OffsetsServicer_to_server(_Offsets(self, broker), server)
-        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self, broker), server)
         self.ports[broker] = server.add_insecure_port(f"127.0.0.1:{self.ports[broker]}")
         server.start()
         return server
@@ -205,8 +206,25 @@ class FakeCluster:
 
 
 class _Admin(admin_pb2_grpc.AdminServicer):
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self.cluster, self.broker = cluster, broker
+
+    def DescribeConfigs(self, request: Any, context: Any) -> Any:
+        """A broker knows the changes up to the offset that a request has waited for there."""
+        applied = max((offset for broker, offset in self.cluster.waited_for if broker == self.broker), default=0)
+        answer = admin_pb2.DescribeConfigsResponse()
+        for resource in request.resources:
+            result = answer.results.add(resource=resource)
+            result.entries.add(name="retention.ms", value="new" if applied == self.cluster.metadata_offset else "old")
+        return answer
+
+    def AlterConfigs(self, request: Any, context: Any) -> Any:
+        with self.cluster.changed:
+            self.cluster.metadata_offset += 1
+            answer = admin_pb2.AlterConfigsResponse(metadata_offset=self.cluster.metadata_offset)
+        for item in request.resources:
+            answer.results.add(resource=item.resource)
+        return answer
 
     def CreateTopics(self, request: Any, context: Any) -> Any:
         cluster = self.cluster
@@ -239,13 +257,14 @@ class _Admin(admin_pb2_grpc.AdminServicer):
 
 
 class _Metadata(metadata_pb2_grpc.MetadataServicer):
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self.cluster, self.broker = cluster, broker
 
     def GetMetadata(self, request: Any, context: Any) -> Any:
         cluster = self.cluster
         with cluster.changed:
             cluster.metadata_asked.append(request)
+            cluster.waited_for.append((self.broker, request.min_metadata_offset))
             while cluster.metadata_held and context.is_active():
                 cluster.changed.wait(0.05)
             return self._answer(request)

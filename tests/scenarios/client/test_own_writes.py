@@ -99,3 +99,13 @@ def test_a_new_partition_has_offsets_although_the_broker_lags(fake: Any) -> None
         admin.list_offsets({T: "latest"})
         admin.create_partitions({"t": 3})
         assert admin.list_offsets({new: "latest"})[new].offset == 0
+
+
+def test_configurations_include_the_own_change_whichever_broker_answers(fake_cluster: Callable[..., Any]) -> None:
+    resource = ConfigResource("topic", "t")
+    cluster = fake_cluster(3)
+    cluster.create("t")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        for number in range(12):  # a request goes to a random broker
+            admin.alter_configs({resource: {"retention.ms": str(number)}})
+            assert admin.describe_configs([resource])[resource]["retention.ms"].value == "new"

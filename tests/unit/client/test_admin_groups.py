@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace import Admin, AsyncAdmin, GroupListing, OffsetAndMetadata, TopicPartition
+from headrace.engine.client import Engine
 from headrace.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFoundError,
@@ -43,6 +44,22 @@ def test_all_coordinators_are_asked_for_their_groups(world: StandinGroupsWorld, 
     assert admin.list_groups() == [GroupListing("apple", "empty", 0), GroupListing("berry", "stable", 2)]
     assert [each.group_id for each in admin.list_groups(["Stable", "reconciling"])] == ["berry"]
     assert list(world.asked_of("ListGroups")[-1].states) == ["stable", "reconciling"]
+
+
+def test_removing_all_members_makes_one_deadline_of_its_timeout(
+    world: StandinGroupsWorld, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[float | None] = []
+    deadline = Engine.deadline
+
+    def noted(engine: Engine, timeout_s: float | None = None) -> float:
+        made.append(timeout_s)
+        return deadline(engine, timeout_s)
+
+    monkeypatch.setattr(Engine, "deadline", noted)
+    assert admin.remove_group_members("berry", None, timeout=60.125) == ["m1", "m2"]
+    assert made.count(60.125) == 1
+    assert all(each is None or each <= 60.125 for each in made)
 
 
 def test_half_a_list_is_none(world: StandinGroupsWorld, admin: Admin) -> None:

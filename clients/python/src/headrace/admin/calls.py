@@ -197,20 +197,24 @@ class AdminCalls:
         await metadata.refresh([], deadline=deadline)
         return await metadata.ask(metadata_pb2.MetadataRequest(**fields), deadline)
 
-    async def see_own_writes(self, deadline: float) -> None:
-        metadata = self.engine.metadata
-        if metadata.snapshot.metadata_offset < metadata.written_offset:
-            await metadata.refresh([], deadline=deadline)
-
     async def change(self, method: str, request: Any, timeout: float | None) -> Any:
         """Send a change to the cluster; return when the metadata of the node that answered include the change."""
         answer = await self.call(method, request, timeout, is_change=True)
         self.engine.metadata.wrote(answer.metadata_offset)
         return answer
 
-    async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
+    async def call(
+        self,
+        method: str,
+        request: Any,
+        timeout: float | None,
+        *,
+        is_change: bool = False,
+        sees_own_writes: bool = False,
+    ) -> Any:
         """Send a request with retries. ``is_change``: one attempt may use all the remaining time. An attempt that may
-        have taken effect is not repeated, because a second "create" would fail with TOPIC_ALREADY_EXISTS."""
+        have taken effect is not repeated, because a second "create" would fail with TOPIC_ALREADY_EXISTS.
+        ``sees_own_writes``: the node that answers has applied this client's changes."""
 
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
@@ -223,7 +227,9 @@ class AdminCalls:
                 timeout_s = max(deadline - time.monotonic(), timeout_s)
             if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
                 request.timeout_ms = int(timeout_s * 1000)
-            return await self.engine.anywhere(stub_of, request, timeout_s, once=is_change)
+            return await self.engine.anywhere(
+                stub_of, request, timeout_s, once=is_change, sees_own_writes=sees_own_writes
+            )
 
         return await self.engine.retrying(attempt, deadline, method)
 
@@ -238,9 +244,7 @@ class AdminCalls:
             if broker is None:
                 live = ", ".join(map(str, sorted(engine.metadata.snapshot.brokers))) or "none"
                 raise BrokerIdNotRegisteredError(f"broker {broker_id} is not alive, or does not exist (alive: {live})")
-            if engine.metadata.written_offset:
-                seen = metadata_pb2.MetadataRequest(min_metadata_offset=engine.metadata.written_offset)
-                await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)
+            await engine.metadata.own_writes_at(broker.address, timeout_s)
             return await ask(broker_id, broker.address, timeout_s)
 
         answer: T = await engine.retrying(attempt, deadline, f"asking broker {broker_id}")

@@ -60,7 +60,6 @@ async def describe_configs(
     """Returns entries in the order of ``resources``."""
     wanted = [_resource(item) for item in resources]
     deadline = calls.engine.deadline(timeout)
-    await calls.see_own_writes(deadline)
     by_broker: dict[int | None, list[Any]] = {}
     for resource in wanted:
         by_broker.setdefault(_broker_of(resource), []).append(resource)
@@ -115,7 +114,8 @@ async def _describe(
                 return list((await calls.at_broker(broker_id, ask, deadline)).results)
             except BrokerIdNotRegisteredError:
                 pass  # it went offline during the call
-    return list((await calls.call("DescribeConfigs", request, max(deadline - time.monotonic(), 0.01))).results)
+    left_s = max(deadline - time.monotonic(), 0.01)
+    return list((await calls.call("DescribeConfigs", request, left_s, sees_own_writes=True)).results)
 
 
 def _broker_of(resource: Any) -> int | None:

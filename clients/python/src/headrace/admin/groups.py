@@ -220,9 +220,10 @@ async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None)
 async def remove_group_members(
     calls: AdminCalls, group_id: str, member_ids: list[str] | None, timeout: float | None
 ) -> list[str]:
-    wanted = member_ids
+    wanted, deadline = member_ids, calls.engine.deadline(timeout)
     if wanted is None:
-        (described,) = await describe_groups(calls, [group_id], True, timeout)
+        left_s = max(deadline - time.monotonic(), 0.01)
+        (described,) = await describe_groups(calls, [group_id], True, left_s)
         wanted = [member.member_id for member in described.members]
     if not wanted:
         return []
@@ -237,7 +238,6 @@ async def remove_group_members(
             left = [each for each in left if each.error.code != UnknownMemberIdError.number]
         raise_first(left, f"group {group_id!r}")
 
-    deadline = calls.engine.deadline(timeout)
     for page in pages(wanted):
         request = groups_pb2.RemoveMembersRequest(group_id=group_id, member_ids=page)
         await calls.coordinators.call(

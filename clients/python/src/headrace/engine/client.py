@@ -153,19 +153,27 @@ class Engine:
         )
 
     async def anywhere(
-        self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float, *, once: bool = False
+        self,
+        stub_of: Callable[[str], Callable[..., Any]],
+        request: Any,
+        timeout_s: float,
+        *,
+        once: bool = False,
+        sees_own_writes: bool = False,
     ) -> Any:
         """Send a request to any node; the result is the response of the first node that can be reached.
         ``stub_of(address)`` returns the gRPC method for one node.
 
         ``once``: a call that may have taken effect is not repeated, not even by ``retrying``; RequestTimedOutError then
-        means that the outcome is unknown.
+        means that the outcome is unknown. ``sees_own_writes``: wait until the node has applied this client's changes.
         """
         if not self.metadata.snapshot.brokers:
             await self.metadata.refresh([], deadline=self.deadline(timeout_s))
         failure: HeadraceError | None = None
         for address in self.metadata.addresses():
             try:
+                if sees_own_writes:
+                    await self.metadata.own_writes_at(address, timeout_s)
                 return await call(stub_of(address), request, address, timeout_s)
             except NetworkError as error:
                 if once and error.was_sent:

@@ -294,6 +294,12 @@ class MetadataCache:
                 if before.leader >= 0:
                     self.last_leaders[key] = (before.leader, before.leader_epoch)
 
+    async def own_writes_at(self, address: str, timeout_s: float) -> None:
+        """Wait until the node at ``address`` has applied this client's own changes."""
+        if self.written_offset:
+            request = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset)
+            await call(self._connections.metadata(address).GetMetadata, request, address, timeout_s)
+
     def wrote(self, metadata_offset: int) -> None:
         """Let every later answer include this client's change at ``metadata_offset``: forget the topics that were read
         before the change."""
