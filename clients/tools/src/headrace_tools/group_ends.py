@@ -8,38 +8,75 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.group_models import GroupLag, PartitionLag
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
+_THREADS_MAX = 16  #: Number of partition leaders that are asked at the same time.
+_NAMED_MAX = 3  #: Number of partitions that a message names.
 
-def log_ends(client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float) -> dict[TopicPartition, int]:
-    """The high watermark of each partition; empty if a partition leader does not answer within ``timeout_s``."""
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """The high watermarks of partitions. ``unknown``: the partitions without an answer, each with the reason."""
+
+    known: Mapping[TopicPartition, int]
+    unknown: Mapping[TopicPartition, HeadraceError]
+
+    def gap(self) -> tuple[str, str] | None:
+        """The unknown log ends and the reason of the first, for a message; None if all are known."""
+        parts = sorted(self.unknown)
+        if not parts:
+            return None
+        shown = ", ".join(map(str, parts[:_NAMED_MAX])) + (", ..." if len(parts) > _NAMED_MAX else "")
+        error = self.unknown[parts[0]]
+        return f"log ends of {counted(len(parts), 'partition')} ({shown})", f"{error.message} [{error.code}]"
+
+
+def log_ends(client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float) -> LogEnds:
+    """Ask all partition leaders at the same time, so that a silent leader hides only the ends of its own partitions.
+    Partitions of deleted topics are left out."""
     wanted = set(partitions)
+    known: dict[TopicPartition, int] = {}
+    unknown: dict[TopicPartition, HeadraceError] = {}
     if not wanted:
-        return {}
-    there = _counts(client, sorted({part.topic for part in wanted}), timeout_s)
-    known = sorted(part for part in wanted if part.partition < there.get(part.topic, 0))
+        return LogEnds(known, unknown)
     try:
-        found = client.list_offsets(dict.fromkeys(known, "latest"), timeout=timeout_s) if known else {}
-    except HeadraceError:
-        return {}
-    return {part: each.offset for part, each in found.items()}
+        leaders = _leaders(client, sorted({part.topic for part in wanted}), timeout_s)
+    except HeadraceError as error:
+        return LogEnds(known, dict.fromkeys(wanted, error))
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for part in sorted(wanted & leaders.keys()):
+        by_leader.setdefault(leaders[part], []).append(part)
+
+    def ask(parts: list[TopicPartition]) -> Any:
+        return client.list_offsets(dict.fromkeys(parts, "latest"), timeout=timeout_s)
+
+    with ThreadPoolExecutor(min(max(len(by_leader), 1), _THREADS_MAX), "log-ends") as pool:
+        asked = [(parts, pool.submit(ask, parts)) for parts in by_leader.values()]
+        for parts, answer in asked:
+            try:
+                known.update({part: each.offset for part, each in answer.result().items()})
+            except HeadraceError as error:
+                unknown.update(dict.fromkeys(parts, error))
+    return LogEnds(known, unknown)
 
 
-def _counts(client: Any, topics: list[str], timeout_s: float) -> dict[str, int]:
-    """The partition counts of topics; deleted topics, whose committed offsets remain for a while, are left out."""
+def _leaders(client: Any, topics: list[str], timeout_s: float) -> dict[TopicPartition, int]:
+    """The leader of each partition; deleted topics, whose committed offsets remain for a while, are left out."""
     try:
-        return {topic.name: len(topic.partitions) for topic in client.describe_topics(topics, timeout=timeout_s)}
+        found = client.describe_topics(topics, timeout=timeout_s)
     except UnknownTopicOrPartitionError:
         if len(topics) == 1:
             return {}
         half = len(topics) // 2
-        return _counts(client, topics[:half], timeout_s) | _counts(client, topics[half:], timeout_s)
-    except HeadraceError:
-        return {}
+        return _leaders(client, topics[:half], timeout_s) | _leaders(client, topics[half:], timeout_s)
+    return {TopicPartition(topic.name, each.partition): each.leader for topic in found for each in topic.partitions}
 
 
 def at_ends(lag: GroupLag, ends: Mapping[TopicPartition, int], *, is_empty: bool) -> GroupLag:

@@ -164,7 +164,10 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
     ]
     parts = {part for group, lag in pairs for part in group_lag.partitions_of(group, lag)}
     ends = log_ends(client, parts, timeout_s=_ENDS_S)
-    return [group_lag.document(group, lag, ends) for group, lag in pairs]
+    if gap := ends.gap():
+        what, why = gap
+        note(f"no answer about {what}: {why}; their lag is the coordinator's last sample")
+    return [group_lag.document(group, lag, ends.known) for group, lag in pairs]
 
 
 _COLUMNS = (

@@ -262,7 +262,10 @@ class Gathering:
         """The lag of groups, computed from the current log ends as in ``groups describe``."""
         parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
         ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
-        return {each.group_id: at_ends(each, ends, is_empty=each.group_id in empty) for each in lags}
+        if gap := ends.gap():
+            what, why = gap
+            self._not_asked.append(NotAsked(what=what, why=why))
+        return {each.group_id: at_ends(each, ends.known, is_empty=each.group_id in empty) for each in lags}
 
 
 def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:
