@@ -12,10 +12,11 @@ import pytest
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard
-from headrace_coordinator.state_machine import ClockSet, Decision
+from headrace_coordinator.state_machine import ClockSet
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.testing.clock import ManualClock
 from tests.worlds.group_world import GroupShardWorld
+from tests.worlds.idle_shard import EmptyLog, IdleMachine
 
 
 @pytest.mark.parametrize("by_ms", [1_000, -1_000])
@@ -35,41 +36,14 @@ def test_a_clock_that_is_set_while_a_connection_is_broken_shortens_no_grace_and_
     assert len(other.reading) == 4
 
 
-class Machine:
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-
-    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
-
-    def loaded(self, now_ms: int) -> Decision:
-        return Decision()
-
-    def handle(self, request: Any, now_ms: int) -> Decision:
-        self.asked.append(request)
-        return Decision()
-
-    def tick(self, now_ms: int) -> Decision:
-        return Decision()
-
-    def next_due_ms(self) -> int | None:
-        return None
-
-
-class Log:
-    async def append(self, batches: Any, expected_end: int) -> int:
-        return 0
-
-    async def read(self, end: int, take: Any) -> None: ...
-
-
-def a_runner(clock: Clock, state_machine: Machine, serves: asyncio.Event) -> ShardRunner:
+def a_runner(clock: Clock, state_machine: IdleMachine, serves: asyncio.Event) -> ShardRunner:
     def became(runner: ShardRunner, state: Any, error: Exception | None) -> None:
         if runner.is_serving:
             serves.set()
 
     return ShardRunner(
         Shard("shard-0", Claim(1, 1, 1), lambda: state_machine),
-        Log(),
+        EmptyLog(),
         clock=clock,
         replays=asyncio.Semaphore(1),
         tell=lambda pushes: None,
@@ -79,7 +53,7 @@ def a_runner(clock: Clock, state_machine: Machine, serves: asyncio.Event) -> Sha
 
 def test_the_state_machine_learns_that_the_clock_was_set_before_any_request_by_the_new_time() -> None:
     async def scenario() -> None:
-        clock, state_machine, serves = ManualClock(), Machine(), asyncio.Event()
+        clock, state_machine, serves = ManualClock(), IdleMachine(), asyncio.Event()
 
         runner = a_runner(clock, state_machine, serves)
         runner.start()
@@ -102,7 +76,7 @@ def test_a_machine_that_was_suspended_has_set_no_clock(monkeypatch: pytest.Monke
     """Its wall clock and CLOCK_BOOTTIME have gone on together; the state machine learns that the time has passed."""
 
     async def scenario() -> None:
-        state_machine, serves, slept_ns = Machine(), asyncio.Event(), 0
+        state_machine, serves, slept_ns = IdleMachine(), asyncio.Event(), 0
         wall, boot = time.time_ns, time.clock_gettime_ns
         monkeypatch.setattr(time, "time_ns", lambda: wall() + slept_ns)
         monkeypatch.setattr(
@@ -143,7 +117,7 @@ class BusyClock(ManualClock):
 
 def test_a_thread_that_is_put_aside_between_two_looks_sets_no_clock() -> None:
     async def scenario() -> None:
-        clock, state_machine, serves = BusyClock(), Machine(), asyncio.Event()
+        clock, state_machine, serves = BusyClock(), IdleMachine(), asyncio.Event()
         runner = a_runner(clock, state_machine, serves)
         runner.start()
         await serves.wait()

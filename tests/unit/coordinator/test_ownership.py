@@ -19,6 +19,7 @@ from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import groups_pb2
 from tests.worlds.group_world import GroupShardWorld
+from tests.worlds.idle_shard import EmptyLog, IdleMachine
 
 
 @pytest.fixture
@@ -88,24 +89,13 @@ def _static(world: GroupShardWorld, name: str) -> Any:
 # -- who asks for the proof --------------------------------------------------------------------------------------------
 
 
-class Machine:
+class Machine(IdleMachine):
     """Something is due at once, until a tick."""
 
-    def __init__(self) -> None:
-        self.requests: list[Any] = []
-        self.is_due = True
-
-    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
-
-    def loaded(self, now_ms: int) -> Decision:
-        return Decision()
-
-    def handle(self, request: Any, now_ms: int) -> Decision:
-        self.requests.append(request)
-        return Decision()
+    is_due = True
 
     def tick(self, now_ms: int) -> Decision:
-        self.requests.append("tick")
+        self.asked.append("tick")
         self.is_due = False
         return Decision()
 
@@ -113,17 +103,10 @@ class Machine:
         return 0 if self.is_due else None
 
 
-class Log:
-    async def append(self, batches: Any, expected_end: int) -> int:
-        return 0
-
-    async def read(self, end: int, take: Any) -> None: ...
-
-
 def proving_runner(state_machine: Machine, prove: Callable[[ShardRunner], Awaitable[bool]]) -> ShardRunner:
     return ShardRunner(
         Shard("shard-0", Claim(1, 1, 1), lambda: state_machine),
-        Log(),
+        EmptyLog(),
         clock=ManualClock(),
         replays=asyncio.Semaphore(1),
         tell=lambda pushes: None,
@@ -150,13 +133,13 @@ def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool
         runner.start()
         await asked.wait()
         runner.put("meanwhile")
-        assert state_machine.requests == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
+        assert state_machine.asked == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
         answer.set()
         await answered.wait()
         for _ in range(5):
             await asyncio.sleep(0)
         after = [OwnershipProven(1), "tick"] if is_ours else []
-        assert state_machine.requests == [OwnershipAsked(1), "meanwhile", *after]
+        assert state_machine.asked == [OwnershipAsked(1), "meanwhile", *after]
         await runner.close()
 
     asyncio.run(scenario())
@@ -183,7 +166,7 @@ def test_a_proof_that_fails_is_reported_and_asked_for_again(
             await ticked.wait()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert "tick" in state_machine.requests
+        assert "tick" in state_machine.asked
         await runner.close()
         assert times == [2]
 

@@ -31,6 +31,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnexpectedLogEndError,
 )
+from tests.worlds.idle_shard import IdleMachine
 
 HISTORIES = 150
 STEPS = 250
@@ -56,7 +57,7 @@ class Ledger:
         return {key: value for _, key, value in self.records[:end] if not is_claim(key) and value is not None}
 
 
-class Counters:
+class Counters(IdleMachine):
     """A state machine that adds: each value names the value before it, so that a lost write shows in the next."""
 
     def __init__(self) -> None:
@@ -66,21 +67,12 @@ class Counters:
         assert value is not None
         self.values[key] = value
 
-    def loaded(self, now_ms: int) -> Decision:
-        return Decision()
-
     def handle(self, request: Any, now_ms: int) -> Decision:
         verb, key = request
         if verb == "read":
             return Decision(reply=self.values.get(key, b""))
         value = self.values[key] = self.values.get(key, b"") + b"."
         return Decision((ShardRecord(key, value),), reply=value, pushes=(Push("g", key.decode(), value),))
-
-    def tick(self, now_ms: int) -> Decision:
-        return Decision()
-
-    def next_due_ms(self) -> int | None:
-        return None
 
 
 class Owner:

@@ -41,6 +41,7 @@ from headrace_core.metadata import (
 from headrace_core.metadata import ShardRecord as OwnedShard
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from headrace_core.types import TopicPartition
+from tests.worlds.idle_shard import IdleMachine
 
 SHARDS = 4
 OFFSETS_ID, TOPIC_ID, OTHER_ID, TRANSACTIONS_ID = (bytes([number]) * 16 for number in (1, 2, 3, 4))
@@ -83,15 +84,7 @@ def owned(number: int, coordinator_id: int, epoch: int, topic_id: bytes = OFFSET
     return OwnedShard(topic_id, number, coordinator_id, epoch)
 
 
-class Machine:
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-
-    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
-
-    def loaded(self, now_ms: int) -> Decision:
-        return Decision()
-
+class Machine(IdleMachine):
     def handle(self, request: Any, now_ms: int) -> Decision:
         self.asked.append(request)
         if request == "refuse":
@@ -99,12 +92,6 @@ class Machine:
         if isinstance(request, str):
             return Decision((ShardRecord(request.encode(), b""),), reply=request)
         return Decision()
-
-    def tick(self, now_ms: int) -> Decision:
-        return Decision()
-
-    def next_due_ms(self) -> int | None:
-        return None
 
 
 class Log:
