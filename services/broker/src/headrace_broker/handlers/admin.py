@@ -8,7 +8,7 @@ its properties file. The broker also describes its own log directories (log_dirs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
@@ -24,8 +24,8 @@ from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """headrace.v1.Admin. ``given`` has the values of the properties file (NodeConfig.given); ``log_dirs`` gives access
-    to the storage."""
+    """headrace.v1.Admin. This module generates the methods of the calls that go to the active controller. ``given`` has
+    the values of the properties file (NodeConfig.given); ``log_dirs`` gives access to the storage."""
 
     def __init__(
         self,
@@ -39,51 +39,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._controller = controller
         self._given = given
         self._log_dirs = log_dirs
-
-    async def CreateTopics(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("CreateTopics", request, request.timeout_ms)
-
-    async def DeleteTopics(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("DeleteTopics", request, request.timeout_ms)
-
-    async def CreatePartitions(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("CreatePartitions", request, request.timeout_ms)
-
-    async def AlterConfigs(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("AlterConfigs", request, 0)
-
-    async def ElectLeaders(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("ElectLeaders", request, request.timeout_ms)
-
-    async def AlterPartitionReassignments(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("AlterPartitionReassignments", request, request.timeout_ms)
-
-    async def ListPartitionReassignments(self, request: Any, context: Any) -> Any:
-        return await self._ask("ListPartitionReassignments", request, request.timeout_ms)
-
-    async def DrainBroker(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("DrainBroker", request, request.timeout_ms)
-
-    async def UnregisterBroker(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("UnregisterBroker", request, request.timeout_ms)
-
-    async def DescribeFeatures(self, request: Any, context: Any) -> Any:
-        return await self._ask("DescribeFeatures", request, request.timeout_ms)
-
-    async def UpdateFeatures(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("UpdateFeatures", request, request.timeout_ms)
-
-    async def AddRaftVoter(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("AddRaftVoter", request, request.timeout_ms)
-
-    async def RemoveRaftVoter(self, request: Any, context: Any) -> Any:
-        return await self._pass_on("RemoveRaftVoter", request, request.timeout_ms)
-
-    async def DescribeQuorum(self, request: Any, context: Any) -> Any:
-        return await self._ask("DescribeQuorum", request, request.timeout_ms)
-
-    async def TransferLeadership(self, request: Any, context: Any) -> Any:
-        return await self._ask("TransferLeadership", request, request.timeout_ms)
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
@@ -102,19 +57,16 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def AlterReplicaLogDirs(self, request: Any, context: Any) -> Any:
         return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
-    async def _pass_on(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """Forward a change to the active controller, and answer when this broker has applied the change."""
-        answer = await self._ask(method, request, timeout_ms)
-        await self._broker.metadata.wait_for(answer.metadata_offset, self._timeout_ms(timeout_ms))
+    async def _forward(self, method: str, request: Any) -> Any:
+        """Forward a call to the active controller. The answer to a change has a metadata offset: answer when this
+        broker has applied the change."""
+        timeout_ms = getattr(request, "timeout_ms", 0) or self._broker.limits.request_timeout_ms
+        if timeout_ms < 0:
+            raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")
+        answer = await self._controller.call(method, request, timeout_ms)
+        if "metadata_offset" in answer.DESCRIPTOR.fields_by_name:
+            await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
         return answer
-
-    async def _ask(self, method: str, request: Any, timeout_ms: int) -> Any:
-        return await self._controller.call(method, request, self._timeout_ms(timeout_ms))
-
-    def _timeout_ms(self, asked_ms: int) -> int:
-        if asked_ms < 0:
-            raise InvalidRequestError(f"timeout_ms={asked_ms}: must not be negative")
-        return asked_ms or self._broker.limits.request_timeout_ms
 
     def _describe(self, resource: Any, *, include_synonyms: bool) -> Any:
         try:
@@ -138,3 +90,15 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 raise InvalidRequestError(f"broker {wanted} does not exist")
             return describe_broker(image, wanted, static=self._given if wanted == broker_id else None)
         raise InvalidRequestError(f"resource type {resource.type} must be TOPIC or BROKER")
+
+
+def _forwarded(name: str) -> Callable[[AdminService, Any, Any], Any]:
+    async def forward(self: AdminService, request: Any, context: Any) -> Any:
+        return await self._forward(name, request)
+
+    return forward
+
+
+for _each in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods:
+    if _each.name not in vars(AdminService):
+        setattr(AdminService, _each.name, _forwarded(_each.name))
