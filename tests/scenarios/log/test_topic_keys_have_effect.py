@@ -354,7 +354,9 @@ def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
 def throttled(image: MetadataImage) -> list[int]:
     """The followers that are throttled while they catch up."""
     metadata = SimpleNamespace(image=image, watch=lambda on_change: None)
-    broker: Any = SimpleNamespace(broker_id=LEADER, clock=ManualClock(NOW_MS), metadata=metadata, pushes=None)
+    broker: Any = SimpleNamespace(
+        broker_id=LEADER, clock=ManualClock(NOW_MS), metadata=metadata, pushes=None, metrics=None
+    )
     service = ReplicationService(broker)
     service.set_throttle(1_000)
     return [each for each in FOLLOWERS if service.is_throttled(leader_of(image), each)]

@@ -79,7 +79,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         *,
         heartbeat_interval_ms: float,
         answer_timeout_ms: float = 4_500,
-        on_fenced: Callable[[bool], None] | None = None,
+        on_fenced: Callable[[], None] = lambda: None,
         lag_ms: Callable[[], float | None] = lambda: None,
         cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
     ) -> None:
@@ -173,8 +173,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
     def _answered(self, answer: cluster_pb2.BrokerHeartbeatResponse) -> None:
         if answer.fenced != self.fenced:
             self.fenced = answer.fenced
-            if self._on_fenced is not None:
-                self._on_fenced(self.fenced)
+            self._on_fenced()
         if self.fenced:
             self._unfenced.clear()
         else:

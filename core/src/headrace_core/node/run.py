@@ -21,9 +21,11 @@ from ..rpc.event_loop import new_event_loop
 from .arguments import FormatCommand, parse_command
 from .config import NodeConfig
 from .first_voters import WriteVoters
-from .log_output import log_to_stderr
 
 logger = logging.getLogger("headrace.node")
+
+#: A line of a node's log: 2026-01-02 03:04:05,678 INFO     headrace.controller  broker 1 unfenced
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 #: Whether this process runs only one node; False in a program that contains nodes, such as a test.
 _owns_process = False
@@ -60,6 +62,16 @@ def main(
         logger.warning("%s", note)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run(serve(), command.config))
+
+
+def log_to_stderr(level: str) -> None:
+    """Send the lines of all loggers with ``level`` ("debug", "info", ...) or higher to stderr, which the process that
+    started the node stores. Replaces earlier handlers."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
 
 
 async def _run(serve: Serve, config: NodeConfig) -> int:

@@ -385,7 +385,7 @@ class Broker:
             ),
             heartbeat_interval_ms=config.values["broker.heartbeat.interval.ms"],
             answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,
-            on_fenced=self._fenced,
+            on_fenced=self._serve_or_not,
             lag_ms=lambda: follower.lag.ms,
             cannot_lead=self._where_it_cannot_lead,
         )
@@ -487,9 +487,6 @@ class Broker:
     def _where_it_cannot_lead(self) -> list[CannotLead]:
         short = [CannotLead("DISK_FULL", each.bytes) for each in self.storage.short_directory_ids()]
         return [*short, *(CannotLead(reason) for reason in sorted(self._cannot_lead))]
-
-    def _fenced(self, fenced: bool) -> None:
-        self._serve_or_not()
 
     async def _housekeeping(self) -> None:
         while True:

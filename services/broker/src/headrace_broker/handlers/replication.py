@@ -65,9 +65,9 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._registry = JoinedReplicas()
+        self.followers = JoinedReplicas()  #: The joined followers of all streams.
         self._pacer = Pacer(UNLIMITED, self.now_ms())
-        self.pushes = broker.pushes
+        self.pushes, self.metrics = broker.pushes, broker.metrics
         self._streams: dict[tuple[int, Lane], LeaderStream] = {}
         self._throttled = _ThrottledReplicas()
         broker.metadata.watch(self._metadata_changed)
@@ -84,11 +84,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         """Set the rate of the throttle that all catching-up replicas share (KIP-73)."""
         self._pacer.set_rate(bytes_per_second, self.now_ms())
 
-    @property
-    def followers(self) -> JoinedReplicas:
-        """The joined followers of all streams."""
-        return self._registry
-
     def now_ms(self) -> int:
         return int(self._broker.clock.monotonic_ms())
 
@@ -99,7 +94,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         lane = LeaderLane(
             hello,
             host=self,
-            registry=self._registry,
+            registry=self.followers,
             pacer=self._pacer,
             now_ms=self.now_ms,
             wake=stream.wake,
@@ -139,9 +134,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     def closed(self, stream: LeaderStream, key: tuple[int, Lane]) -> None:
         if self._streams.get(key) is stream:
             del self._streams[key]
-
-    def sent(self, size: int) -> None:
-        self._broker.metrics.replication_bytes.value += size
 
     def find(self, topic_id: bytes, partition: int) -> LeaderReplica:
         broker = self._broker
@@ -320,7 +312,7 @@ class LeaderStream(StreamHandler[Any]):
         if outgoing is None:
             pushes.end(self)
         else:
-            self._service.sent(outgoing.size)
+            self._service.metrics.replication_bytes.value += outgoing.size
             stream.send(response_to_proto(outgoing.response), outgoing.size)  # ``on_sending``
         for read in lane.take_cold_reads():
             self._read(lane, read)

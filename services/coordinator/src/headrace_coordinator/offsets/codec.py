@@ -36,7 +36,6 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _TWO_LENGTHS = struct.Struct(">hh")
-_HEAD_OLD = struct.Struct(">hq")
 _HEAD = struct.Struct(">hqi")
 
 
