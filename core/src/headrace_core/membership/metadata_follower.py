@@ -105,12 +105,13 @@ class MetadataFollower:
         *,
         on_change: OnChange | None = None,
         image: MetadataImage = EMPTY_IMAGE,
+        freshness: Freshness | None = None,
         clock: Clock | None = None,
         events: Emitter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         """``controllers``: a Controllers object, or ``host:port`` of some controllers' internal listeners. ``image``:
-        the image to start from."""
+        the image to start from. ``freshness``: the object in which the follower records the age of its image."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
         #: Number of records that the follower has read from the metadata log since its start; a local snapshot makes
@@ -120,7 +121,7 @@ class MetadataFollower:
         self._on_change = on_change
         self._clock = clock or SystemClock()
         self._events = events or Emitter()
-        self._freshness = Freshness(image.next_offset)
+        self._freshness = freshness or Freshness(image.next_offset)
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # (offset, order, waiter), sorted
         self._order = itertools.count()
         self._current_waiters: list[tuple[float, asyncio.Future[None]]] = []  # (as of, waiter)

@@ -26,11 +26,14 @@ class MetadataState:
 
     __slots__ = ("_lag", "_waiting", "_watchers", "controllers", "image")
 
-    def __init__(self, controllers: Controllers | None = None) -> None:
-        """``controllers``: addresses and leader of the controllers; None: unknown."""
+    def __init__(
+        self, controllers: Controllers | None = None, *, lag: Callable[[], MetadataLag] = lambda: MetadataLag(0, None)
+    ) -> None:
+        """``controllers``: addresses and leader of the controllers; None: unknown. ``lag`` returns the lag of the image
+        last passed to ``advance``."""
         self.image = MetadataImage()
         self.controllers = controllers
-        self._lag: Callable[[], MetadataLag] = lambda: MetadataLag(0, None)
+        self._lag = lag
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._watchers: dict[Watcher, None] = {}
 
@@ -48,10 +51,6 @@ class MetadataState:
     def lag(self) -> MetadataLag:
         """Lag of ``image``."""
         return self._lag()
-
-    def measured_by(self, lag: Callable[[], MetadataLag]) -> None:
-        """Set the function that returns the lag of the image last passed to ``advance``."""
-        self._lag = lag
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Record that ``image`` is applied."""

@@ -38,6 +38,7 @@ from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_description import NodeService
 from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.freshness import Freshness
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
 from headrace_core.node.ids import random_id
@@ -138,7 +139,8 @@ class Broker:
         pushes = PendingPushes()
         self.partitions = PartitionTable(self.identity, pushes)
         self._controllers = Controllers(config.controller_addresses)
-        self.metadata = MetadataState(self._controllers)
+        self._freshness = Freshness()
+        self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
 
         # The disks.
         self._fs = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
@@ -369,8 +371,6 @@ class Broker:
     async def _register(self, metas: list[MetaProperties]) -> BrokerSession:
         config = self.config
         addresses = advertised(self._addresses, config.advertised)
-        follower = self._follower
-        assert follower is not None
         session = self._session = BrokerSession(
             self._controllers,
             BrokerRegistration(
@@ -386,7 +386,7 @@ class Broker:
             heartbeat_interval_ms=config.values["broker.heartbeat.interval.ms"],
             answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,
             on_fenced=self._serve_or_not,
-            lag_ms=lambda: follower.lag.ms,
+            lag_ms=lambda: self.metadata.lag.ms,
             cannot_lead=self._where_it_cannot_lead,
         )
         registered = await self._tasks.unless_failed(session.register())
@@ -399,11 +399,11 @@ class Broker:
             self._controllers,
             cluster_id,
             on_change=self._metadata_changed,
+            freshness=self._freshness,
             clock=self.clock,
             events=self.events,
             metrics=self.context.metrics.metrics,
         )
-        self.metadata.measured_by(lambda: follower.lag)
         await follower.load(store)
         self._tasks.start(follower.run(), "metadata")
         return follower

@@ -40,6 +40,7 @@ from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_description import NodeService
 from headrace_core.membership.producer_ids import ProducerIdBlock, ProducerIds
 from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.freshness import Freshness
 from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
@@ -94,7 +95,8 @@ class Coordinator:
         self._started_ms = self.clock.now_ms()
         self._started_monotonic_ms = self.clock.monotonic_ms()
         self._controllers = Controllers(config.controller_addresses)
-        self.metadata = MetadataState(self._controllers)
+        self._freshness = Freshness()
+        self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
         self.brokers = Brokers(self.metadata)
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), lambda: self.metadata.lag.ms)
         self._calls = ControllerCalls(self._controllers, self.clock)
@@ -130,11 +132,11 @@ class Coordinator:
             self._controllers,
             self._cluster_id,
             on_change=self._metadata_changed,
+            freshness=self._freshness,
             clock=self.clock,
             events=self.events,
             metrics=self.metrics,
         )
-        self.metadata.measured_by(lambda: follower.lag)
         await follower.load(store)
         self._tasks.start(follower.run(), "metadata")
         await self._tasks.unless_failed(self._begin_life())
