@@ -60,7 +60,7 @@ class IndexEntry(NamedTuple):
 
 class IndexFile:
     """The file of an index, to which entries are written in groups. The file is open only during a write or a sync, so
-    an idle partition holds no descriptors for its indexes. A stop syncs only changed index files."""
+    an idle partition holds no descriptors for its indexes. A clean stop syncs only index files that have changed."""
 
     __slots__ = ("_entry_bytes", "_fs", "_pending", "_size", "_syncing", "_unsynced", "path")
 

@@ -70,7 +70,7 @@ class ProducerIds:
                 raise _closed() from None
 
     def take(self) -> int:
-        """Return a new producer id without waiting. If there is none, the next block is requested, and
+        """Return a new producer id without waiting. If no producer id is left, the next block is requested, and
         CoordinatorNotAvailableError (retriable) is raised."""
         if self._next >= self._end:
             if self._spare is None:
@@ -103,7 +103,7 @@ class ProducerIds:
         self._prefetch_at = block.first + int(block.length * PREFETCH_AT)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """The running request for a block of producer ids, or a new request."""
+        """Return the running request for a block of producer ids, or start a new request."""
         if self._is_closed:
             raise _closed()
         if self._fetching is None:

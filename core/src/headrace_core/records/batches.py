@@ -157,7 +157,8 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
 def epoch_range(epochs: Sequence[tuple[int, int]], offset: int) -> tuple[int, int, int, int]:
     """(from, to, least, most): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of ``least`` to
     ``most``. A batch before the start of the first known epoch may have no epoch (-1), an earlier epoch, or the first
-    known epoch. An earlier epoch is possible because advancing a log's start moves the start of the first epoch."""
+    known epoch. A batch may have an epoch before the first known epoch, because advancing a log's start moves the start
+    of the first epoch."""
     at = bisect_right(epochs, offset, key=_start_offset) - 1
     end = epochs[at + 1][1] if at + 1 < len(epochs) else _OFFSET_MAX
     if at < 0:
