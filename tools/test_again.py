@@ -8,7 +8,7 @@ a test fail, the test has failed.
 Other failures than timeouts do not run again: violated invariants, failed assertions, errors, and crashed workers.
 Violated invariants are lost, doubled or reordered records, and partitions with two owners. A failure that is no timeout
 fails the whole run at once. tests/conftest.py records the cause of each failure (headrace_core.testing.verdicts defines
-time-outs). A test without such a record does not run again. After more than ten failures, no test runs again.
+time-outs). A test without a recorded cause does not run again. After more than ten failures, no test runs again.
 
     tools/test_again.py            exit code 0 when every test has passed, in the first or the second run
 """

@@ -1,8 +1,8 @@
 """The rows of the Spark sink: the accepted columns and types, and the rows of each topic. Pure.
 
-The rules are the Kafka sink's. The column ``value`` is required; ``key``, ``headers``, ``topic`` and ``partition`` are
-optional. Columns with other names are ignored, so a DataFrame read from one topic can be written to another topic
-unchanged. Column names are case-sensitive, and the option ``topic`` overrides the column ``topic``.
+The rules for columns are the Kafka sink's. The column ``value`` is required; ``key``, ``headers``, ``topic`` and
+``partition`` are optional. Columns with other names are ignored, so a DataFrame read from one topic can be written to
+another topic unchanged. Column names are case-sensitive, and the option ``topic`` overrides the column ``topic``.
 """
 
 from __future__ import annotations

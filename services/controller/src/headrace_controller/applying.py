@@ -81,9 +81,9 @@ class Applier:
                 self._emitter.emit(event)
 
     def replay(self, offset: int, *, at_once: bool = False) -> None:
-        """Apply the part of the committed log below ``offset`` that is on this disk: some of it, or all with
-        ``at_once``. Raises CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a log
-        of a newer version, and InconsistentClusterIdError for another cluster's log."""
+        """Apply the committed entries below ``offset`` that are on this disk: some of them, or all with ``at_once``.
+        Raises CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a log of a newer
+        version, and InconsistentClusterIdError for another cluster's log."""
         position = self.applied
         if position >= offset:
             return

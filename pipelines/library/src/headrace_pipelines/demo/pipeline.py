@@ -5,8 +5,9 @@ passed the window's end. Spark drops rows whose window has closed. The watermark
 difference in event time between the partitions' read positions. The demo publishes events in the order of their time,
 so each partition is ordered by time. ``maxOffsetsPerTrigger`` takes the same share of each partition's backlog, so
 after a batch the query has read nearly the same fraction of every partition. Aircraft do not fly evenly over the year,
-so the same fraction of two partitions may be days apart. With the keys of this data set, the difference is at most 6.7
-days. ``WATERMARK`` is twice the largest difference in event time between two partitions' read positions.
+so the same fraction of two partitions may be days apart. With tail numbers as keys, the read positions of two
+partitions are at most 6.7 days of event time apart. ``WATERMARK`` is twice the largest difference in event time between
+two partitions' read positions.
 
 **The end.** A window closes only when an event with a later time arrives, and no event is later than the last
 departure. To close the last windows, the demo publishes to each partition a closing marker with a time months later.

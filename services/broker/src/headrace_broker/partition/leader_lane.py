@@ -311,9 +311,9 @@ class LeaderLane:
             follower_end=join.log_end,
             follower_epoch=join.last_epoch,
         )
-        # Read the log start of the log after the epochs. A deletion of records advances the log start of the log first,
-        # then the epochs, and then ``leader.log_start``. A follower that restarted at ``leader.log_start`` could ask
-        # for deleted offsets.
+        # Read the log's start offset after its epoch history, which is the safe order while records are deleted. A
+        # deletion of records advances the log start of the log first, then the epochs, and then ``leader.log_start``. A
+        # follower that restarted at ``leader.log_start`` could ask for deleted offsets.
         here = leader.high_watermark, source.log_start, leader.log_end
         if not found.matches:
             leader.follower_tried(self.broker_id, self._now_ms())
@@ -653,7 +653,7 @@ class LeaderLane:
         self._wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
-        """A disk read has ended: let the next replica that waits for the disk read."""
+        """A disk read has ended: the next waiting replica may now read from the disk."""
         replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:

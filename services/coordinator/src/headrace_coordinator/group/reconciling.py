@@ -94,8 +94,8 @@ def advance(
 
 def begun_anew(current: Current) -> Current:
     """The member joins again, or another process replaces the member's process. The member's revoking partitions are
-    free now, because the old process reads none. The member keeps its assignment, but must receive the assignment
-    again."""
+    free now, because the member's old process reads none of them. The member keeps its assignment, but must receive the
+    assignment again."""
     return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
 
 

@@ -308,7 +308,7 @@ class OffsetsLogic:
         return self.remove(expired.offsets), expired.groups
 
     def _next_doomed(self) -> list[tuple[str, TopicPartition]]:
-        """The next marked offsets, without offsets that now belong to a new topic of the same name."""
+        """The marked offsets to delete next, without offsets that now belong to a new topic of the same name."""
         doomed: dict[tuple[str, TopicPartition], None] = {}
         while self._doomed and len(doomed) < REMOVALS_PER_TICK:
             group_id, partition, topic_id = self._doomed.popleft()
