@@ -1,4 +1,4 @@
-"""Count private words in comments, docstrings, strings and pages; refuse more than the limit of an area.
+"""Count private words in comments, docstrings, strings and pages; fail if an area has more than its limit.
 
     tools/private_words.py             fails above a limit, and prints the table (part of `make check`)
     tools/private_words.py -v          prints the table always

@@ -220,7 +220,7 @@ class Broker:
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
         self.storage.short.subscribe(self._cannot_lead_changed)
         self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
-        # Partitions that this broker failed to open include those whose log directory the controllers did not know yet.
+        # Report the directories of failed partitions again, because the controllers may not know these directories yet.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
         self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 

@@ -39,7 +39,7 @@ CALL_REPLICAS_MAX = 2_000
 _BACKOFF_MS_MAX = 10_000
 
 #: Reports to the controllers which directory each replica is in, and which replicas start with an empty log. The
-#: function returns the replicas that the controllers refused.
+#: reporting function returns the replicas that the controllers refused.
 Assign = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesAssigned]]
 
 

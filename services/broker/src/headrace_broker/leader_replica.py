@@ -167,8 +167,8 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first waiting append has been checked. Process the appends behind a checked append, as far as their
-        checks need no thread."""
+        """The first waiting append has been checked. Process the appends that waited behind a checked append, as far as
+        their checks need no thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -290,8 +290,8 @@ class LeaderReplica:
         return end.epoch, end.end_offset
 
     def bytes_from(self, offset: int) -> int:
-        """Approximate number of bytes of the records from ``offset`` on. The number is estimated without I/O, from the
-        position of the offset within its segment."""
+        """Approximate number of bytes of the records from ``offset`` on. The number of bytes is estimated without I/O,
+        from the position of the offset within its segment."""
         total, end = 0, self.leader.log_end
         for segment in reversed(self.log.segments):
             size, base = segment.size, segment.base_offset

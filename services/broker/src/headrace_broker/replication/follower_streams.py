@@ -219,7 +219,7 @@ def _end_waiting(waiting: asyncio.Future[bool]) -> None:
 
 
 class _Stream:
-    """The task that opens one connection after another for one kind of stream to one leader."""
+    """The task that keeps one stream (live or catch-up) to one leader open, over one connection after another."""
 
     def __init__(self, streams: FollowerStreams, leader_id: int, lane: Lane) -> None:
         self.lane: FollowerLane[OnStream] = FollowerLane()

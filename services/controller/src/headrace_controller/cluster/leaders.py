@@ -94,7 +94,7 @@ def elect_uncleanly(view: View) -> Decision:
 
 
 def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
-    """Cheap check before an election, because many partitions may be without a leader: whether any replica works."""
+    """Whether any replica works: a cheap check before an election, because many partitions may be without a leader."""
     return any(electorate.works(partition, each) for each in partition.replicas)
 
 

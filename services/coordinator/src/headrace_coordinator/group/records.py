@@ -116,7 +116,8 @@ _Body = TypeVar("_Body")
 
 
 class Key(NamedTuple):
-    """``member``: the member's id; for a STORY key, the slot as text; for a GROUP key, ""."""
+    """``member``: the member's id; for a STORY key, the number of the recorded rebalance's slot as text; for a GROUP
+    key, ""."""
 
     kind: RecordKind
     group_id: str

@@ -33,7 +33,7 @@ from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
 COMMITS_APART_MS = 1_000  #: Milliseconds between two commits below which they share one entry of the window of commits.
-#: Milliseconds that the known commits of a partition cover at least while there are fewer than ten.
+#: Milliseconds without a commit that STOP needs at least while fewer than ten commits of the partition are known.
 SILENCE_MS = 60_000
 
 

@@ -87,7 +87,7 @@ class ShardRunner:
 
     @property
     def state_machine(self) -> StateMachine | None:
-        """The state machine, to be read only, while the shard serves; else None."""
+        """The state machine while the shard serves, else None; the caller may only read it."""
         return self.shard.state_machine
 
     def start(self) -> None:
