@@ -7,8 +7,8 @@ applies decides the directory of a partition's log:
        date: a log that moved is there before the controller knows)
     4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
 
-"Nowhere" means that the partition is offline (KAFKA_STORAGE_ERROR). A log that may exist on an offline disk is never
-created again, empty, on another disk.
+"Nowhere" in the list means that the partition is offline (KAFKA_STORAGE_ERROR). A log that may exist on an offline disk
+is never created again, empty, on another disk.
 """
 
 from __future__ import annotations

@@ -531,8 +531,8 @@ class Roles:
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
         """Take out of service a log whose damage was confirmed by a second read, now or after a restart. A log taken
-        out of service is healed if other replicas have its records; otherwise the operator must act. The broker's
-        partitions with undamaged logs continue."""
+        out of service is healed if other replicas have its records; otherwise the operator must act. The broker
+        continues to serve its partitions with undamaged logs."""
         if not self._storage.quarantine(log, error):
             return
         found = problem_of(error, path=log.directory)

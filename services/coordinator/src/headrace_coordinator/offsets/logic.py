@@ -1,7 +1,7 @@
 """Decisions about committed offsets: commit, fetch, delete, expire. Pure.
 
-Each decision about offsets first makes the records, and refuses a request before any change. A decision about offsets
-then applies the values in its records, as ``replay`` does.
+Each decision about offsets first makes the records, and refuses a request before any change. After the records are
+made, a decision about offsets applies the values in them, as ``replay`` does.
 
 A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). The partition's leader
 would refuse a decision that exceeds a batch, and the shard would drop its state machine again at each retry.
