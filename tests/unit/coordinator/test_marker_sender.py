@@ -168,6 +168,21 @@ def test_each_leader_gets_one_request_with_its_partitions() -> None:
     scenario(test)
 
 
+def test_a_transaction_that_an_old_kafka_left_behind_has_a_version_that_leaders_take() -> None:
+    """Leaders refuse version 0, and the refusal would end the stream of all other markers too."""
+
+    async def test(world: World) -> None:
+        broker = Broker()
+        async with serving(broker) as address:
+            world.brokers(b1=address)
+            world.topic(1, 1, 1)
+            world.send(MARKER._replace(version=0))
+            await world.runner.until(P0, P1, P2)
+            assert [request.transaction_version for request in broker.requests] == [1]
+
+    scenario(test)
+
+
 def test_a_frozen_broker_delays_its_own_partitions_until_another_one_leads_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from headrace_coordinator.handlers import transactions as handlers
+from headrace_coordinator.handlers.transactions import AddPartitionsStream
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard, ShardState
@@ -37,9 +39,30 @@ from headrace_core.errors import (
     RequestTimedOutError,
 )
 from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2, transactions_pb2
 
 ONE, TWO = TopicPartition("orders", 1), TopicPartition("orders", 2)
 LONG_S = 60.0
+INVALID_REQUEST, PRODUCER_FENCED = 42, 90
+
+
+class Stream:
+    """Stands for ServerStream."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.answers: list[tuple[int, int]] = []
+        self.answered = asyncio.Event()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def send(self, response: Any) -> None:
+        self.answers.append((response.correlation_id, response.error.code))
+        self.answered.set()
 
 
 class Log:
@@ -265,5 +288,55 @@ def test_when_the_shard_is_loaded_again_nobody_waits_and_all_missing_markers_are
         assert [each.partitions for each in world.orders] == [frozenset({ONE, TWO})]
         world.mark(ONE, TWO)
         await world.ask(AddPartitions("t", owner, frozenset({ONE})))
+
+    scenario(test)
+
+
+def adding(number: int, producer: ProducerIdentity, *partitions: int, **fields: Any) -> Any:
+    return transactions_pb2.AddPartitionsRequest(
+        correlation_id=number,
+        **{
+            "transactional_id": "t",
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
+            "transaction_version": 2,
+            "partitions": [groups_pb2.PartitionName(topic="orders", partition=each) for each in partitions],
+            **fields,
+        },
+    )
+
+
+def test_a_brokers_stream_gets_an_answer_for_each_request_and_a_wrong_one_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handlers, "UNANSWERED_MAX", 2)
+
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        zombie = owner._replace(epoch=owner.epoch - 1)
+        stream = Stream()
+        handler = AddPartitionsStream(world.transactions, cast(Any, stream))
+        handler.on_request(adding(1, owner))
+        handler.on_request(adding(2, owner, -1))
+        handler.on_request(adding(3, owner, 1, transaction_version=3))
+        handler.on_request(adding(4, owner, 1, transactional_id=""))
+        assert stream.answers == [(number, INVALID_REQUEST) for number in (1, 2, 3)]
+        handler.on_request(adding(5, zombie, 1))
+        while len(stream.answers) < 5:
+            stream.answered.clear()
+            await stream.answered.wait()
+        assert stream.answers[3:] == [(4, INVALID_REQUEST), (5, PRODUCER_FENCED)]
+        assert handler.is_idle()
+        handler.on_request(adding(6, owner, 1))
+        assert not stream.paused
+        handler.on_request(adding(7, owner, 2))
+        assert stream.paused, "two requests wait for the marker"
+        world.mark(ONE)
+        while len(stream.answers) < 7:
+            stream.answered.clear()
+            await stream.answered.wait()
+        assert stream.answers[5:] == [(6, 0), (7, 0)]
+        assert not stream.paused
+        assert handler.is_idle()
 
     scenario(test)

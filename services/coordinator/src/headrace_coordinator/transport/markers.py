@@ -71,6 +71,8 @@ class MarkerSender:
         self._wait_current = wait_current
         self._peers: dict[str, _Peer] = {}
         self._tasks: dict[ShardRunner, set[asyncio.Task[None]]] = {}
+        #: Log lines about partitions whose leader refuses markers.
+        self._refusals: dict[TopicPartition, Outage] = {}
 
     def send(self, runner: ShardRunner, order: WriteMarkers) -> None:
         """Write the markers, and report each written marker to ``runner``."""
@@ -169,7 +171,7 @@ class MarkerSender:
             producer_id=order.identity.producer_id,
             producer_epoch=order.identity.epoch,
             commit=order.commit,
-            transaction_version=order.version,
+            transaction_version=max(order.version, 1),  # a record of Kafka's before KIP-890 has version 0
             coordinator_epoch=runner.shard.claim.shard_epoch,
         )
         for partition in partitions:
@@ -182,8 +184,12 @@ class MarkerSender:
             error = from_number(result.error.code, result.error.message) if result.error.code else None
             if error is None or isinstance(error, InvalidProducerEpochError):  # the transaction has ended there already
                 written.append(partition)
+                self._refusals.pop(partition, None)
             else:
-                logger.debug("%s: the marker of %r: %s", partition, order.transactional_id, error)
+                refusal = self._refusals.setdefault(
+                    partition, Outage(logger, f"the marker of {partition}", whom="its leader")
+                )
+                refusal.failed(peer.link.address, error)
         return frozenset(written)
 
     async def _unless_moved(
@@ -224,6 +230,7 @@ class MarkerSender:
             topic = image.topic(partition.topic)
             if topic is None or partition.partition >= len(topic.partitions):
                 gone.add(partition)
+                self._refusals.pop(partition, None)
         _report(runner, order, frozenset(gone))
         self._route(runner, order, [each for each in partitions if each not in gone], backoff)
 
