@@ -297,6 +297,12 @@ class ConcurrentTransactionsError(RetriableError):
     code, number = "CONCURRENT_TRANSACTIONS", 51
 
 
+class TransactionCoordinatorFencedError(HeadraceError):
+    """The request comes from a coordinator that has lost the transaction's shard to a newer one."""
+
+    code, number = "TRANSACTION_COORDINATOR_FENCED", 52
+
+
 class OperationNotAttemptedError(RetriableError):
     """The item was skipped, because the request has more items than one metadata write may change; send the skipped
     items again."""

@@ -49,7 +49,7 @@ def test_a_batch_above_the_size_that_frees_the_gil_is_checked_to_its_last_byte(c
         (lambda b: patched(b, 23, struct.pack(">i", 3)), InvalidRecordError, "last offset delta, 3"),
         (lambda b: resealed(b + b"\0"), InvalidRecordError, "follow"),
         (lambda b: patched(b, 22, b"\x20"), InvalidRecordError, "control"),
-        (lambda b: patched(b, 22, b"\x10"), UnsupportedVersionError, "transaction"),
+        (lambda b: patched(b, 22, b"\x10"), InvalidRecordError, "transaction"),
         (lambda b: patched(b, 43, struct.pack(">q", 7)), UnsupportedVersionError, "producer id 7"),
         (lambda b: with_log_append_time(b, 5), InvalidTimestampError, "LogAppendTime"),
         (lambda b: b"", InvalidRecordError, "data is empty"),

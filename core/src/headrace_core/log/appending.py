@@ -29,6 +29,7 @@ from .fencing import Fence
 from .files import Buffer
 from .producer_state import Remembered
 from .segment import BatchMeta
+from .transactions import Marker, TransactionalAppend
 
 _BASE_BYTES = 16
 
@@ -51,6 +52,9 @@ class Append:
     ``fence``: conditions for a coordinator's append to its shard (a partition of ``__consumer_offsets`` or
     ``__transaction_state``); the batches carry the fence's epoch already.
 
+    ``transaction``: what the batches have to do with a transaction; ``data`` is then transactional batches of one
+    producer, or the marker as one batch. None: no check of transactions.
+
     The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
     """
 
@@ -60,6 +64,7 @@ class Append:
     replicated: bool = False
     follows: int | None = None
     fence: Fence | None = None
+    transaction: TransactionalAppend | Marker | None = None
     done: Callable[[Any], None] = _ignored
 
 
@@ -143,7 +148,9 @@ class Write:
         return taken
 
 
-def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
+def validate(
+    data: Buffer, config: LogConfig, now_ms: int, *, allow_transactional: bool = False
+) -> tuple[Buffer, list[BatchHeader]]:
     """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
     keys in a compacted topic. ``prepare`` checks the sizes of the batches. ``validate`` reads all bytes once; it runs
     before the append, in any thread.
@@ -161,6 +168,7 @@ def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list
     headers = validate_batches(
         data,
         require_keys=config.cleanup_compact,
+        allow_transactional=allow_transactional,
         allow_producer_id=True,
         timestamp_ms_min=earliest_ms,
         timestamp_ms_max=latest_ms,
@@ -227,7 +235,7 @@ def prepare(
             batch_size = len(batch)
             if append_time_ms >= 0:
                 max_timestamp_ms = append_time_ms
-        if batch_size > config.message_bytes_max:
+        if batch_size > config.message_bytes_max and not header.is_control:
             raise RecordTooLargeError(
                 f"a record batch of {batch_size} bytes ({header.record_count} records) is above the topic's "
                 f"max.message.bytes={config.message_bytes_max}: send smaller batches (the producer's batch.size), or "
@@ -268,7 +276,7 @@ def prepare(
 def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:
     out: Buffer = batch
     wanted = topic_codec(config)
-    if wanted is not None and wanted is not header.compression:
+    if wanted is not None and wanted is not header.compression and not header.is_control:
         out = recompress(out, wanted, _level(config))
     return with_log_append_time(out, append_time_ms) if append_time_ms >= 0 else out
 

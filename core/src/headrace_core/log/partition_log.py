@@ -35,6 +35,7 @@ from ..errors import (
     HeadraceError,
     InvalidArgumentError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceNumberError,
     ServerBusyError,
@@ -64,6 +65,7 @@ from .reading import LogReader, ReadResult
 from .replicated import UnexpectedOffsetError, check_order, check_replicated, epoch_starts, prepare_replicated
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment
+from .transactions import Marker, TransactionalAppend, check_in_transaction, must_append
 from .txn_index import TXN_INDEX_SUFFIX, AbortedTransaction, overlapping, pack_entries, read_entries
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,14 @@ logger = logging.getLogger(__name__)
 _CLOSED_AT_ONCE = 64  #: Maximum number of logs closed at the same time, because each closing log holds two descriptors.
 
 DELETED_SUFFIX = ".deleted"  #: Suffix of files that the log will remove later.
+
+
+#: The error for a refused batch of a producer.
+_REFUSALS: dict[Check, type[HeadraceError]] = {
+    Check.FENCED: InvalidProducerEpochError,
+    Check.OUT_OF_ORDER: OutOfOrderSequenceNumberError,
+    Check.NOT_IN_TRANSACTION: InvalidTxnStateError,
+}
 
 
 class DeletedFile(NamedTuple):
@@ -239,7 +249,8 @@ class PartitionLog(LogReader):
         The outcome of a refused append is its error, and the other appends still succeed. The errors are:
 
         * CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, RecordListTooLargeError,
-          OutOfOrderSequenceNumberError, InvalidProducerEpochError
+          OutOfOrderSequenceNumberError, InvalidProducerEpochError, InvalidTxnStateError
+        * with a transaction: the errors of ``transactions.must_append`` and ``transactions.check_in_transaction``
         * DiskFullError: the bytes already written are removed again (of a replicated append larger than a segment, the
           first batches may stay)
         * with a fence: FencedShardEpochError, UnexpectedLogEndError
@@ -294,7 +305,7 @@ class PartitionLog(LogReader):
         self._check_epoch(append.leader_epoch)
         at_first = len(group.remembered)
         if prepared.producers:
-            duplicate = self._admit(prepared, group, now_ms)
+            duplicate = self._admit(prepared, group, append.transaction)
             if duplicate is not None:
                 if duplicate.next_offset <= self.log_end_offset:
                     return duplicate
@@ -425,11 +436,18 @@ class PartitionLog(LogReader):
             raise
         group.add(part, self.log_start_offset)
 
-    def _admit(self, prepared: Write, group: Write, now_ms: int) -> AppendInfo | None:
+    def _admit(
+        self, prepared: Write, group: Write, transaction: TransactionalAppend | Marker | None
+    ) -> AppendInfo | None:
         """Check the batches of idempotent producers and add them to the producer table. For batches that the log
         already has, return the AppendInfo of the first append. Raises OutOfOrderSequenceNumberError,
-        InvalidProducerEpochError."""
+        InvalidProducerEpochError, InvalidTxnStateError, and the errors of ``must_append`` and
+        ``check_in_transaction``."""
         table = self.producers
+        if transaction is not None and isinstance(transaction, Marker):
+            if not must_append(transaction, table.get(transaction.producer_id), self.topic_partition):
+                return self._nothing_to_append(group)
+            transaction = None
         at_first = len(group.remembered)
         duplicates: list[Checked] = []
         try:
@@ -443,14 +461,13 @@ class PartitionLog(LogReader):
                 checked = self._check_sequence(header)
                 if checked.check is Check.DUPLICATE:
                     duplicates.append(checked)
-                elif checked.check is not Check.NEXT:
-                    refusal = (
-                        InvalidProducerEpochError if checked.check is Check.FENCED else OutOfOrderSequenceNumberError
-                    )
-                    raise refusal(f"{self.topic_partition}: {checked.why}")
-                else:
-                    group.remembered.append(table.remember(header.producer_id))
-                    table.appended(header, base_offset=meta.base_offset, max_timestamp_ms=meta.max_timestamp_ms)
+                    continue
+                if transaction is not None and checked.check is not Check.FENCED:
+                    check_in_transaction(header, table.get(header.producer_id), transaction, self.topic_partition)
+                if checked.check is not Check.NEXT:
+                    raise _REFUSALS[checked.check](f"{self.topic_partition}: {checked.why}")
+                group.remembered.append(table.remember(header.producer_id))
+                table.appended(header, base_offset=meta.base_offset, max_timestamp_ms=meta.max_timestamp_ms)
             if duplicates and len(duplicates) < len(prepared.metas):
                 raise OutOfOrderSequenceNumberError(
                     f"{self.topic_partition}: {len(duplicates)} of the request's {len(prepared.metas)} batches are "
@@ -474,6 +491,10 @@ class PartitionLog(LogReader):
             last.timestamp_ms,
             is_duplicate=True,
         )
+
+    def _nothing_to_append(self, group: Write) -> AppendInfo:
+        """The outcome of a marker that the log has already. The marker is committed when all records of the log are."""
+        return AppendInfo(-1, self._end_with(group), -1, 0, self.log_start_offset, -1, is_duplicate=True)
 
     def _check_sequence(self, header: BatchHeader) -> Checked:
         checked = self.producers.check(header)

@@ -93,6 +93,8 @@ class Check(enum.Enum):
     DUPLICATE = "duplicate"
     OUT_OF_ORDER = "out of order"  #: The log lacks the producer's preceding batch.
     FENCED = "fenced"  #: The log knows a producer with the same id and a newer epoch.
+    #: The batch is not transactional, but the producer's transaction is open.
+    NOT_IN_TRANSACTION = "not in the transaction"
 
 
 class Checked(NamedTuple):
@@ -168,6 +170,7 @@ class Remembered(NamedTuple):
     last_timestamp_ms: int = -1
     transaction_first_offset: int | None = None
     is_cut_short: bool = False
+    coordinator_epoch: int = -1
 
 
 class Undecided(NamedTuple):
@@ -231,6 +234,14 @@ class ProducerTable:
                 why=(
                     f"producer {header.producer_id} with epoch {header.producer_epoch} is fenced: the partition has "
                     f"epoch {entry.epoch}"
+                ),
+            )
+        if entry.transaction_first_offset is not None and not header.is_transactional:
+            return Checked(
+                Check.NOT_IN_TRANSACTION,
+                why=(
+                    f"producer {header.producer_id} sent a batch that is not transactional, but its transaction is "
+                    f"open since offset {entry.transaction_first_offset}"
                 ),
             )
         if header.producer_epoch > entry.epoch:
@@ -342,6 +353,7 @@ class ProducerTable:
             entry.last_timestamp_ms,
             entry.transaction_first_offset,
             entry.is_cut_short,
+            entry.coordinator_epoch,
         )
 
     def take_back(self, remembered: Iterable[Remembered], next_offset: int) -> None:
@@ -360,7 +372,7 @@ class ProducerTable:
                 old.last_timestamp_ms,
                 old.transaction_first_offset,
             )
-            entry.is_cut_short = old.is_cut_short
+            entry.is_cut_short, entry.coordinator_epoch = old.is_cut_short, old.coordinator_epoch
         self._undecided = _undecided_before(*self._undecided, next_offset)
         if self.aborted:
             self.aborted = [each for each in self.aborted if each.last_offset < next_offset]

@@ -228,7 +228,9 @@ def check_producer_fields(
     if header.is_control and not allow_control:
         raise InvalidRecordError(f"{where}: clients are not allowed to write control batches")
     if header.is_transactional and not allow_transactional:
-        raise UnsupportedVersionError(f"{where}: the batch is part of a transaction; transactions are not built yet")
+        raise InvalidRecordError(
+            f"{where}: the batch is part of a transaction, but the request has no transactional id"
+        )
     if header.producer_id >= 0:
         if not allow_producer_id:
             raise UnsupportedVersionError(

@@ -1,0 +1,153 @@
+"""Rules of a partition's leader for transactions: which batches enter the log, and which markers are appended. Pure.
+
+A marker is a control batch that ends a producer's transaction in one partition; its bytes are Kafka's
+(EndTransactionMarker). The transaction's coordinator requests the markers of a transaction, and requests each marker
+again until the partition's leader confirms it. A marker may therefore arrive late or more than once, also from a former
+coordinator. The log's owner decides about a batch or a marker when it is appended, so that no other append comes
+between the decision and the append.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from ..errors import (
+    HeadraceError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
+    TransactionAbortableError,
+    TransactionCoordinatorFencedError,
+)
+from ..records import ABORT, COMMIT, BatchHeader, encode_batch
+from ..types import TopicPartition
+from .producer_state import ProducerEntry
+
+#: The first client transaction version in which each end of a transaction raises the producer epoch (KIP-890, part 2).
+EPOCH_RAISING_VERSION = 2
+
+_KEY = struct.Struct(">hh")  #: Key of a marker's record: version, type.
+_VALUE = struct.Struct(">hi")  #: Value of a marker's record: version, coordinator epoch.
+
+
+class TransactionalAppend(NamedTuple):
+    """An append of a producer's transactional batches. ``version``: the client's transaction version.
+
+    ``is_verified``: the coordinator has confirmed, after the last marker of the producer in this partition, that the
+    partition belongs to the open transaction of the batches' epoch (KIP-890)."""
+
+    version: int
+    is_verified: bool
+
+
+class Marker(NamedTuple):
+    """A COMMIT marker (``commit``) or an ABORT marker. ``coordinator_epoch``: the epoch of the coordinator that
+    requests the marker; ``version``: the transaction version of the transaction."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    coordinator_epoch: int
+    version: int
+
+
+def marker_batch(marker: Marker, now_ms: int) -> bytes:
+    """The marker as a batch, in Kafka's bytes."""
+    key = _KEY.pack(0, COMMIT if marker.commit else ABORT)
+    return encode_batch(
+        [(now_ms, key, _VALUE.pack(0, marker.coordinator_epoch), None)],
+        producer_id=marker.producer_id,
+        producer_epoch=marker.epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPartition) -> bool:
+    """Whether to append the marker; False if the log has the marker already, so that it succeeds without an append.
+    ``entry``: the partition's state of the producer, None if the producer is unknown.
+
+        marker's epoch, to the entry's   open transaction   version 2                      version 1
+        -------------------------------  -----------------  -----------------------------  -----------------------------
+        the entry is None                no                 append                         append
+        larger                           any                append (KIP-1228)              append
+        equal                            no                 done already (KAFKA-19999)     append
+        equal                            yes                INVALID_PRODUCER_EPOCH         append
+        smaller                          any                INVALID_PRODUCER_EPOCH         INVALID_PRODUCER_EPOCH
+
+    Under version 2 a marker's epoch is above the epoch of the transaction that the marker ends. A marker with the epoch
+    of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under version 1 the epoch
+    does not change at the end of a transaction. A repeated marker of version 1 is appended again, because only its
+    coordinator epoch fences late markers of former coordinators.
+
+    In all cases, a marker with a smaller coordinator epoch than the producer's last marker is refused. Raises
+    InvalidProducerEpochError, TransactionCoordinatorFencedError.
+    """
+    if entry is None or marker.epoch > entry.epoch:
+        appends = True
+    elif marker.epoch < entry.epoch:
+        raise InvalidProducerEpochError(
+            f"{partition}: marker of producer {marker.producer_id} with epoch {marker.epoch} is out of date: the "
+            f"partition has epoch {entry.epoch}"
+        )
+    elif marker.version < EPOCH_RAISING_VERSION:
+        appends = True
+    elif entry.transaction_first_offset is not None:
+        raise InvalidProducerEpochError(
+            f"{partition}: marker of producer {marker.producer_id} with epoch {marker.epoch} is late: the next "
+            f"transaction, of the same epoch, is open since offset {entry.transaction_first_offset}"
+        )
+    else:
+        appends = False
+    if entry is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+        raise TransactionCoordinatorFencedError(
+            f"{partition}: marker of producer {marker.producer_id} is refused: its coordinator epoch "
+            f"{marker.coordinator_epoch} is out of date, the partition has a marker of coordinator epoch "
+            f"{entry.coordinator_epoch}"
+        )
+    return appends
+
+
+def check_in_transaction(
+    header: BatchHeader, entry: ProducerEntry | None, append: TransactionalAppend, partition: TopicPartition
+) -> None:
+    """Check that a transactional batch belongs to an open transaction that its coordinator knows (KIP-890). The caller
+    has refused batches with a smaller epoch than the entry's, and checks the sequence.
+
+        entry of the producer                verified   the batch is
+        -----------------------------------  ---------  ----------------------------------------------------
+        open transaction, the batch's epoch  any        in the transaction
+        open transaction, a smaller epoch    any        refused: the former transaction has no marker yet
+        no open transaction                  yes        the first of its transaction in the partition
+        no open transaction                  no         refused: it would begin a transaction that no marker ends
+
+    Under version 2 sequences begin with 0 in each epoch. An unknown producer's first batch must therefore have sequence
+    0, else an earlier batch of the transaction is missing.
+
+    Raises OutOfOrderSequenceNumberError, and TransactionAbortableError (version 1: InvalidTxnStateError, as old clients
+    do not know the former).
+    """
+    is_open = entry is not None and entry.transaction_first_offset is not None
+    if is_open:
+        assert entry is not None
+        if header.producer_epoch == entry.epoch:
+            return
+        raise _refusal(append)(
+            f"{partition}: producer {header.producer_id} with epoch {header.producer_epoch} cannot write: its former "
+            f"transaction, with epoch {entry.epoch}, has no marker in the partition yet; abort the transaction"
+        )
+    if not append.is_verified:
+        raise _refusal(append)(
+            f"{partition}: the batch of producer {header.producer_id} with epoch {header.producer_epoch} is not part "
+            "of an open transaction: the transaction has ended; abort the transaction"
+        )
+    if entry is None and append.version >= EPOCH_RAISING_VERSION and header.base_sequence != 0:
+        raise OutOfOrderSequenceNumberError(
+            f"{partition}: producer {header.producer_id} begins its transaction with sequence {header.base_sequence}, "
+            "must be 0"
+        )
+
+
+def _refusal(append: TransactionalAppend) -> type[HeadraceError]:
+    return TransactionAbortableError if append.version >= EPOCH_RAISING_VERSION else InvalidTxnStateError
