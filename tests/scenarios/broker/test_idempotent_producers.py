@@ -155,7 +155,7 @@ def test_what_does_not_follow_is_refused_in_the_order_of_the_answers() -> None:
                 (2, errors.OutOfOrderSequenceNumberError.number, -1),
                 (3, errors.InvalidProducerEpochError.number, -1),
                 (4, 0, 1),
-                (5, errors.UnsupportedVersionError.number, -1),
+                (5, errors.InvalidRecordError.number, -1),
             ]
 
     run(scenario)

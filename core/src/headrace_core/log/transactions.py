@@ -51,6 +51,12 @@ class Marker(NamedTuple):
     coordinator_epoch: int
     version: int
 
+    @property
+    def last_ended_epoch(self) -> int:
+        """The largest epoch of a transaction that the marker can end. Under version 2 the marker's own epoch is the
+        epoch of the producer's next transaction."""
+        return self.epoch - 1 if self.version >= EPOCH_RAISING_VERSION else self.epoch
+
 
 def marker_batch(marker: Marker, now_ms: int) -> bytes:
     """The marker as a batch, in Kafka's bytes."""

@@ -54,8 +54,8 @@ class ProduceServicer:
     def Produce(self, request_iterator, context):
         """A client keeps one produce stream per broker. The broker handles the requests of a produce stream in order. The
         broker responds to a request when its acks condition is met. Responses for one partition come in order, responses
-        for different partitions in any order: match responses and requests by correlation id. Requests with acks NONE have
-        no response.
+        for different partitions in any order: match responses and requests by correlation id. Responses to transactional
+        requests come in order for one producer in one partition. Requests with acks NONE have no response.
 
         When a produce stream breaks, the outcome of requests without a response is unknown: their records may be in the
         log.

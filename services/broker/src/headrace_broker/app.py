@@ -70,6 +70,7 @@ from headrace_protos.v1 import (
     offsets_pb2_grpc,
     produce_pb2_grpc,
     replication_pb2_grpc,
+    transactions_pb2_grpc,
 )
 
 from .assignments import DirectoryAssignments
@@ -84,6 +85,7 @@ from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService, Writers
 from .handlers.replication import ReplicationService
+from .handlers.transactions import ProducersService, TransactionMarkersService
 from .partition_table import PartitionTable
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
@@ -92,6 +94,7 @@ from .roles import Roles
 from .settings import BrokerIdentity, LiveSettings, LogSettings
 from .storage import Storage
 from .upkeep.upkeep import Upkeep
+from .verifier import Verifier
 
 logger = logging.getLogger("headrace.broker")
 
@@ -164,6 +167,7 @@ class Broker:
             self._controllers, self.clock, self.identity, timeout_ms=limits.request_timeout_ms
         )
         self._producer_ids = ProducerIds(self._controller.allocate_producer_ids)
+        self._verifier = Verifier(self.metadata, self.clock)
         self._assignments = DirectoryAssignments(
             self.identity, self.storage.directory_of, self._controller.assign_directories
         )
@@ -209,6 +213,7 @@ class Broker:
             partitions=self.partitions,
             pushes=pushes,
             producer_ids=self._producer_ids,
+            verifier=self._verifier,
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
         )
 
@@ -316,6 +321,11 @@ class Broker:
             (fetch_pb2_grpc.add_FetchServicer_to_server, FetchService(context), "headrace.v1.Fetch"),
             (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),
             (admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin"),
+            (
+                transactions_pb2_grpc.add_ProducersServicer_to_server,
+                ProducersService(context),
+                "headrace.v1.Producers",
+            ),
         ]
 
         def metadata(listener: str) -> tuple[Any, Any, str]:
@@ -331,7 +341,7 @@ class Broker:
         served: dict[str, list[tuple[Any, Any, str]]] = {
             CLIENT: [*for_clients, metadata(CLIENT)],
             EXTERNAL: [*for_clients, metadata(EXTERNAL)],
-            INTERNAL: [  # transaction markers arrive here
+            INTERNAL: [
                 (
                     replication_pb2_grpc.add_ReplicationServicer_to_server,
                     replication,
@@ -341,6 +351,11 @@ class Broker:
                     produce_pb2_grpc.add_ProduceServicer_to_server,
                     ProduceService(context, Writers.COORDINATORS),
                     "headrace.v1.Produce",
+                ),
+                (
+                    transactions_pb2_grpc.add_TransactionMarkersServicer_to_server,
+                    TransactionMarkersService(context),
+                    "headrace.v1.TransactionMarkers",
                 ),
             ],
         }
@@ -522,6 +537,7 @@ class Broker:
         await self._tasks.cancel()
         self.context.deadlines.close()
         await self._producer_ids.close()
+        await self._verifier.close()
         await self._controller.close()
         if self._follower is not None and not at_once:
             await self._follower.save()

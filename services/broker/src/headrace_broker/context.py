@@ -17,6 +17,7 @@ from .deadlines import Deadlines
 from .partition_table import PartitionTable
 from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
+from .verifier import Verifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class BrokerContext:
     pushes: PendingPushes
     #: The allocator of this broker's producer ids; None in unit tests, which have no controller.
     producer_ids: ProducerIds | None = None
+    #: Asks the coordinators of transactions; None in unit tests, which have no coordinator.
+    verifier: Verifier | None = None
     #: Whether the broker may send a consumer to a follower in the consumer's rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)

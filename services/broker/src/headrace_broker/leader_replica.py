@@ -10,12 +10,14 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from headrace_core.errors import (
+    ConcurrentTransactionsError,
     CorruptLogError,
     HeadraceError,
+    InvalidProducerEpochError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     ServerShuttingDownError,
@@ -24,10 +26,14 @@ from headrace_core.errors import (
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.fencing import Fence, check_stamps
+from headrace_core.log.transactions import Marker, TransactionalAppend, marker_batch
 from headrace_core.log.writer import DirectoryWriter
-from headrace_core.types import NO_EPOCH
+from headrace_core.records import BatchHeader, Buffer, read_header
+from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .partition import PartitionLeader, accept, needs_thread
+from .partition.acceptance import check_transactional
+from .partition.verification import Verification, Verifications, WaitingRoom
 from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
@@ -43,11 +49,27 @@ OnDamage = Callable[[PartitionLog, CorruptLogError], None]  #: Callback for a da
 #: Callback for the result of an append, called exactly once, in the event loop.
 Done = Callable[[AppendInfo | HeadraceError], None]
 
+#: Asks a transaction's coordinator to add (version 1: to verify) a partition of the transaction, and calls back exactly
+#: once, in the event loop: with None when the coordinator has confirmed, else with the error for the producer.
+Verify = Callable[["ProducerTransaction", TopicPartition, Callable[[HeadraceError | None], None]], None]
+
+
+class ProducerTransaction(NamedTuple):
+    """The transaction of a producer's append. ``version``: the client's transaction version. Appends wait in ``room``
+    while ``verify`` runs."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+    verify: Verify
+    room: WaitingRoom
+
 
 class _Appending:
     """State of one producer's append."""
 
-    __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "written")
+    __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "transaction", "written")
 
     def __init__(
         self,
@@ -64,6 +86,7 @@ class _Appending:
         self.committed = committed
         self.written = written
         self.fence = fence
+        self.transaction: TransactionalAppend | Marker | None = None
         self.checked: Append | None = None  #: The checked batches for the log; None until the broker has checked them.
 
 
@@ -78,6 +101,7 @@ class LeaderReplica:
         "_seen_bytes",
         "_threads",
         "_unchecked",
+        "_verifications",
         "_writer",
         "leader",
         "log",
@@ -99,6 +123,8 @@ class LeaderReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._unchecked: deque[_Appending] = deque()
+        #: Transactional appends that wait for their coordinator; None before the first transactional append.
+        self._verifications: Verifications[_Appending] | None = None
         #: Checked appends that wait while the log changes directories; None while appends are not held.
         self._held: list[_Appending] | None = None
         self._released = _NEVER_HELD  #: An event that is set when the last ``hold`` ends.
@@ -114,6 +140,7 @@ class LeaderReplica:
         committed: bool,
         written: Callable[[], None] | None = None,
         fence: Fence | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         """Append a producer's batches to the log. Calls ``done`` when this broker and, if ``committed``, every in-sync
         replica have met the topic's flush policy.
@@ -127,12 +154,19 @@ class LeaderReplica:
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
         After ``written`` was called, the broker no longer keeps the bytes of the produce request.
 
+        Transactional batches need their ``transaction``. They wait until its coordinator has confirmed that the
+        partition belongs to the transaction, unless the log shows that. Only appends of the same producer epoch wait
+        with them. Their errors include InvalidTxnStateError, TransactionAbortableError, ServerBusyError (too many
+        appends wait), ConcurrentTransactionsError, and the errors of ``transaction.verify``.
+
         A repeated batch of an idempotent producer gets the offset of its first append, and is answered under the same
         conditions as a new batch. Batches that are costly to check are checked on a thread; later batches of the
         partition wait, to keep the order.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
+        if transaction is not None and not self._is_verified(append, transaction):
+            return
         if self._unchecked:
             self._unchecked.append(append)
         elif needs_thread(records, self.log.config):
@@ -142,16 +176,104 @@ class LeaderReplica:
             self._check(append)
             self._submit(append)
 
+    def _is_verified(self, append: _Appending, transaction: ProducerTransaction) -> bool:
+        """Whether the append may go on; False if it waits for its transaction's coordinator."""
+        entry = self.log.producers.get(transaction.producer_id)
+        if entry is not None and entry.transaction_first_offset is not None and entry.epoch == transaction.epoch:
+            append.transaction = TransactionalAppend(transaction.version, is_verified=False)  # the log sees for itself
+            return True
+        if self._verifications is None:
+            self._verifications = Verifications(transaction.room)
+        verifications = self._verifications
+        found = verifications.find(transaction.producer_id, transaction.epoch)
+        append.transaction = TransactionalAppend(transaction.version, is_verified=True)
+        if found is not None and found.is_verified:
+            found.appending += 1
+            append.done = functools.partial(self._verified_ended, found, append.done)
+            return True
+        new = verifications.wait(transaction.producer_id, transaction.epoch, append, len(append.records))
+        if new is not None:
+            transaction.verify(transaction, self.partition, functools.partial(self._verified, new))
+        return False
+
+    def _verified(self, verification: Verification[_Appending], error: HeadraceError | None) -> None:
+        """The coordinator has answered, or did not in time."""
+        assert self._verifications is not None
+        if error is not None:
+            for append in self._verifications.refused(verification):
+                append.done(error)
+            return
+        for append in self._verifications.confirmed(verification):
+            append.done = functools.partial(self._verified_ended, verification, append.done)
+            self._go_on(append)
+
+    def _verified_ended(
+        self, verification: Verification[_Appending], done: Done, outcome: AppendInfo | HeadraceError
+    ) -> None:
+        assert self._verifications is not None
+        self._verifications.ended(verification)
+        done(outcome)
+
+    def append_marker(self, marker: Marker, now_ms: int, done: Done) -> None:
+        """End a producer's transaction: append the marker, unless the log has it already. Calls ``done`` when the
+        marker is committed, or with the error. Raises the error instead if nothing was done. The errors are those of
+        ``append`` and of ``headrace_core.log.transactions.must_append``."""
+        self._check_may_append(committed=True)
+        if self._verifications is not None:
+            for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):
+                waiting.done(_ended_by(marker, waiting, self.partition))
+        append = _Appending(marker_batch(marker, now_ms), now_ms, done, True, None, None)
+        append.transaction = marker
+        self._go_on(append)
+
+    def resign(self, reason: HeadraceError) -> None:
+        """End the leadership: every append that waits gets the error ``reason``."""
+        self.leader.resign(reason)
+        if self._verifications is not None:
+            for append in self._verifications.cancelled():
+                append.done(reason)
+
+    def _go_on(self, append: _Appending) -> None:
+        """Check and submit an append whose errors go to ``done``."""
+        if self._unchecked:
+            self._unchecked.append(append)
+        elif self._is_slow(append):
+            self._unchecked.append(append)
+            self._check_next()
+        else:
+            self._finish_check(append, functools.partial(self._check, append))
+
+    def _is_slow(self, append: _Appending) -> bool:
+        try:
+            return needs_thread(append.records, self.log.config)
+        except HeadraceError:
+            return False  # the check itself raises
+
     def _check_may_append(self, committed: bool) -> None:
         self.leader.check_serving()
         if committed:
             self.leader.check_enough_in_sync()
 
     def _check(self, append: _Appending) -> None:
+        if append.transaction is not None:
+            append.checked = self._checked_in_transaction(append, append.transaction)
+            return
         data, headers = accept(append.records, self.log.config, self.partition, append.now_ms)
         if append.fence is not None:
             check_stamps(headers, append.fence, self.partition)
         append.checked = Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, fence=append.fence)
+
+    def _checked_in_transaction(self, append: _Appending, transaction: TransactionalAppend | Marker) -> Append:
+        data: Buffer = append.records
+        headers: Sequence[BatchHeader]
+        if isinstance(transaction, Marker):
+            headers = [read_header(data)]
+        else:
+            data, headers = accept(
+                append.records, self.log.config, self.partition, append.now_ms, allow_transactional=True
+            )
+            check_transactional(headers, self.partition)
+        return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, transaction=transaction)
 
     def _submit(self, append: _Appending) -> None:
         if self._held is not None:
@@ -173,11 +295,7 @@ class LeaderReplica:
         self._finish_check(append, checking.result)
         while self._unchecked:
             append = self._unchecked[0]
-            try:
-                slow = needs_thread(append.records, self.log.config)
-            except HeadraceError:
-                slow = False  # the check itself raises
-            if slow:
+            if self._is_slow(append):
                 self._check_next()
                 return
             self._unchecked.popleft()
@@ -404,6 +522,20 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
         f"epoch {last_fetched_epoch} end at "
         f"{end.end_offset if end.epoch == last_fetched_epoch else 'an unknown offset'}; ask OffsetForLeaderEpoch "
         "for the offset to continue from"
+    )
+
+
+def _ended_by(marker: Marker, waiting: _Appending, partition: TopicPartition) -> HeadraceError:
+    """The error for an append that waits for a transaction while the transaction's marker arrives. Under version 1 the
+    marker may be a late one of the transaction before, so the producer retries."""
+    epoch = read_header(waiting.records).producer_epoch
+    if epoch < marker.epoch:
+        return InvalidProducerEpochError(
+            f"{partition}: producer {marker.producer_id} with epoch {epoch} is fenced: its transaction has ended, the "
+            f"marker has epoch {marker.epoch}"
+        )
+    return ConcurrentTransactionsError(
+        f"{partition}: a marker of producer {marker.producer_id} arrived before its batch was written: retry"
     )
 
 

@@ -343,7 +343,7 @@ class Roles:
         if there was no role."""
         led = self._table.led.pop(partition, None)
         if led is not None:
-            led.leader.resign(reason)
+            led.resign(reason)
             return led.leader.high_watermark
         followed = self._table.followed.pop(partition, None)
         if followed is not None:

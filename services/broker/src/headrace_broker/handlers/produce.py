@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import deque
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from headrace_core.errors import (
 from headrace_core.log import AppendInfo
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
+from headrace_core.records import read_header
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import FlushPolicy, TopicPartition
@@ -39,7 +41,7 @@ from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
 from ..context import BrokerContext
 from ..deadlines import Expiring
-from ..leader_replica import LeaderReplica
+from ..leader_replica import LeaderReplica, ProducerTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 #: Error codes that mean that the records of a produce request are invalid. A produce request that fails only with codes
 #: for invalid records counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_TRANSACTION_VERSIONS = (1, 2)
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
@@ -131,6 +134,7 @@ class _Pending(Expiring):
         "correlation_id",
         "in_memory",
         "is_over",
+        "order",
         "partitions",
         "remaining",
         "replicas",
@@ -146,6 +150,9 @@ class _Pending(Expiring):
         self.correlation_id = correlation_id
         self.acks = acks
         self.partitions = partitions
+        #: What the order of the answers is kept for, by partition of the request: all appends of the stream to the
+        #: partition or, for transactional appends, those of one producer. Transactional appends may wait alone.
+        self.order: list[Hashable] = partitions  # type: ignore[assignment]
         self.results: list[Any] = [None] * len(partitions)
         #: The leader replicas that receive the records. With acks=all a leader replica can say why the commit is late.
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
@@ -187,8 +194,8 @@ class ProduceStream(StreamHandler[Any]):
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._holds = 0  # why the stream is not read: bits, see pause
-        self._appending: dict[TopicPartition, int] = {}  # appends in progress for each partition
-        self._held: dict[TopicPartition, deque[_Held]] = {}
+        self._appending: dict[Hashable, int] = {}  # appends in progress, by ``_Pending.order``
+        self._held: dict[Hashable, deque[_Held]] = {}
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class ProduceStream(StreamHandler[Any]):
             raise InvalidRequestError(f"produce request {request.correlation_id} names no partition")
         if request.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
-        broker, acks = self._broker, request.acks
+        broker, acks, transactional_id = self._broker, request.acks, request.transactional_id
         records = [item.records for item in items]  # each access copies: once is enough
         partitions = [TopicPartition(item.topic, item.partition) for item in items]
         pending = _Pending(self, request.correlation_id, acks, partitions)
@@ -206,6 +213,8 @@ class ProduceStream(StreamHandler[Any]):
         pending.size = max(record_bytes, self._stream.request_bytes)  # all that the request holds, including names
         self._begin(pending, record_bytes)
         refusal = self._refusal_of_all(pending, record_bytes)
+        if transactional_id and refusal is None:
+            refusal = self._refusal_of_transaction(request)
         if refusal is not None:
             for index in range(len(partitions)):
                 self._failed(pending, index, refusal)
@@ -214,9 +223,15 @@ class ProduceStream(StreamHandler[Any]):
             broker.deadlines.add(pending, request.timeout_ms or broker.limits.request_timeout_ms)
         now_ms = broker.clock.now_ms()
         committed = acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED)
+        transaction: ProducerTransaction | None = None
+        if transactional_id:
+            pending.order = list(partitions)
         for index, item in enumerate(items):
             try:
                 fence = fence_of(item, self._writers)
+                if transactional_id:
+                    transaction = self._transaction_of(request, records[index])
+                    pending.order[index] = partitions[index], transaction.producer_id
                 replica = broker.partitions.leader(partitions[index])
                 replica.leader.check_topic_id(item.topic_id)
                 pending.in_memory.add(index)
@@ -228,6 +243,7 @@ class ProduceStream(StreamHandler[Any]):
                         committed=committed,
                         written=partial(self._written, pending, index),
                         fence=fence,
+                        transaction=transaction,
                     )
                 except BaseException:
                     pending.in_memory.discard(index)
@@ -236,7 +252,16 @@ class ProduceStream(StreamHandler[Any]):
                 self._refused(pending, index, error)
             else:
                 pending.replicas[index] = replica
-                self._appending[partitions[index]] = self._appending.get(partitions[index], 0) + 1
+                order = pending.order[index]
+                self._appending[order] = self._appending.get(order, 0) + 1
+
+    def _transaction_of(self, request: Any, records: bytes) -> ProducerTransaction:
+        """The transaction of a partition's batches. Raises the errors of ``read_header``."""
+        assert self._broker.verifier is not None, "the request was refused"
+        header = read_header(records)
+        return self._broker.verifier.transaction(
+            request.transactional_id, header.producer_id, header.producer_epoch, request.transaction_version
+        )
 
     def _refusal_of_all(self, pending: _Pending, record_bytes: int) -> HeadraceError | None:
         """An error of the whole request, which is returned for each of its partitions."""
@@ -250,6 +275,20 @@ class ProduceStream(StreamHandler[Any]):
                 f"the request has {record_bytes} bytes of records, more than socket.request.max.bytes={most}; "
                 "send smaller requests (the producer's batch.size and max.request.size)"
             )
+        return None
+
+    def _refusal_of_transaction(self, request: Any) -> HeadraceError | None:
+        """An error of a whole request with a transactional id."""
+        if self._writers is Writers.COORDINATORS:
+            return InvalidRequestError("a coordinator's append to its shard cannot have a transactional id")
+        if request.acks not in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED):
+            return InvalidRequiredAcksError(f"acks={request.acks}: must be ALL with a transactional id")
+        if request.transaction_version not in _TRANSACTION_VERSIONS:
+            return InvalidRequestError(
+                f"transaction_version={request.transaction_version}: must be 1 or 2 with a transactional id"
+            )
+        if self._broker.verifier is None:
+            return UnsupportedVersionError("this broker cannot reach the coordinators of transactions")
         return None
 
     def is_idle(self) -> bool:
@@ -316,39 +355,39 @@ class ProduceStream(StreamHandler[Any]):
     ) -> None:
         """Called when ``acks`` is satisfied for one partition, or cannot be satisfied."""
         pending.in_memory.discard(index)
-        partition = pending.partitions[index]
+        order = pending.order[index]
         if isinstance(outcome, HeadraceError):
             self._failed(pending, index, outcome)
         else:
             self._succeeded(pending, index, replica, outcome)
-        left = self._appending[partition] - 1
+        left = self._appending[order] - 1
         if left:
-            self._appending[partition] = left
+            self._appending[order] = left
         else:
-            del self._appending[partition]
-        if partition in self._held:
-            self._release_held(partition)
+            del self._appending[order]
+        if order in self._held:
+            self._release_held(order)
 
     def _refused(self, pending: _Pending, index: int, error: HeadraceError) -> None:
         """Refuse the records of one partition. Answers for a partition keep their order, so earlier appends are
         answered first."""
-        partition = pending.partitions[index]
-        before = self._appending.get(partition, 0)
+        order = pending.order[index]
+        before = self._appending.get(order, 0)
         if before:
-            self._held.setdefault(partition, deque()).append(_Held(before, pending, index, error))
+            self._held.setdefault(order, deque()).append(_Held(before, pending, index, error))
         else:
             self._failed(pending, index, error)
 
-    def _release_held(self, partition: TopicPartition) -> None:
-        """An append of the partition has ended: answer the refusals that waited only for this append."""
-        held = self._held[partition]
+    def _release_held(self, order: Hashable) -> None:
+        """An append has ended: answer the refusals that waited only for this append."""
+        held = self._held[order]
         for refusal in held:
             refusal.before -= 1
         while held and held[0].before == 0:
             refusal = held.popleft()
             self._failed(refusal.pending, refusal.index, refusal.error)
         if not held:
-            del self._held[partition]
+            del self._held[order]
 
     def _succeeded(self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo) -> None:
         partition = pending.partitions[index]

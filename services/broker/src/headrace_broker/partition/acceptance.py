@@ -38,14 +38,14 @@ def needs_thread(records: bytes, config: LogConfig) -> bool:
 
 
 def accept(
-    records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
+    records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int, *, allow_transactional: bool = False
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
     """Return the batches and their headers, ready for the log, in the topic's codec (``compression.type``). The check
     of a producer's batches reads all bytes once, and may run on any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
-    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (transactions,
-    which are not built yet).
+    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds). InvalidRecordError also means a
+    transactional batch without ``allow_transactional``.
     """
     if not records:
         raise InvalidRecordError(f"{partition}: the request has no records")
@@ -61,5 +61,22 @@ def accept(
             f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}: "
             "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
-    data, headers = validate(records, config, now_ms)
+    data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional)
     return in_topic_codec(data, headers, config)
+
+
+def check_transactional(headers: Sequence[BatchHeader], partition: TopicPartition) -> None:
+    """Check that all batches of an append with a transaction are transactional batches of one producer epoch. Raises
+    InvalidRecordError."""
+    first = headers[0]
+    for header in headers:
+        if not header.is_transactional or header.producer_id < 0:
+            raise InvalidRecordError(
+                f"{partition}: the request has a transactional id, but a batch is not part of a transaction"
+            )
+        if (header.producer_id, header.producer_epoch) != (first.producer_id, first.producer_epoch):
+            raise InvalidRecordError(
+                f"{partition}: the batches of a transactional request are of one producer and epoch, not of producers "
+                f"{first.producer_id} (epoch {first.producer_epoch}) and {header.producer_id} (epoch "
+                f"{header.producer_epoch})"
+            )

@@ -1,0 +1,227 @@
+"""The parts of transactions that a partition's leader serves: markers, and the description of producers."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    InvalidTopicError,
+    InvalidTxnStateError,
+    RequestTimedOutError,
+)
+from headrace_core.log import AppendInfo
+from headrace_core.log.producer_state import ProducerEntry
+from headrace_core.log.transactions import Marker
+from headrace_core.metadata.shards import INTERNAL_TOPICS
+from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.rpc.turns import Turns
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_grpc
+
+from ..context import BrokerContext
+from ..deadlines import Expiring
+
+_INT16_MAX = 2**15 - 1
+#: Maximum number of markers of one stream that are not committed; at the maximum the broker stops reading the stream.
+_PENDING_MAX = 10_000
+_DESCRIBED_AT_ONCE = 20  #: Number of producers that are described before the event loop may do other work.
+_VERSIONS = (1, 2)
+
+
+class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer):
+    """headrace.v1.TransactionMarkers: coordinators end their transactions in the partitions that this broker leads."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    async def WriteMarkers(self, request_iterator: Any, context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        self._broker.streams.add(stream)
+        try:
+            await stream.run(MarkersStream(self._broker, stream))
+        finally:
+            self._broker.streams.discard(stream)
+
+
+class _Pending(Expiring):
+    """A request for markers in progress. ``results`` has one entry for each partition of the request."""
+
+    __slots__ = ("answered", "correlation_id", "partitions", "remaining", "results", "stream")
+
+    def __init__(self, stream: MarkersStream, correlation_id: int, partitions: list[TopicPartition]) -> None:
+        super().__init__()
+        self.stream = stream
+        self.correlation_id = correlation_id
+        self.partitions = partitions
+        self.results: list[Any] = [None] * len(partitions)
+        self.remaining = len(partitions)
+        self.answered = False
+
+    def expire(self) -> None:
+        self.stream.expired(self)
+
+
+class MarkersStream(StreamHandler[Any]):
+    """Answers come in any order. A marker that was passed to the log is appended even if the stream ends."""
+
+    __slots__ = ("_broker", "_pending", "_stream")
+
+    def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
+        self._broker = broker
+        self._stream = stream
+        self._pending = 0  # markers that are not committed, also of answered requests
+
+    def on_request(self, request: Any) -> None:
+        marker = _marker_of(request)
+        broker = self._broker
+        partitions = [TopicPartition(item.topic, item.partition) for item in request.partitions]
+        pending = _Pending(self, request.correlation_id, partitions)
+        if not partitions:
+            self._answer(pending)
+            return
+        self._pending += len(partitions)
+        if self._pending > _PENDING_MAX:
+            self._stream.pause()
+        broker.deadlines.add(pending, broker.limits.request_timeout_ms)
+        now_ms = broker.clock.now_ms()
+        for index, partition in enumerate(partitions):
+            done = partial(self._done, pending, index)
+            try:
+                if partition.topic in INTERNAL_TOPICS:
+                    raise InvalidTopicError(
+                        f"{partition}: the shard's coordinator ends transactions there, not a broker"
+                    )
+                broker.partitions.leader(partition).append_marker(marker, now_ms, done)
+            except HeadraceError as error:
+                done(error)
+
+    def is_idle(self) -> bool:
+        return self._pending == 0
+
+    def _done(self, pending: _Pending, index: int, outcome: AppendInfo | HeadraceError) -> None:
+        """A marker is committed, or has failed."""
+        if isinstance(outcome, HeadraceError):
+            outcome = self._broker.partitions.for_clients(pending.partitions[index], outcome)
+        pending.results[index] = _outcome(pending.partitions[index], outcome)
+        pending.remaining -= 1
+        self._pending -= 1
+        if self._pending <= _PENDING_MAX:
+            self._stream.resume()
+        if not pending.remaining:
+            self._broker.deadlines.discard(pending)
+            self._answer(pending)
+            if not self._pending:
+                self._stream.check_idle()
+
+    def expired(self, pending: _Pending) -> None:
+        late = RequestTimedOutError("the marker was not committed before the timeout; send it again")
+        pending.results = [
+            result or _outcome(partition, late)
+            for partition, result in zip(pending.partitions, pending.results, strict=True)
+        ]
+        self._answer(pending)
+
+    def _answer(self, pending: _Pending) -> None:
+        if pending.answered:
+            return
+        pending.answered = True
+        response = transactions_pb2.WriteMarkersResponse(correlation_id=pending.correlation_id, results=pending.results)
+        self._stream.send(response, response.ByteSize())
+
+
+def _marker_of(request: Any) -> Marker:
+    if (
+        request.producer_id < 0
+        or not 0 <= request.producer_epoch <= _INT16_MAX
+        or request.coordinator_epoch < 0
+        or request.transaction_version not in _VERSIONS
+    ):
+        raise InvalidRequestError(
+            f"marker of producer {request.producer_id} with epoch {request.producer_epoch}, coordinator epoch "
+            f"{request.coordinator_epoch} and transaction version {request.transaction_version}: impossible"
+        )
+    return Marker(
+        request.producer_id,
+        request.producer_epoch,
+        request.commit,
+        request.coordinator_epoch,
+        request.transaction_version,
+    )
+
+
+def _outcome(partition: TopicPartition, outcome: AppendInfo | HeadraceError) -> Any:
+    return groups_pb2.PartitionOutcome(
+        topic=partition.topic,
+        partition=partition.partition,
+        error=error_to_proto(outcome) if isinstance(outcome, HeadraceError) else None,
+    )
+
+
+class ProducersService(transactions_pb2_grpc.ProducersServicer):
+    """headrace.v1.Producers."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    async def DescribeProducers(self, request: Any, context: Any) -> Any:
+        found = [self._described(TopicPartition(item.topic, item.partition)) for item in request.partitions]
+        async with Turns(sum(len(entries) for _, entries in found)) as turns:
+            for described, entries in found:
+                for start in range(0, len(entries), _DESCRIBED_AT_ONCE):
+                    if turns.is_over():
+                        await turns.next()
+                    described.producers.extend(map(_active_producer, entries[start : start + _DESCRIBED_AT_ONCE]))
+        return transactions_pb2.DescribeProducersResponse(partitions=[described for described, _ in found])
+
+    def _described(self, partition: TopicPartition) -> tuple[Any, list[ProducerEntry]]:
+        """The description of a partition without its producers, and the producers."""
+        described = transactions_pb2.ProducersOfPartition(topic=partition.topic, partition=partition.partition)
+        try:
+            return described, list(self._broker.partitions.leader(partition).log.producers)
+        except HeadraceError as error:
+            failure = error_to_proto(self._broker.partitions.for_clients(partition, error))
+            described.error.CopyFrom(failure)  # type: ignore[arg-type]
+            return described, []
+
+    async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
+        partition = TopicPartition(request.topic, request.partition)
+        if partition.topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(f"{partition}: the shard's coordinator ends transactions there, not a broker")
+        replica = self._broker.partitions.leader(partition)
+        entry = replica.log.producers.get(request.producer_id)
+        if entry is None or entry.transaction_first_offset != request.transaction_start_offset:
+            raise InvalidTxnStateError(
+                f"{partition}: no transaction of producer {request.producer_id} begins at offset "
+                f"{request.transaction_start_offset}: list them with DescribeProducers"
+            )
+        # A marker with the epoch of the transaction is accepted under version 1 only.
+        marker = Marker(entry.producer_id, entry.epoch, False, max(entry.coordinator_epoch, 0), 1)
+        done: asyncio.Future[AppendInfo | HeadraceError] = asyncio.get_running_loop().create_future()
+        replica.append_marker(
+            marker, self._broker.clock.now_ms(), lambda outcome: None if done.done() else done.set_result(outcome)
+        )
+        try:
+            async with asyncio.timeout(self._broker.limits.request_timeout_ms / 1000):
+                outcome = await done
+        except TimeoutError:
+            raise replica.leader.late_error() from None
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        return transactions_pb2.AbortHangingTransactionResponse()
+
+
+def _active_producer(entry: ProducerEntry) -> Any:
+    last, first_offset = entry.last_batch, entry.transaction_first_offset
+    return transactions_pb2.ActiveProducer(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=-1 if last is None else last.last_sequence,
+        last_timestamp_ms=entry.last_timestamp_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        transaction_start_offset=first_offset,
+    )

@@ -1,0 +1,158 @@
+"""Transactional appends that wait until the coordinator has confirmed their transaction (KIP-890). Pure.
+
+A leader appends a producer's first batch of a transaction only if the transaction's coordinator knows that the
+partition belongs to the transaction, because only then a marker will end the transaction here. Under version 2 the
+leader adds the partition to the transaction; under version 1 the producer has added the partition, and the leader only
+verifies. Both are called a verification. While a verification is pending, the appends of its producer epoch wait in
+order; all other appends of the partition pass.
+
+    from       to         when
+    (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it
+    PENDING    VERIFIED   the coordinator has confirmed: the waiting appends go on, and later appends pass
+    PENDING    (none)     the coordinator has refused, the time is over, or a marker came: the waiting appends fail
+    VERIFIED   (none)     the last verified append has ended, so the log shows the open transaction; or a marker came
+
+A marker cancels the verifications of the transaction that it ends: their answers may be from before the marker, and a
+batch behind the marker would begin a transaction that no marker ends. The log checks each batch again when it is
+appended (headrace_core.log.transactions).
+
+Verifications are separate for each epoch of a producer: a client with a wrong epoch, which the coordinator will refuse,
+does not disturb the producer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from headrace_core.errors import ServerBusyError
+
+T = TypeVar("T")
+
+#: Maximum number of appends of one producer epoch that wait in one partition.
+WAITING_MAX = 64
+#: Maximum number and bytes of waiting appends of a broker; see ``WaitingRoom``.
+ROOM_APPENDS_MAX = 10_000
+ROOM_BYTES_MAX = 16 * 1024 * 1024
+
+
+class WaitingRoom:
+    """The waiting appends of a broker. A single append may be larger than ``bytes_max``."""
+
+    __slots__ = ("appends", "appends_max", "bytes", "bytes_max")
+
+    def __init__(self, appends_max: int = ROOM_APPENDS_MAX, bytes_max: int = ROOM_BYTES_MAX) -> None:
+        self.appends_max = appends_max
+        self.bytes_max = bytes_max
+        self.appends = 0
+        self.bytes = 0
+
+    def enter(self, size: int) -> None:
+        """Raises ServerBusyError."""
+        if self.appends and (self.appends >= self.appends_max or self.bytes + size > self.bytes_max):
+            raise ServerBusyError(
+                f"{self.appends} appends with {self.bytes} bytes wait for their transactions' coordinators: nothing "
+                "was written; retry"
+            )
+        self.appends += 1
+        self.bytes += size
+
+    def leave(self, size: int) -> None:
+        self.appends -= 1
+        self.bytes -= size
+        assert self.bytes >= 0, "more bytes left the room than entered it"
+
+
+class Verification(Generic[T]):
+    """The verification of one producer epoch in one partition."""
+
+    __slots__ = ("appending", "epoch", "is_verified", "producer_id", "waiting")
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.is_verified = False
+        self.waiting: deque[tuple[T, int]] = deque()  #: (append, its bytes), oldest first.
+        self.appending = 0  #: Number of verified appends that have not ended.
+
+
+class Verifications(Generic[T]):
+    """The verifications of one partition under one leader epoch. The owner of an append that ``arrived`` has returned
+    as verified calls ``ended`` when the append has ended."""
+
+    __slots__ = ("_of", "_room")
+
+    def __init__(self, room: WaitingRoom) -> None:
+        self._room = room
+        self._of: dict[tuple[int, int], Verification[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def find(self, producer_id: int, epoch: int) -> Verification[T] | None:
+        return self._of.get((producer_id, epoch))
+
+    def wait(self, producer_id: int, epoch: int, append: T, size: int) -> Verification[T] | None:
+        """Let the append wait for the verification of its producer epoch. Returns the verification if it is new: the
+        caller then asks the coordinator, and calls ``confirmed`` or ``refused``. Raises ServerBusyError, and the append
+        does not wait then."""
+        found = self._of.get((producer_id, epoch))
+        if found is not None and len(found.waiting) >= WAITING_MAX:
+            raise ServerBusyError(
+                f"{WAITING_MAX} batches of producer {producer_id} wait for the coordinator of its transaction: nothing "
+                "was written; retry"
+            )
+        self._room.enter(size)
+        verification = found or Verification(producer_id, epoch)
+        verification.waiting.append((append, size))
+        if found is not None:
+            return None
+        self._of[producer_id, epoch] = verification
+        return verification
+
+    def confirmed(self, verification: Verification[T]) -> list[T]:
+        """The coordinator has confirmed: returns the appends that go on, as verified ones. Empty if the verification
+        was cancelled."""
+        verification.is_verified = True
+        appends = self._leave(verification)
+        verification.appending += len(appends)
+        return appends
+
+    def refused(self, verification: Verification[T]) -> list[T]:
+        """The coordinator has refused, or did not answer in time: returns the appends that fail. Empty if the
+        verification was cancelled."""
+        self._forget(verification)
+        return self._leave(verification)
+
+    def ended(self, verification: Verification[T]) -> None:
+        """A verified append has ended, with any outcome."""
+        verification.appending -= 1
+        if not verification.appending:
+            self._forget(verification)
+
+    def cancelled_by_marker(self, producer_id: int, last_epoch: int) -> list[T]:
+        """A marker is about to be appended, which ends transactions of epochs up to ``last_epoch``: returns the appends
+        that fail, because they wait for such a transaction. Verifications of later epochs go on."""
+        ended = [each for each in self._of.values() if each.producer_id == producer_id and each.epoch <= last_epoch]
+        return list(self._cancelled(ended))
+
+    def cancelled(self) -> list[T]:
+        """The leadership has ended: returns all waiting appends."""
+        return list(self._cancelled(list(self._of.values())))
+
+    def _cancelled(self, verifications: list[Verification[T]]) -> Iterator[T]:
+        for each in verifications:
+            self._forget(each)
+            yield from self._leave(each)
+
+    def _forget(self, verification: Verification[T]) -> None:
+        key = verification.producer_id, verification.epoch
+        if self._of.get(key) is verification:
+            del self._of[key]
+
+    def _leave(self, verification: Verification[T]) -> list[T]:
+        waiting, verification.waiting = verification.waiting, deque()
+        for _, size in waiting:
+            self._room.leave(size)
+        return [append for append, _ in waiting]
