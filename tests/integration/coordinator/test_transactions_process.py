@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.worlds.broker_world import batch, produce_partition, produce_request, produce_stream
 from tests.worlds.coordinator_world import LONG_S, GroupsCluster
 from tests.worlds.waiting import until
 
 import grpc  # isort: skip
 
+from headrace import Consumer, TopicPartition
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, transactions_pb2, transactions_pb2_grpc
 
 _names = itertools.count()
@@ -81,6 +83,72 @@ class Transactions:
             return None if found.error.code in (14, 15, 16) else found
 
         return self.ask(name, describe)
+
+
+class Producer:
+    """A transactional producer without the SDK."""
+
+    def __init__(self, transactions: Transactions, name: str, topic: str, **fields: Any) -> None:
+        self.transactions = transactions
+        self.name = name
+        self.topic = topic
+        self.identity = transactions.init(name, **fields)
+        self._sequences: dict[int, int] = {}
+
+    def send(self, value: bytes, partition: int = 0) -> Any:
+        """Append one record; repeat retriable errors. Returns the result."""
+        sequence = self._sequences.get(partition, 0)
+        records = batch(
+            value,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        request = produce_request(1, produce_partition(self.topic, records, partition))
+        request.transactional_id, request.transaction_version = self.name, 2
+
+        def sent() -> Any:
+            with produce_stream(self.transactions.cluster.cluster) as stream:
+                stream.send(request)
+                try:
+                    (result,) = stream.receive().results
+                except grpc.RpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    return None
+            return None if result.error.code in RETRIABLE else result
+
+        result = until(sent, "an answer to the append", LONG_S)
+        if not result.error.code:
+            self._sequences[partition] = sequence + 1
+        return result
+
+    def end(self, *, commit: bool, **fields: Any) -> None:
+        self.identity = self.transactions.end(self.name, self.identity, commit=commit, **fields)
+        self._sequences.clear()
+
+
+#: NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE, COORDINATOR_*, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS.
+RETRIABLE = (5, 6, 14, 15, 16, 51)
+INVALID_PRODUCER_EPOCH = 47
+
+
+def read_committed(cluster: GroupsCluster, topic: str, count: int, partitions: int = 4) -> list[bytes | None]:
+    """The first ``count`` values that a read_committed consumer returns, sorted."""
+    bootstrap = cluster.cluster.broker.address()
+    found: list[bytes | None] = []
+    with Consumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
+        until(
+            lambda: found.extend(record.value for record in consumer.poll(0.1)) or len(found) >= count,
+            "records",
+            LONG_S,
+        )
+        found += [record.value for record in consumer.poll(0.3)]
+    return sorted(found, key=str)
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +241,98 @@ def test_lists_are_filtered_and_paged_by_name(transactions: Transactions) -> Non
     assert listed(states=[transactions_pb2.TRANSACTION_STATE_ONGOING]) == []
     with pytest.raises(grpc.RpcError, match=r"INVALID_REQUEST.*state 99"):
         listed(states=[99])
+
+
+@pytest.fixture
+def topic(cluster: GroupsCluster) -> str:
+    """Of four partitions."""
+    return str(cluster.cluster.topic(f"topic-{next(_names)}", 4).name)
+
+
+def test_readers_see_the_committed_transactions_of_two_producers_and_no_other(
+    transactions: Transactions, topic: str
+) -> None:
+    """Each transaction writes to all partitions and ends before the markers of the former one are awaited."""
+    producers = [Producer(transactions, transactions.name_at(number), topic) for number in (1, 2)]
+    expected = []
+    for number in range(12):
+        for which, producer in enumerate(producers):
+            is_commit = (number + which) % 3 != 0
+            for partition in range(4):
+                value = f"{which}-{number}-{partition}".encode()
+                result = producer.send(value, partition)
+                assert not result.error.code, result.error
+                expected += [value] * is_commit
+            producer.end(commit=is_commit)
+    assert read_committed(transactions.cluster, topic, len(expected)) == sorted(expected, key=str)
+    for producer in producers:
+        producer.end(commit=False, wait_for_markers=True)  # without records: nothing to wait for
+        assert transactions.described(producer.name).state == transactions_pb2.TRANSACTION_STATE_COMPLETE_ABORT
+
+
+def test_open_and_decided_transactions_survive_their_coordinator(transactions: Transactions, topic: str) -> None:
+    producers = [Producer(transactions, transactions.name_at(1), topic) for _ in range(6)]
+    for number, producer in enumerate(producers):
+        assert not producer.send(b"%d" % number, number % 4).error.code
+    for producer in producers[:3]:
+        producer.end(commit=True)
+    node = transactions.cluster.coordinators[1]
+    node.kill()
+    try:
+        for producer in producers[3:5]:
+            producer.end(commit=True, wait_for_markers=True)
+        producers[5].end(commit=False, wait_for_markers=True)
+        assert read_committed(transactions.cluster, topic, 5) == [b"%d" % number for number in range(5)]
+        for producer in producers:
+            assert not producer.send(b"next").error.code
+            producer.end(commit=False, wait_for_markers=True)
+    finally:
+        node.start()
+
+
+def test_a_transaction_that_timed_out_is_aborted_and_its_producer_is_refused(
+    transactions: Transactions, topic: str
+) -> None:
+    slow = Producer(transactions, transactions.name_at(2), topic, transaction_timeout_ms=700)
+    assert not slow.send(b"late").error.code
+    other = Producer(transactions, transactions.name_at(1), topic)
+    assert not other.send(b"well").error.code
+    other.end(commit=True)
+    assert read_committed(transactions.cluster, topic, 1) == [b"well"], "after the time-out"
+    described = transactions.described(slow.name)
+    assert described.state == transactions_pb2.TRANSACTION_STATE_COMPLETE_ABORT
+    assert slow.send(b"too late").error.code == INVALID_PRODUCER_EPOCH
+    with pytest.raises(grpc.RpcError, match="TRANSACTION_ABORTABLE"):
+        slow.end(commit=True)
+    slow.end(commit=False)
+    assert not slow.send(b"again").error.code
+    slow.end(commit=True, wait_for_markers=True)
+    assert read_committed(transactions.cluster, topic, 2) == [b"again", b"well"]
+
+
+def test_a_new_producer_of_the_same_id_aborts_the_former_ones_transaction(
+    transactions: Transactions, topic: str
+) -> None:
+    name = transactions.name_at(1)
+    zombie = Producer(transactions, name, topic)
+    for partition in range(4):
+        assert not zombie.send(b"zombie", partition).error.code
+    successor = Producer(transactions, name, topic)
+    assert successor.identity.producer_epoch > zombie.identity.producer_epoch
+    for partition in range(4):
+        assert zombie.send(b"zombie", partition).error.code == INVALID_PRODUCER_EPOCH
+    with pytest.raises(grpc.RpcError, match="PRODUCER_FENCED"):
+        zombie.end(commit=True)
+    assert not successor.send(b"successor").error.code
+    successor.end(commit=True)
+    assert read_committed(transactions.cluster, topic, 1) == [b"successor"]
+
+
+def test_markers_wait_for_a_broker_that_is_down(transactions: Transactions, topic: str) -> None:
+    producer = Producer(transactions, transactions.name_at(2), topic)
+    for partition in range(4):
+        assert not producer.send(b"%d" % partition, partition).error.code
+    transactions.cluster.cluster.broker.kill()
+    transactions.cluster.cluster.restart()
+    producer.end(commit=True, wait_for_markers=True)
+    assert read_committed(transactions.cluster, topic, 4) == [b"0", b"1", b"2", b"3"]
