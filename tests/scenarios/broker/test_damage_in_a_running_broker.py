@@ -20,6 +20,7 @@ from headrace_core.telemetry import CorruptionFound, Emitter, IndexRebuilt, Part
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch
+from tests.worlds.txn_log_world import ABORT, append_to, marker, transactional
 from tests.worlds.waiting import until_async as until
 
 ROTTEN, SOUND = TopicPartition("rotten", 0), TopicPartition("sound", 0)
@@ -148,6 +149,28 @@ def test_the_scrubber_has_a_damaged_index_made_anew(suffix: str, position: int) 
             assert fs.files()[path] == whole, "as an appender had written it"
             assert not events_of(broker, CorruptionFound)
             assert len(broker.values("rotten")) == 20
+
+    asyncio.run(scenario())
+
+
+def test_the_scrubber_has_a_lost_transaction_index_made_anew() -> None:
+    """A missing file says that no transaction was aborted, so that no reader would notice."""
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem(keep_trace=False)
+        async with SoloBroker(fs) as broker:
+            await broker.topic("rotten")
+            replica = broker.partitions.leader(ROTTEN)
+            append_to(replica.log, transactional(7, 0))
+            append_to(replica.log, marker(7, ABORT))
+            replica.log.roll()
+            path = SEALED.removesuffix(".log") + ".txnindex"
+            whole = fs.files()[path]
+            fs.unlink(path)
+            async with scrubbing(broker):
+                (rebuilt,) = await until(lambda: events_of(broker, IndexRebuilt))
+            assert path in rebuilt.why
+            assert fs.files()[path] == whole
 
     asyncio.run(scenario())
 

@@ -8,7 +8,10 @@ import random
 import threading
 from typing import Any
 
+import pytest
+
 from headrace_broker.handlers.offsets import OffsetsService
+from headrace_broker.leader_replica import LeaderReplica
 from headrace_broker.partition.messages import Joined, OffsetsUpdate, Push
 from headrace_core import errors
 from headrace_core.records import read_header, split_batches
@@ -129,6 +132,43 @@ def test_a_poll_that_waits_for_bytes_is_answered_by_the_marker_that_releases_the
             await append(broker, marker(7, ABORT))
             (result,) = (await answers.wait_sent(2))[1].results
             assert (result.fetch_offset, result.next_offset, aborted_in(result)) == (201, 302, [(7, 201)])
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_bytes_of_an_open_transaction_cost_a_waiting_poll_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would read again all that it has already."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            await broker.topic("payments")
+            await append(broker, transactional(7, 0, 50), marker(7, COMMIT))
+            await append(broker, transactional(8, 0))
+            reads = 0
+            read = LeaderReplica.read
+
+            def counted(*args: Any, **keys: Any) -> Any:
+                nonlocal reads
+                reads += 1
+                return read(*args, **keys)
+
+            monkeypatch.setattr(LeaderReplica, "read", counted)
+            consumer, answers = broker.consumer()
+            consumer.on_request(committed(1, "orders", "payments", min_bytes=3000))
+            assert reads == 1
+            for number in range(20):
+                await append(broker, transactional(8, 1 + number * 20, 20))
+            assert (reads, answers.sent) == (1, [])
+            await append(broker, marker(8, ABORT))
+            (answer,) = await answers.wait_sent(1)
+            assert [each.next_offset for each in answer.results if each.records] == [51 + 1 + 20 * 20 + 1]
+            await append(broker, transactional(7, 50))
+            consumer.on_request(committed(2, min_bytes=300))
+            await broker.append("payments", batch(b"p" * 400))  # bytes of other partitions count as ever
+            answer = (await answers.wait_sent(2))[1]
+            assert [(each.topic, each.next_offset) for each in answer.results if each.records] == [("payments", 1)]
             consumer.on_closed()
 
     asyncio.run(scenario())

@@ -19,10 +19,12 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
+from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog, partition_log
 from headrace_core.log.dump import AbortedLine, Note, Problem, dump
 from headrace_core.log.moving import LogCopy, Pace
+from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.log.segment import LogSegment
+from headrace_core.log.txn_index import AbortedTransaction, overlapping, pack_entries
 from headrace_core.log.verify import verify
 from headrace_core.records import decode_batch, read_header
 from headrace_core.testing.clock import ManualClock
@@ -154,6 +156,37 @@ def test_what_could_not_be_written_is_undone() -> None:
     append_to(log, marker(7, ABORT))
     assert [tuple(each) for each in log.aborted_transactions(0, 1)] == [(7, 0, 2, 1)]
     assert [log.last_stable_offset(high_watermark) for high_watermark in (2, 3)] == [0, 1]
+
+
+def test_a_read_searches_only_the_segments_that_concern_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log whose first transaction stays open for long, so that no entry before its marker ends a search."""
+    _, _, log = begun(LogConfig())
+    append_to(log, transactional(7, 0))
+    for number in range(30):
+        append_to(log, transactional(8, number))
+        append_to(log, marker(8, ABORT if number % 2 else COMMIT))
+        log.roll()
+    append_to(log, marker(7, ABORT))
+    log.roll()
+    append_to(log, transactional(9, 0))
+    searched: list[int] = []
+
+    def search(data: bytes, start: int, end: int) -> object:
+        searched.append(len(data))
+        return overlapping(data, start, end)
+
+    monkeypatch.setattr(partition_log, "overlapping", search)
+    assert [tuple(each) for each in log.aborted_transactions(3, 5)] == [(7, 0, 61, 62), (8, 3, 4, 0)]  # loads them
+    searched.clear()
+    assert [tuple(each) for each in log.aborted_transactions(3, 5)] == [(7, 0, 61, 62), (8, 3, 4, 0)]
+    assert len(searched) == 2, "that of the segment with the range, and that of the marker"
+    segments = log.segments
+    assert len(log._with_aborted(segments)) == 17
+    for segment in segments[:-1]:
+        segment.txn_index.unload()
+    searched.clear()
+    assert log.aborted_transactions(63, 64, wait=False) == []
+    assert not searched
 
 
 # ---------------------------------------------------------------------------------------------- restarts and damage
@@ -296,6 +329,69 @@ def test_a_damaged_index_and_a_full_disk_do_not_stop_a_cut() -> None:
     transactions.check(log)
     directory.close()
     assert txn_files(fs) == expected_files(transactions, log_of(open_directory(fs, TINY)))
+
+
+def scrubbed(fs: CrashingFileSystem, log: PartitionLog) -> dict[int, str]:
+    """{base offset: the fault of its transaction index}"""
+    found = {}
+    for segment in log.segments:
+        result = scrub_segment(fs, log, segment, spend=lambda size: None, should_stop=lambda: False)
+        assert result.index_fault is None
+        if result.txn_index_fault is not None:
+            found[segment.base_offset] = result.txn_index_fault
+    return found
+
+
+def test_a_scrub_finds_no_fault_in_any_sound_history(rng: random.Random) -> None:
+    for _ in range(10):
+        fs, directory, log, _ = filled(rng.randrange(1 << 30), 9)
+        log.flush()
+        assert not scrubbed(fs, log)
+        directory.write_recovery_points()
+        directory.delete_records(log, log.segments[3].base_offset)
+        assert not scrubbed(fs, log)
+        for path in [path for path in fs.files() if path.endswith(".snapshot")]:
+            fs.unlink(path)  # what was open at the log's start is not known any more
+        assert not scrubbed(fs, log)
+        directory.truncate(log, log.segments[-2].base_offset + 2)
+        assert not scrubbed(fs, log)
+
+
+def test_a_scrub_compares_transaction_indexes_with_the_log() -> None:
+    fs, directory, log, transactions = filled(13, 9)
+    directory.close()
+    directory = open_directory(fs, TINY)
+    log = log_of(directory)
+    bases = [segment.base_offset for segment in log.segments]
+    base, sound = next((base, data) for base, data in txn_files(fs).items() if base < bases[-1] and len(data) > 34)
+    segment = log.segments[bases.index(base)]
+    path = segment.txn_index.file.path
+    empty = next(each for each in log.segments[:-1] if each.txn_index.is_empty)
+    for wrong in (
+        sound[:-1],
+        sound[34:],
+        sound[:9] + bytes([sound[9] ^ 1]) + sound[10:],  # the producer
+        sound[:17] + bytes([sound[17] + 1]) + sound[18:],  # the first offset
+        sound[:33] + bytes([sound[25] + 1]) + sound[34:],  # the last stable offset
+        b"",
+        None,
+    ):
+        if wrong is None:
+            fs.unlink(path)
+        else:
+            fs.replace(path, wrong)
+        assert list(scrubbed(fs, log)) == [base], wrong
+        assert log.replace_aborted(segment, log.aborted_by_log(segment))
+        assert fs.files()[path] == sound
+        assert not scrubbed(fs, log)
+    offset = empty.base_offset
+    fs.replace(empty.txn_index.file.path, pack_entries([AbortedTransaction(3, offset, offset + 1, offset + 2)]))
+    assert "ABORT marker" in scrubbed(fs, log).get(offset, "") or not any(
+        header.is_control for _, header in empty.places(0, empty.size)
+    ), "an entry too many would hide committed records"
+    assert log.replace_aborted(empty, log.aborted_by_log(empty))
+    assert not scrubbed(fs, log)
+    transactions.check(log)
 
 
 def test_damage_in_the_log_is_not_hidden_by_a_rebuild() -> None:

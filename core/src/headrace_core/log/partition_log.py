@@ -22,7 +22,7 @@ import errno
 import logging
 import random
 import uuid
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -129,6 +129,8 @@ class PartitionLog(LogReader):
         self._roll_jitter_ms = self._draw_jitter()
         self.topic_id = topic_id
         self.flushed_end = log_end_offset  #: Offset below which all records are durable.
+        #: (all segments, those of them whose transaction indexes may have entries)
+        self._known_with_aborted: tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]] = (), ()
         self._rolled_ms = -1  #: Time of the log's last roll; -1: no roll since the log was opened.
 
     @classmethod
@@ -908,7 +910,11 @@ class PartitionLog(LogReader):
                 )
             found: list[AbortedTransaction] = []
             try:
-                for segment in segments[bisect_right(segments, start, key=_base_offset) - 1 :]:
+                base_offset = segments[bisect_right(segments, start, key=_base_offset) - 1].base_offset
+                indexed = self._with_aborted(segments)
+                for segment in indexed[bisect_left(indexed, base_offset, key=_base_offset) :]:
+                    if segment is not segments[-1] and not segment.txn_index.concerns(end):
+                        continue
                     data = segment.txn_index.loaded
                     if data is None:
                         if not wait:
@@ -929,6 +935,14 @@ class PartitionLog(LogReader):
                 found.sort(key=_first_offset)
             return found
 
+    def _with_aborted(self, segments: tuple[LogSegment, ...]) -> tuple[LogSegment, ...]:
+        """The segments whose transaction indexes may have entries, so that a read does not look at all segments."""
+        known = self._known_with_aborted
+        if known[0] is not segments:
+            found = (*(each for each in segments[:-1] if not each.txn_index.is_empty), segments[-1])
+            known = self._known_with_aborted = segments, found
+        return known[1]
+
     def _aborted_in(self, segment: LogSegment) -> Buffer:
         """The entries of a segment's transaction index. A damaged or missing transaction index is rebuilt in memory
         from the log. Raises CorruptLogError (the log is damaged), FileNotFoundError (the log no longer has the
@@ -943,9 +957,28 @@ class PartitionLog(LogReader):
                 if segment not in segments:
                     raise
                 logger.error("%s: rebuilding the transaction index from the log, in memory", error)
-                snapshots = snapshots_in(self._fs, self.directory)
-                rebuilt = aborted_by_segment(self._fs, snapshots, segments, [segment], self.log_end_offset)
-                index.keep_in_memory(pack_entries(rebuilt[segment]), changes)
+                index.keep_in_memory(pack_entries(self._aborted_by_log(segments, segment)), changes)
+
+    def _aborted_by_log(self, segments: Sequence[LogSegment], segment: LogSegment) -> list[AbortedTransaction]:
+        snapshots = snapshots_in(self._fs, self.directory)
+        return aborted_by_segment(self._fs, snapshots, segments, [segment], self.log_end_offset)[segment]
+
+    def aborted_by_log(self, segment: LogSegment) -> list[AbortedTransaction]:
+        """Compute from the log the entries that a segment's transaction index must have. Any thread. Raises
+        CorruptLogError; FileNotFoundError when the log no longer has the segment."""
+        segments = self._segments
+        if segment not in segments:
+            raise FileNotFoundError(segment.path)
+        return self._aborted_by_log(segments, segment)
+
+    def replace_aborted(self, segment: LogSegment, entries: Sequence[AbortedTransaction]) -> bool:
+        """Replace the transaction index of a sealed segment, whose file is damaged; False when the log no longer has
+        the segment."""
+        if segment not in self._segments[:-1]:
+            return False
+        segment.txn_index.replace(entries)
+        self._known_with_aborted = (), ()
+        return True
 
     def aborted_in(self, segment: LogSegment) -> list[AbortedTransaction]:
         """The entries of a segment's transaction index, for compaction. Raises CorruptLogError, FileNotFoundError."""

@@ -12,21 +12,31 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError
-from ..records import check_slice, iterate_headers, read_header, slice_fault, whole_batches_end
+from ..records import (
+    ABORT,
+    check_slice,
+    decode_batch,
+    iterate_headers,
+    read_header,
+    slice_fault,
+    whole_batches_end,
+)
 from .files import FileSystem, read_file, write_file_atomically
 from .index import OFFSET_ENTRY, TIME_ENTRY, parse_offset_entries, parse_time_entries
 from .partition_log import PartitionLog
 from .segment import RETIRED_SUFFIX, LogSegment, Place
+from .txn_index import AbortedTransaction, check_entries, read_entries
 
 WINDOW_BYTES = 256 * 1024
 _OFFSET_MAX = 2**63 - 1
 
 
 class Scrubbed(NamedTuple):
-    """Bytes read of a segment, and the fault of its indexes (None: the indexes are sound)."""
+    """Bytes read of a segment, and the faults of its indexes (None: the indexes are sound)."""
 
     size: int
-    index_fault: str | None
+    index_fault: str | None = None
+    txn_index_fault: str | None = None
 
 
 def scrub_segment(
@@ -47,6 +57,7 @@ def scrub_segment(
     size = segment.size
     position, next_offset = 0, segment.base_offset
     indexes = _IndexesBeside(fs, segment) if following is not None else None
+    has_markers = False
     while position < size and not should_stop():
         spend(min(WINDOW_BYTES, size - position))
         try:
@@ -61,6 +72,7 @@ def scrub_segment(
         for found, header in iterate_headers(data):
             if indexes is not None:
                 indexes.follow(Place(position + found, header))
+            has_markers |= header.is_control
             next_offset = header.next_offset
         position += len(data)
     if position < size:
@@ -71,7 +83,11 @@ def scrub_segment(
             f"{segment.path}, position {size}, offset {next_offset}: the file ends here, the next segment begins with "
             f"offset {following}: records are missing"
         )
-    return Scrubbed(size, None if indexes is None else indexes.ended())
+    if indexes is None:
+        return Scrubbed(size)
+    may_have_aborted = has_markers or not segment.txn_index.is_empty
+    txn_index_fault = _txn_index_fault(fs, log, segment) if may_have_aborted else None
+    return Scrubbed(size, indexes.ended(), txn_index_fault if segment in log.segments else None)
 
 
 def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, next_offset: int) -> memoryview:
@@ -163,6 +179,49 @@ class _IndexesBeside:
 
     def _blame(self, fault: str) -> None:
         self._fault = self._fault or fault
+
+
+def _txn_index_fault(fs: FileSystem, log: PartitionLog, segment: LogSegment) -> str | None:
+    """Compare a sealed segment's transaction index file with the log. The offsets of an entry may be lower than those
+    that the log gives now: compaction or a deletion may have removed the first records of a transaction."""
+    path = segment.txn_index.file.path
+    found: dict[int, AbortedTransaction] = {}
+    try:
+        data = read_file(fs, path)
+        check_entries(data, path, segment.base_offset)
+        found = {entry.last_offset: entry for entry in read_entries(data)}
+    except FileNotFoundError:
+        pass  # a file that is missing has no entries
+    except CorruptLogError as error:
+        return error.message
+    expected = log.aborted_by_log(segment)
+    if list(found.values()) == expected:
+        return None
+    has_gaps = log.may_have_gaps() or log.was_compacted()
+    for entry in expected:
+        known = found.pop(entry.last_offset, None)
+        if known is None and has_gaps and entry.first_offset < segment.base_offset:
+            continue  # compaction may have removed all data of the transaction, and its entry
+        if (
+            known is None
+            or known.producer_id != entry.producer_id
+            or known.first_offset > entry.first_offset
+            or known.last_stable_offset > entry.last_stable_offset
+        ):
+            return f"{path}: the log has the aborted transaction {tuple(entry)}, the index has {known and tuple(known)}"
+    for known in found.values():
+        if not _has_abort_marker(segment, known):
+            return f"{path}: the log has no ABORT marker of the entry {tuple(known)}"
+    return None
+
+
+def _has_abort_marker(segment: LogSegment, entry: AbortedTransaction) -> bool:
+    place = segment.find_or_end(entry.last_offset)
+    if place is None or place.header.producer_id != entry.producer_id or not place.header.is_control:
+        return False
+    records = decode_batch(segment.log.pread(place.header.size, place.position))
+    key = (records[0].key or b"") if records else b""
+    return not records or int.from_bytes(key[2:4], "big") == ABORT
 
 
 def index_files(segment: LogSegment) -> tuple[bytes, bytes]:

@@ -60,6 +60,8 @@ class TransactionIndex:
         self._is_file_sound = True
         self._is_name_durable = True
         self._is_pinned = False
+        #: (``changes``, lowest first offset, highest last stable offset) of the entries; None before the first use.
+        self._bounds: tuple[int, int, int] | None = None
 
     def attach(self) -> None:
         """Use the index file that was found on the disk."""
@@ -85,6 +87,17 @@ class TransactionIndex:
             self._store_read(found, changes)
         return data
 
+    def concerns(self, end: int) -> bool:
+        """Whether a search that ends at ``end`` must look at the entries: False if no transaction of the index begins
+        below ``end`` and no entry ends the search. True until the entries have been in memory. Any thread."""
+        bounds, changes = self._bounds, self._changes
+        if bounds is None or bounds[0] != changes:
+            data = self._data
+            if not data:
+                return data is None
+            bounds = self._bounds = _bounds(data, changes)
+        return bounds[1] < end or bounds[2] >= end
+
     @property
     def changes(self) -> int:
         """Number of changes by the owner so far, for ``keep_in_memory``."""
@@ -99,6 +112,8 @@ class TransactionIndex:
         with STORING:
             if self._data is None and self._changes == changes:
                 self._data, self._is_file_sound = bytes(data), is_file_sound
+                if data:
+                    self._bounds = _bounds(data, changes)
                 if is_file_sound:
                     self.file.has(len(data))
 
@@ -220,6 +235,12 @@ def check_entries(data: Buffer, path: str, base_offset: int) -> None:
 def read_entries(data: Buffer) -> list[AbortedTransaction]:
     """The entries of a sound transaction index file."""
     return [AbortedTransaction(*values) for _, *values in ABORTED_ENTRY.iter_unpack(data)]
+
+
+def _bounds(data: Buffer, changes: int) -> tuple[int, int, int]:
+    entries = read_entries(data)
+    lowest = min(entry.first_offset for entry in entries)
+    return changes, lowest, max(entry.last_stable_offset for entry in entries)
 
 
 def overlapping(data: Buffer, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:

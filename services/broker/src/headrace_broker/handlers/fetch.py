@@ -146,7 +146,8 @@ class FetchStream(StreamHandler[Any]):
         self._unread = 0  # bytes of answers, as counted in the broker's
         self._current: Any = None  # the request in progress
         self._committed = False  # the request in progress is read_committed
-        self._held_back = False  # an undecided transaction held back committed bytes at the last look
+        #: Partitions with committed bytes that a transaction held back at the last look, and the last stable offset.
+        self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}
         self._refused: list[Any] = []  # results of partitions that the current request named wrongly
         self._cold: dict[TopicPartition, _ColdRead] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -252,9 +253,7 @@ class FetchStream(StreamHandler[Any]):
             self._stop_waiting()
             self._answer(request, pieces, size)
             return
-        # A transaction's end marker is small but makes all records of the transaction readable, so wait for only one
-        # byte.
-        self._session.expect(1 if self._held_back else wanted - size)
+        self._session.expect(wanted - size, self._held_back)
         if self._timer is None:
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
@@ -263,7 +262,7 @@ class FetchStream(StreamHandler[Any]):
         item of the result is a read that must wait for the disk; partitions behind it in the queue were not visited."""
         pieces: list[_Piece] = []
         size = 0
-        self._held_back = False
+        self._held_back = {}
         for entry in self._session.ready():
             replica = self._replicas[entry.partition]
             reads = replica.reads
@@ -278,7 +277,8 @@ class FetchStream(StreamHandler[Any]):
                 end = up_to = reads.high_watermark
                 if self._committed:
                     end = replica.last_stable_offset
-                    self._held_back |= end < up_to
+                    if end < up_to:
+                        self._held_back[entry.partition] = replica, end
                 if entry.position >= end or entry.position < reads.log_start:
                     if not reads.log_start <= entry.position <= reads.log_end:
                         raise _out_of_range(entry, replica)
@@ -364,9 +364,16 @@ class FetchStream(StreamHandler[Any]):
 
     def _woken(self) -> None:
         self._wake_scheduled = False
-        if self._current is not None and not self._reading:
+        if self._current is not None and not self._reading and not self._waits_for_markers():
             self._look(give_up=False)
             self._pump()
+
+    def _waits_for_markers(self) -> bool:
+        """Whether the waiting request was woken only by bytes of open transactions, which it cannot read yet. (A
+        transaction's end marker is small but makes all records of the transaction readable.)"""
+        return self._session.is_waiting and all(
+            replica.last_stable_offset == end for replica, end in self._held_back.values()
+        )
 
     def _time_over(self) -> None:
         self._timer = None

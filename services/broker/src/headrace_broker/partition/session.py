@@ -13,7 +13,7 @@ partitions with more records move to the tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from headrace_core.types import NO_EPOCH, TopicPartition
 
@@ -62,13 +62,14 @@ class FetchSession:
     ``wake`` is called when a waiting fetch should look for records again. ``expect`` sets how many more readable bytes
     the fetch waits for."""
 
-    __slots__ = ("_expected", "_partitions", "_ready", "_wake")
+    __slots__ = ("_expected", "_held_back", "_partitions", "_ready", "_wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._partitions: dict[TopicPartition, SessionPartition] = {}
         self._ready: dict[TopicPartition, None] = {}
         self._expected: int | None = None
+        self._held_back: Container[TopicPartition] = ()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -108,16 +109,25 @@ class FetchSession:
         if not exhausted:
             self._ready[entry.partition] = None
 
-    def expect(self, missing_bytes: int | None) -> None:
-        """Set how many more bytes a fetch waits for (at least one); None means that no fetch waits."""
+    def expect(self, missing_bytes: int | None, held_back: Container[TopicPartition] = ()) -> None:
+        """Set how many more bytes a fetch waits for (at least one); None means that no fetch waits. ``held_back``:
+        partitions whose new bytes may not be readable, because of open transactions. ``wake`` is called for each
+        progress of a held-back partition, and the fetch continues to wait."""
         assert missing_bytes is None or missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
-        self._expected = missing_bytes
+        self._expected, self._held_back = missing_bytes, held_back
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a fetch waits for more bytes."""
+        return self._expected is not None
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
         if partition not in self._partitions:
             return
         self._ready[partition] = None
-        if self._expected is not None:
+        if self._expected is not None and partition in self._held_back:
+            self._wake()
+        elif self._expected is not None:
             self._expected -= readable_bytes
             if self._expected <= 0:
                 self._expected = None

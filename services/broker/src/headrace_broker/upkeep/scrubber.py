@@ -148,7 +148,23 @@ class Scrubber:
         try:
             scrubbed = scrub_segment(fs, log, segment, spend=self._spend, should_stop=self._should_stop)
             if scrubbed.index_fault is not None:
-                self._rebuild(writer, log, segment, scrubbed.index_fault)
+                files = index_files(segment)
+                self._rebuild(
+                    writer,
+                    log,
+                    segment,
+                    scrubbed.index_fault,
+                    lambda: log.cuts == cuts and replace_index_files(fs, log, segment, files),
+                )
+            if scrubbed.txn_index_fault is not None:
+                entries = log.aborted_by_log(segment)
+                self._rebuild(
+                    writer,
+                    log,
+                    segment,
+                    scrubbed.txn_index_fault,
+                    lambda: log.cuts == cuts and log.replace_aborted(segment, entries),
+                )
             return scrubbed.size
         except CorruptLogError as error:
             if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
@@ -160,14 +176,9 @@ class Scrubber:
                 logger.warning("cannot scrub %s: %s", segment.path, error)
         return 0
 
-    def _rebuild(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment, fault: str) -> None:
-        cuts = log.cuts
-        files = index_files(segment)
-        fs = writer.directory.fs
-
-        def replace() -> bool:
-            return log.cuts == cuts and replace_index_files(fs, log, segment, files)
-
+    def _rebuild(
+        self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment, fault: str, replace: Callable[[], bool]
+    ) -> None:
         def ended(done: asyncio.Future[bool]) -> None:
             if not done.cancelled() and done.exception() is None and done.result():
                 self._events.emit(IndexRebuilt(partition=log.topic_partition, path=segment.path, why=fault))
