@@ -31,6 +31,7 @@ check glossary $bin/python tools/glossary.py
 check words $bin/python tools/private_words.py
 check texts $bin/python tools/texts.py --check
 check version $bin/python tools/version.py check
+check sizes $bin/python -m pytest -q -p no:xdist -p no:cacheprovider tests/docs/test_documented_sizes.py
 
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'check: failed: %s\n' "${failed[*]}"
