@@ -408,12 +408,12 @@ class ControllerHost:
         self.published.append((image, delta))
 
     def _disk_says(self, what: str, value: object) -> None:
-        if what == "refuses" and self.killed_by is not None:
-            self.torn_by, self.killed_by = self.killed_by, None
-            raise SimulatedCrash("killed before the entries of a refused append are removed")
         if what == "cuts" or (what == "appends" and any(entry.voters is not None for entry in value)):  # type: ignore[attr-defined]
             self._voters_changed = True
         self.world.disk_says(self, what, value)
+        if what == "refuses" and self.killed_by is not None:
+            self.torn_by, self.killed_by = self.killed_by, None
+            raise SimulatedCrash("killed before the entries of a refused append are removed")
 
     def _draw(self, below: int) -> int:
         spread = self.world.spread

@@ -296,6 +296,9 @@ class Faults:
             return ""
         world, fs, room_bytes = self.world, host.fs, rng.choice([0, 60, 500, 4_000])
         of = rng.choice(["bytes", "bytes and files", "files", "entries", "entries", "soon"])
+        story = STORIES[rng.choice(["full_at_a_roll", "refused_term"])]
+        if rng.random() < 0.5 and world.story_teller.begin(fault, story, rng):
+            return "a story begins"
         when, leader = rng.random(), world.leader()
         if when < 0.35:  # full when it comes back, and the others have gone on
             world.crash_now(host, Loss.NONE, down_ms=fault.for_ms * 0.5)

@@ -62,8 +62,6 @@ OTHERS: dict[str, float] = {
 }
 KINDS: dict[str, float] = {**REQUIRED, **OTHERS}
 
-#: How much more weight the kinds get that a mutant needs.
-HARDEST = 8.0
 #: The smallest and the largest number of faults in a schedule.
 FAULTS_MIN, FAULTS_MAX = 5, 40
 
@@ -143,18 +141,18 @@ class Plan(Schedule):
 
 
 def make_plan(seed: int, *, hard_on: Collection[str] = ()) -> Plan:
-    """Draw the schedule of a seed. ``hard_on``: kinds of faults that get more weight than the seed draws."""
+    """Draw the schedule of a seed. ``hard_on``: kinds of faults that the schedule has instead of the drawn ones."""
     rng = random.Random(f"plan {seed}")
     periods = draw_periods(rng, (1_100.0, 1_400.0), (3_200.0, 5_000.0))
     noisy = [period for period in periods if not period.is_quiet]
-    return Plan(
+    plan = Plan(
         seed=seed,
         voters=rng.choice([1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 5, 5]),
         brokers=3,
         clients=rng.choice([2, 3, 4]),
         rest_ms=rng.choice([230.0, 290.0, 350.0]),
         periods=periods,
-        faults=_faults(rng, noisy, hard_on),
+        faults=_faults(rng, noisy),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 8.0), Quality(1.0, 30.0)]),
         disk_ms=rng.choice([(0.05, 0.3), (0.05, 0.3), (0.2, 3.0), (1.0, 20.0)]),
         loop_ms=rng.choice([(0.05, 0.3), (0.5, 3.0), (1.0, 8.0)]),
@@ -168,6 +166,7 @@ def make_plan(seed: int, *, hard_on: Collection[str] = ()) -> Plan:
             [700, 1_500, 1_500, 4_000, 4_000, 10_000, SEGMENT_BYTES]
         ),
     )
+    return _scenes(plan, hard_on) if hard_on else plan
 
 
 def draw_periods(
@@ -186,15 +185,26 @@ def draw_periods(
     return tuple(periods)
 
 
-def _faults(rng: random.Random, noisy: list[Period], hard_on: Collection[str]) -> tuple[Fault, ...]:
+def _scenes(plan: Plan, kinds: Collection[str]) -> Plan:
+    """A schedule with nothing but faults of the ``kinds``, several of each, and a log that rolls often."""
+    at_ms = (900.0, 3_000.0, 5_100.0)
+    found = [(at, kind) for at in at_ms for kind in kinds]
+    return replace(
+        plan,
+        voters=3,
+        rest_ms=100.0,
+        spread=1.0,
+        segment_bytes=min(plan.segment_bytes, 4_000),
+        periods=(Period(0.0, 7_500.0, False),),
+        faults=tuple(Fault(n, at, kind, 600.0, 0.5, 10 * plan.seed + n) for n, (at, kind) in enumerate(found)),
+    )
+
+
+def _faults(rng: random.Random, noisy: list[Period]) -> tuple[Fault, ...]:
     count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))
     weights = [weight * rng.choice([0.0, 0.0, 0.3, 1.0, 1.0, 4.0]) for weight in KINDS.values()]
     if not any(weights):
         weights = list(KINDS.values())
-    weights = [
-        HARDEST * max(weight, KINDS[kind]) if kind in hard_on else weight
-        for kind, weight in zip(KINDS, weights, strict=True)
-    ]
     found = []
     for _ in range(count):
         (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])

@@ -7,8 +7,10 @@ A *trap* sees every message of a controller before the network does; the message
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace_controller.raft import (
@@ -19,6 +21,7 @@ from headrace_controller.raft import (
     VoteRequest,
     VoteResponse,
 )
+from headrace_core.log.epochs import LEADER_EPOCH_FILE
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.testing.network import Quality
 from tests.simulation.flush_watch import FlushWatch
@@ -30,6 +33,9 @@ from tests.simulation.sim_plan import Fault
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
     from tests.simulation.sim_world import ControllersWorld
+
+_RECORD_BYTES = 150  #: About the bytes of a record in the metadata log.
+_PACE = 6.0  #: The pace of the clock of a controller that must lead soon.
 
 Trap = Callable[["ControllerHost", Message], bool]
 Story = Callable[["ControllersWorld", random.Random], Generator[float, None, None]]
@@ -419,8 +425,105 @@ def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[f
         world.count("flush", "power lost")
 
 
+def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
+    """A follower comes back behind the others, and its disk has no room for new files. Its first append has many
+    entries, and the log must roll in the middle of them."""
+    leader = _leader(world)
+    followers = [host for host in world.up() if host is not leader]
+    if leader is None or not followers:
+        return
+    victim = rng.choice(followers)
+    end, fs = victim.end(), victim.fs
+    world.crash_now(victim, Loss.NONE, down_ms=5_000.0)
+    behind = max(20, min(world.plan.segment_bytes, 10_000) // _RECORD_BYTES)
+    yield from _wait_for(lambda: leader.end() > end + behind, 1_500.0)
+    if victim.fs is not fs or victim.is_up:
+        return
+    full = fs.fail("create", errno.ENOSPC, times=1 << 30)
+    if rng.random() < 0.5:
+        victim.killed_by = (Fault(0, world.now_ms, "full_disk", 0.0, 0.0, 0), Loss.NONE)
+    world.tell("fault", f"{victim} comes back, {leader.end() - end} records behind, and its disk is full of files")
+    victim.down_until_ms = 0.0
+    world.restart(victim)
+    refused = world.coverage["state", "append refused"]
+    yield from _wait_for(lambda: world.coverage["state", "append refused"] > refused, 1_000.0, 5.0)
+    yield 20.0
+    victim.killed_by = None
+    if full in fs.faults:
+        fs.faults.remove(full)
+
+
+def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
+    """A leader dies with entries that no other voter has. The others have full disks: each new leader's first entry is
+    refused, after the file of the terms has the new term. The old leader returns and leads, and a follower gets the old
+    leader's entries at the place of the refused one. Then the follower loses power."""
+    first = _leader(world)
+    if first is None or len(first.voters()) < 3:
+        return
+    others = [world.hosts[node] for node in first.voters() if node != first.node_id]
+    world.traps.append(lambda host, message: host is first and isinstance(message.body, AppendRequest))
+    end = first.end()
+    yield from _wait_for(lambda: first.end() > end + 2, 300.0)
+    world.traps.clear()
+    world.crash_now(first, Loss.NONE, down_ms=5_000.0)
+    full = [
+        (host.fs, host.fs.fail(operation, errno.ENOSPC, nth=nth, times=1 << 30, path_contains=path, path_ends=ends))
+        for host in others
+        for operation, nth, path, ends in (("write", 1, "", ".log"), ("create", 2, LEADER_EPOCH_FILE, ""))
+    ]
+    ends = {host.node_id: host.record.shadow.end for host in others}
+    world.tell(
+        "fault", f"{first} dies with {first.record.shadow.end - end} records that only it has; no other disk has room"
+    )
+    refused, world.spread = world.coverage["state", "append refused"], 1.0
+
+    def of_the_first_only(host: ControllerHost, message: Message) -> bool:
+        """Lose the entries of other leaders. Deliver the first one's entries of earlier terms in a message of their
+        own; the others follow when they are repeated."""
+        body = message.body
+        if not isinstance(body, AppendRequest) or host is not first:
+            return isinstance(body, AppendRequest)
+        old = tuple(entry for entry in body.entries if entry.term < body.term)
+        if len(old) == len(body.entries):
+            return False
+        world.net.send(host.node_id, message.to.node_id, message._replace(body=replace(body, entries=old)))
+        return True
+
+    world.traps.append(of_the_first_only)
+    has_refused = yield from _wait_for(lambda: world.coverage["state", "append refused"] > refused, 1_500.0, 5.0)
+    try:
+        if not has_refused:
+            return
+        first.down_until_ms = 0.0
+        world.restart(first)
+        first.clock.drift(_PACE)
+        for one in others:
+            for other in others:
+                if one is not other:
+                    world.lose(one, other.key)
+        yield from _wait_for(lambda: first.leads, 1_500.0, 5.0)
+    finally:
+        if first.clock.rate == _PACE:
+            first.clock.drift(1.0)
+            first.replan()
+        for fs, planned in full:
+            if planned in fs.faults:
+                fs.faults.remove(planned)
+
+    def behind() -> list[ControllerHost]:
+        return [host for host in others if host.is_up and host.record.shadow.end > ends[host.node_id]]
+
+    if first.leads and (yield from _wait_for(lambda: bool(behind()), 600.0, 1.0)):
+        world.count("state", "entries in the place of a refused term")
+        yield 3.0 * rng.random()
+        for host in behind():
+            world.crash_now(host, world.draw_loss(rng), down_ms=20.0)
+
+
 STORIES: dict[str, Story] = {
     "flush_then_power": flush_then_power,
+    "full_at_a_roll": full_at_a_roll,
+    "refused_term": refused_term,
     "figure_8": figure_8,
     "vote_then_crash": vote_then_crash,
     "deposed_unaware": deposed_unaware,

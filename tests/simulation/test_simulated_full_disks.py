@@ -12,14 +12,14 @@ import pytest
 
 from headrace_controller.raft import Entry, HardState
 from headrace_controller.storage import SEGMENT_BYTES
-from headrace_core.errors import DiskFullError
+from headrace_core.errors import CorruptLogError, DiskFullError
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from tests.simulation import run
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import SafetyChecks, Violation
 from tests.simulation.sim_disk import DiskRecord, ObservedStorage
-from tests.simulation.sim_plan import make_plan
+from tests.simulation.sim_plan import Plan, make_plan
 from tests.simulation.sim_world import ControllersWorld
 from tests.worlds.cluster_world import CLUSTER
 from tests.worlds.storage_world import KEYS, ROOT, formatted, leader_change, setting
@@ -82,6 +82,14 @@ def test_a_kill_that_leaves_entries_of_a_refused_append_passes() -> None:
     assert storage.log_end_offset == BEHIND[0].next_offset
 
 
+def test_an_entry_without_the_one_before_it_is_found() -> None:
+    lab = Lab(killed)
+    with MUTANTS["AppendsBehindARefusedEntry"].applied(), pytest.raises(SimulatedCrash):
+        lab.refuse(BEHIND)
+    with pytest.raises((Violation, CorruptLogError)):
+        lab.opened(lab.fs.crash_clone(loss=Loss.NONE), killed)
+
+
 def test_a_controller_that_ends_of_a_full_disk_is_found() -> None:
     host = ControllersWorld(make_plan(1)).hosts[1]
 
@@ -104,11 +112,9 @@ def test_most_logs_roll() -> None:
         assert not outcome.coverage["state", "log rolled"]
 
 
-def test_a_mutant_s_faults_get_more_weight() -> None:
-    def full_disks(hard_on: tuple[str, ...]) -> int:
-        return sum(
-            fault.kind == "full_disk" for seed in range(100) for fault in make_plan(seed, hard_on=hard_on).faults
-        )
-
-    assert full_disks(("full_disk",)) > 5 * full_disks(())
-    assert run.plan_of(7, "controllers", MUTANTS["KeepsRefusedEntries"]) == make_plan(7, hard_on=("full_disk",))
+def test_a_mutant_that_names_faults_has_schedules_of_nothing_else() -> None:
+    plan = run.plan_of(7, "controllers", MUTANTS["KeepsRefusedEntries"])
+    assert isinstance(plan, Plan)
+    assert {fault.kind for fault in plan.faults} == {"refused_term"}
+    assert plan != make_plan(7)
+    assert plan.seed == 7

@@ -32,9 +32,9 @@ class Mutant:
     part: str = "world"
     #: For the histories: the kind of cluster that is most likely to expose the mutant.
     profile: int | None = None
-    #: For schedules of groups and of controllers: the kinds of faults that are most likely to expose the mutant, which
-    #: get more weight. For the brokers' half: how records are deleted in all schedules of the mutant
-    #: (``broker_plan.UPKEEP``).
+    #: For schedules of groups: the kinds of faults that are most likely to expose the mutant, which get more weight.
+    #: For schedules of controllers: the only kinds of faults in the schedules of the mutant. For the brokers' half: how
+    #: records are deleted in all schedules of the mutant (``broker_plan.UPKEEP``).
     faults: tuple[str, ...] = ()
 
     @contextlib.contextmanager

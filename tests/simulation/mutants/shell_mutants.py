@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_controller import quorum_state, snapshots
+from headrace_controller import quorum_state, snapshots, storage
 from headrace_controller.applying import Applier
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.quorum_controller import QuorumController
@@ -13,6 +13,7 @@ from headrace_controller.snapshots import SnapshotJob
 from headrace_controller.storage import MetadataStorage
 from headrace_controller.waiting import Decisions, Outcome
 from headrace_core.log import opening
+from headrace_core.log.appending import Append
 from headrace_core.log.files import FileSystem
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.recovery import Scan
@@ -37,6 +38,16 @@ def _truncate(self: MetadataStorage, offset: int) -> None:
 
 def _keep_refused(self: MetadataStorage, end: int) -> None:
     return
+
+
+def _append_anywhere(**given: Any) -> Append:
+    return Append(**{**given, "follows": None})
+
+
+def _forget_terms_in_memory(self: MetadataStorage) -> None:
+    """Does not note that the file still has the terms, when a full disk has no room for a new file."""
+    epochs, end = self._log.epochs, self._log.log_end_offset
+    epochs.restore(each for each in epochs.entries if each.start_offset < end)
 
 
 def _write_snapshot(self: SnapshotJob) -> None:
@@ -118,7 +129,19 @@ MUTANTS = (
         "KeepsRefusedEntries",
         "DiskFullError: no entry was appended",
         Patch(MetadataStorage, "_take_back", _keep_refused),
-        faults=("full_disk",),
+        faults=("refused_term",),
+    ),
+    _mutant(
+        "AppendsBehindARefusedEntry",
+        "log matching (5.3): no entry without the one before it",
+        Patch(storage, "Append", _append_anywhere),
+        faults=("full_at_a_roll",),
+    ),
+    _mutant(
+        "RefusedTermStaysInItsFile",
+        "KIP-101: the history of terms is that of the log",
+        Patch(MetadataStorage, "_forget_terms_behind_the_end", _forget_terms_in_memory),
+        faults=("refused_term",),
     ),
     _mutant(
         "SnapshotInThePageCache",
