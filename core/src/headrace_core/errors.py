@@ -720,6 +720,12 @@ class IllegalStateError(ClientError, RuntimeError):
     code = "ILLEGAL_STATE"
 
 
+class TransactionAbortedError(ClientError):
+    """The record was dropped, because its transaction was aborted before the record was acknowledged (KIP-654)."""
+
+    code = "TRANSACTION_ABORTED"
+
+
 class ClusterStartError(ClientError):
     """A process of a local cluster did not start; the message quotes the end of its log."""
 

@@ -32,6 +32,7 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
+from tests.worlds.fake_coordinator import FakeTransactions
 from tests.worlds.transactional_log import TransactionalLog
 
 READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -81,6 +82,7 @@ class FakeCluster:
         self.metadata_offset = 1  # each change raises it
         #: topic -> new count, which brokers apply only when a request waits for the change's metadata offset
         self.unapplied: dict[str, int] = {}
+        self.coordinator: tuple[str, int] | None = None  # of every key
         self.fetch_in_flight_max = 0
         self.servers: list[grpc.Server] = []
         self.ports: list[int] = []
@@ -259,6 +261,14 @@ class _Admin(admin_pb2_grpc.AdminServicer):
 class _Metadata(metadata_pb2_grpc.MetadataServicer):
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         self.cluster, self.broker = cluster, broker
+
+    def FindCoordinator(self, request: Any, context: Any) -> Any:
+        answer = metadata_pb2.FindCoordinatorResponse()
+        for key in request.keys:
+            item = answer.coordinators.add(key=key, coordinator_id=-1)
+            if self.cluster.coordinator is not None:
+                item.coordinator_id, (item.host, item.port) = 9, self.cluster.coordinator
+        return answer
 
     def GetMetadata(self, request: Any, context: Any) -> Any:
         cluster = self.cluster
@@ -519,6 +529,14 @@ def fake(fake_cluster: Callable[..., FakeCluster]) -> FakeCluster:
     cluster = fake_cluster()
     cluster.create("t")
     return cluster
+
+
+@pytest.fixture
+def transactions(fake: FakeCluster) -> Iterator[FakeTransactions]:
+    """The coordinator of ``fake``'s transactions."""
+    made = FakeTransactions(fake)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

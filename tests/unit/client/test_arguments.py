@@ -16,6 +16,7 @@ from headrace import (
     OffsetAndMetadata,
     TopicPartition,
     TopicPartitionReplica,
+    TransactionToken,
     accumulator,
     arguments,
 )
@@ -80,6 +81,7 @@ groups = Takes(["g"], 5, None, [5], [""], [SURROGATE])
 broker = Takes(1, *NUMBERS, None)
 callback = Takes(print, 5, "print", coroutine)
 rebalanced = Takes(print, 5, "print")
+token = Takes(TransactionToken("tx", 1, 0), None, 5, "", "1:2", ("tx", 1, 0), TransactionToken("", 1, 0))
 directory = Takes(b"d" * 16, 5, b"short", "short", [1])
 offsets_of_group = Takes(
     {TP: 5, TopicPartition("t", 1): OffsetAndMetadata(5, "m", 3)},
@@ -94,6 +96,13 @@ offsets_of_group = Takes(
 )
 
 PRODUCER = {
+    "init_transactions": {"keep_prepared": flag},
+    "begin_transaction": {},
+    "commit_transaction": {},
+    "abort_transaction": {},
+    "transaction": {},
+    "prepare": {},
+    "complete": {"token": token, "commit": flag},
     "send": {
         "topic": topic,
         "value": Takes(b"v"),  # the serializer's business; without one see the accumulator's tests
@@ -275,6 +284,7 @@ ADMIN: dict[str, dict[str, Takes]] = {
     "delete_group_offsets": {"group_id": group, "partitions": some_partitions},
     "remove_group_members": {"group_id": group, "member_ids": Takes(["m"], 5, [5], [""], [SURROGATE])},
     "delete_groups": {"group_ids": groups},
+    "complete_transaction": {"token": token, "commit": flag},
     "close": {},
 }
 for method, row in ADMIN.items():

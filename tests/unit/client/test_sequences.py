@@ -178,6 +178,46 @@ def test_stale_epoch_fails_its_batch_and_makes_a_new_one() -> None:
     assert made.needs_identity
 
 
+def test_next_transaction_of_a_known_producer_stays_flowing() -> None:
+    made = book()
+    made.retire()
+    assert made.needs_identity
+    assert not made.may_send("a", 0, 1.0), "the old epoch numbers nothing more"
+    made.renew(Identity(7, 1))
+    assert made.number("a", 1) == Stamp(7, 1, 0)
+    assert made.may_send("b", 1, 1.0), "the broker accepts only 0 as the first number of the epoch"
+    assert not made.may_send("b", 1, SILENCE_S + 1), "by now the broker may have forgotten the producer"
+
+
+def test_next_transaction_under_a_new_producer_id_or_after_a_gap_begins_alone() -> None:
+    made = book()
+    made.retire()
+    made.renew(Identity(8, 0))
+    sent(made, "a")
+    assert not made.may_send("b", 1, 0.0)
+    made = book()
+    sent(made, "dropped")
+    made.give_up("dropped", in_flight=True)
+    made.retire()
+    made.failed("dropped", "INVALID_PRODUCER_EPOCH", retriable=False, unknown=False)
+    assert made.regroup() == []
+    made.renew(Identity(7, 1))
+    assert sent(made, "a") == [0]
+    assert not made.may_send("b", 1, 0.0)
+
+
+def test_acknowledgement_of_a_retired_epoch_changes_nothing() -> None:
+    made = book()
+    sent(made, "late")
+    made.give_up("late", in_flight=True)
+    made.retire()
+    made.acknowledged("late", 1.0)
+    made.regroup()
+    made.renew(Identity(7, 1))
+    assert sent(made, "a") == [0]
+    assert not made.needs_identity
+
+
 def test_misuse_is_a_bug() -> None:
     made = book()
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import InvalidConfigError, UnsupportedVersionError
+from headrace.errors import InvalidConfigError
 from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 
 #: The client keys that users paste in (the ecosystem's list).
@@ -125,11 +125,13 @@ def test_a_delivery_timeout_that_follows_a_long_linger_is_one_that_could_be_give
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"transactional_id": "tx"}, "transactions are not built yet"),
+        ({"transactional_id": ""}, r"transactional\.id is empty"),
+        ({"transactional_id": "tx", "acks": 1}, r"transactional\.id='tx' needs idempotence"),
+        ({"transactional_id": "tx", "enable_idempotence": False}, r"transactional\.id='tx' needs idempotence"),
     ],
 )
-def test_what_comes_later_is_a_typed_error(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UnsupportedVersionError, match=words):
+def test_transactional_id_needs_a_name_and_idempotence(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
         resolve(PRODUCER, None, settings)
 
 

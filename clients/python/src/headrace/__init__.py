@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from .models import SubtractConfig as SubtractConfig
     from .models import TopicDescription as TopicDescription
     from .models import TopicPartitionReplica as TopicPartitionReplica
+    from .models import TransactionToken as TransactionToken
     from .partitioners import PriorityPartitioner as PriorityPartitioner
     from .producer import AsyncProducer as AsyncProducer
     from .producer import AsyncRecordFuture as AsyncRecordFuture
@@ -132,6 +133,7 @@ _HOMES = {
     "TopicDescription": ".models",
     "TopicPartition": "headrace_core.types",
     "TopicPartitionReplica": ".models",
+    "TransactionToken": ".models",
     "tune_memory": ".memory",
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace_core.config import INT_MAX, ConfigDef
 from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
-from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_core.errors import InvalidConfigError
 
 __all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "resolve"]
 
@@ -82,8 +82,13 @@ def _addresses(raw: str | Iterable[str]) -> list[str]:
 
 def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     _check_idempotence(given, values)
-    if values["transactional.id"]:
-        raise UnsupportedVersionError("transactional.id: transactions are not built yet; leave it out")
+    if values["transactional.id"] == "":
+        raise InvalidConfigError("transactional.id is empty: set a name, or leave the key out")
+    if values["transactional.id"] is not None and not values["enable.idempotence"]:
+        raise InvalidConfigError(
+            f"transactional.id={values['transactional.id']!r} needs idempotence: leave enable.idempotence out, and set "
+            "acks=all, retries of 1 or more, and max.in.flight.requests.per.connection of 5 or less"
+        )
     least = min(values["linger.ms"] + values["request.timeout.ms"], INT_MAX)  # (capped as in Kafka)
     if values["delivery.timeout.ms"] < least:
         if any(PRODUCER.key(name).name == "delivery.timeout.ms" for name in given):

@@ -227,18 +227,19 @@ PRODUCER = ConfigDef(
             "retries or max.in.flight.requests.per.connection has a value that idempotence does not allow.",
             source="KIP-98",
         ),
-        accepted(
+        honoured(
             "transactional.id",
             None,
-            "The identity of a transactional producer.",
-            "every value is an error until transactions are built",
+            "The name of a transactional producer. A new producer with the same name fences the older one. Needs "
+            "idempotence.",
             source="KIP-98",
         ),
-        accepted(
+        honoured(
             "transaction.timeout.ms",
             60_000,
-            "How long a transaction may stay open.",
-            "has no effect: transactions are not built yet",
+            "How long a transaction may stay open before the coordinator aborts it; at most the brokers' "
+            "transaction.max.timeout.ms. A prepared transaction has no timeout.",
+            low=1,
         ),
         honoured(
             "key.serializer",

@@ -7,6 +7,7 @@ cdef class Ledger:
     cdef readonly Py_ssize_t buffer_bytes
     cdef readonly bint adaptive
     cdef public int state
+    cdef public bint transactional
     cdef public Py_ssize_t buffered_bytes
     cdef readonly set unfinished
     cdef list _space_waiters

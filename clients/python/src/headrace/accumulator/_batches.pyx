@@ -17,7 +17,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 
 cdef extern from *:
     """
-    /* Fourteen bytes of a batch change, and its CRC-32C with them. A CRC is linear: the new CRC is the old CRC xor
+    /* Fourteen bytes of a batch change (and the transactional bit), and its CRC-32C with them. A CRC is linear: the new CRC is the old CRC xor
        the CRC of the changed bits. That CRC is carried over the n unchanged bytes behind them: it is multiplied by x^8n
        modulo the polynomial (reflected, as in CRC-32C). So a batch of a megabyte need not be read again. */
     #define HEADRACE_CRC_POLYNOMIAL 0x82F63B78u
@@ -34,14 +34,19 @@ cdef extern from *:
         headrace_powers[0] = 1u << 30;
         for (int k = 1; k < 40; k++) headrace_powers[k] = headrace_times(headrace_powers[k - 1], headrace_powers[k - 1]);
     }
-    static void headrace_stamp(unsigned char *batch, long long size, long long producer_id, int epoch, int sequence) {
-        unsigned char fields[14], *at = batch + 43, *crc_at = batch + 17;
+    static void headrace_stamp(
+        unsigned char *batch, long long size, long long producer_id, int epoch, int sequence, int transactional
+    ) {
+        unsigned char fields[35], *at = batch + 22, *crc_at = batch + 17;  /* from the attributes on */
         unsigned int difference = 0, crc;
+        int first = transactional ? 0 : 21;
         long long bytes = size - 57;
-        for (int i = 0; i < 8; i++) fields[i] = (unsigned char)((unsigned long long)producer_id >> (56 - 8 * i));
-        for (int i = 0; i < 2; i++) fields[8 + i] = (unsigned char)((unsigned int)epoch >> (8 - 8 * i));
-        for (int i = 0; i < 4; i++) fields[10 + i] = (unsigned char)((unsigned int)sequence >> (24 - 8 * i));
-        for (int i = 0; i < 14; i++) {
+        for (int i = first; i < 21; i++) fields[i] = at[i];
+        if (transactional) fields[0] |= 0x10;
+        for (int i = 0; i < 8; i++) fields[21 + i] = (unsigned char)((unsigned long long)producer_id >> (56 - 8 * i));
+        for (int i = 0; i < 2; i++) fields[29 + i] = (unsigned char)((unsigned int)epoch >> (8 - 8 * i));
+        for (int i = 0; i < 4; i++) fields[31 + i] = (unsigned char)((unsigned int)sequence >> (24 - 8 * i));
+        for (int i = first; i < 35; i++) {
             difference ^= fields[i] ^ at[i];
             for (int bit = 0; bit < 8; bit++)
                 difference = difference & 1 ? (difference >> 1) ^ HEADRACE_CRC_POLYNOMIAL : difference >> 1;
@@ -55,7 +60,9 @@ cdef extern from *:
     }
     """
     void headrace_prepare_powers()
-    void headrace_stamp(unsigned char* batch, long long size, long long producer_id, int epoch, int sequence)
+    void headrace_stamp(
+        unsigned char* batch, long long size, long long producer_id, int epoch, int sequence, int transactional
+    )
 
 headrace_prepare_powers()
 
@@ -104,15 +111,20 @@ cdef class SendBatch:
         self._waiters = []
 
     def stamp(self, long long producer_id, int producer_epoch, int base_sequence):
-        """Write an idempotent producer's id, epoch and sequence into the batch, in place: no other code reads the batch
-        yet."""
+        """Write an idempotent producer's id, epoch and sequence into the batch, and the flag of a transactional
+        producer, in place: no other code reads the batch yet."""
         data = self.data
         if data is None:
             return
         if not PyBytes_CheckExact(data) or PyBytes_GET_SIZE(data) < 61:
             raise ValueError("not a record batch: a batch has at least 61 bytes")
         headrace_stamp(
-            <unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), producer_id, producer_epoch, base_sequence
+            <unsigned char*>PyBytes_AS_STRING(data),
+            PyBytes_GET_SIZE(data),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self.queue.topic.accumulator.transactional,
         )
 
     def finish(self, long long base_offset, long long log_append_time_ms, error):

@@ -144,6 +144,8 @@ class Accumulator:
     @property
     def unfinished(self) -> set[SendBatch]: ...
     state: int
+    #: Whether the batches carry the transactional flag.
+    transactional: bool
     buffered_bytes: int
     awake: bool
     #: Whether a batch has become full: an asyncio caller then lets its event loop run.

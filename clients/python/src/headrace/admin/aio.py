@@ -9,6 +9,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from .. import arguments
+from ..engine.transactions import checked_token, complete_transaction
 from ..faces import Face, where
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
@@ -29,6 +30,7 @@ from ..models import (
     QuorumInfo,
     TopicDescription,
     TopicPartitionReplica,
+    TransactionToken,
 )
 from ..settings import ADMIN, resolve
 from ..typed_settings import AdminSettings
@@ -418,6 +420,20 @@ class AsyncAdmin(Face):
         NonEmptyGroupError, GroupIdNotFoundError; the error's message names every group that was not deleted."""
         wanted = groups.wanted_groups(group_ids)
         await self._run(lambda calls: groups.delete_groups(calls, wanted, timeout))
+
+    async def complete_transaction(
+        self, token: TransactionToken | str, *, commit: bool, timeout: float | None = None
+    ) -> None:
+        """Commit or abort a prepared transaction (KIP-939), and wait until readers see the result. The call may be
+        repeated with the same decision. Raises InvalidTxnStateError (the transaction is not prepared, or has ended
+        differently), ProducerFencedError (its outcome is no longer known)."""
+        checked = checked_token(token)
+        await self._run(
+            lambda calls: complete_transaction(
+                calls.transaction_coordinators, checked, commit=commit, deadline=calls.engine.deadline(timeout)
+            ),
+            commit=commit,
+        )
 
     async def close(self) -> None:
         """Close the connections."""

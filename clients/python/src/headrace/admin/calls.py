@@ -22,7 +22,7 @@ from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 from .. import arguments
 from ..engine.client import Engine
 from ..engine.connections import call
-from ..engine.coordinators import Coordinators
+from ..engine.coordinators import TRANSACTIONS, Coordinators
 from ..engine.io_thread import closed_error, forget, forked_error
 from ..models import (
     BrokerInfo,
@@ -47,6 +47,7 @@ class AdminCalls:
         self.engine = Engine(config, self, watches=False)
         self.engine.create_topics = False  # an admin call on a topic must not auto-create it
         self.coordinators = Coordinators(self.engine)
+        self.transaction_coordinators = Coordinators(self.engine, TRANSACTIONS)
         self.state = "open"
 
     def check_open(self) -> None:

@@ -25,6 +25,7 @@ from headrace_protos.v1 import (
     offsets_pb2_grpc,
     produce_pb2,
     produce_pb2_grpc,
+    transactions_pb2_grpc,
 )
 
 Answer = TypeVar("Answer")
@@ -65,6 +66,9 @@ class Connections:
 
     def groups(self, address: str) -> Any:
         return groups_pb2_grpc.GroupsStub(self._channel(address))  # type: ignore[no-untyped-call]
+
+    def transactions(self, address: str) -> Any:
+        return transactions_pb2_grpc.TransactionsStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def produce_stream(self, address: str) -> Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]:
         return Duplex(address, ChannelPurpose.PRODUCE, lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce())  # type: ignore[no-untyped-call]

@@ -1,4 +1,5 @@
-"""Find the coordinators of groups, and call them; after a change of coordinator, a call is sent to the new one."""
+"""Find the coordinators of groups and transactional ids, and call them; after a change of coordinator, a call is sent
+to the new one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from headrace_core.errors import (
 from headrace_protos.v1 import metadata_pb2
 
 from .client import Engine
-from .connections import call
+from .connections import Connections, call
 
 #: First timeout of one attempt of an admin call, in seconds; later rounds of attempts have longer timeouts. The first
 #: timeout of an attempt is short, because the groups of a hanging coordinator move to another coordinator when its
@@ -31,6 +32,18 @@ _EQUAL_ATTEMPTS = 4
 GROUPS_PER_REQUEST = 1_000
 #: Errors after which the client looks up the group's coordinator again.
 _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError)
+
+
+class Kind(NamedTuple):
+    """What a coordinator is for: the type and the noun of its keys, and the service that it serves."""
+
+    type: metadata_pb2.CoordinatorType
+    noun: str
+    stub: Callable[[Connections, str], Any]
+
+
+GROUPS = Kind(metadata_pb2.COORDINATOR_TYPE_GROUP, "group", Connections.groups)
+TRANSACTIONS = Kind(metadata_pb2.COORDINATOR_TYPE_TRANSACTION, "transactional id", Connections.transactions)
 
 
 class Shard(NamedTuple):
@@ -44,35 +57,36 @@ class Shard(NamedTuple):
 
 class Coordinators:
     """The coordinator cache of one client, used on the I/O thread: a coordinator is remembered until a call shows that
-    it has changed."""
+    it has changed. A key is the id of a group, or a transactional id."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, kind: Kind = GROUPS) -> None:
         self._engine = engine
+        self._kind = kind
         self._addresses: dict[str, str] = {}
         self._ids: dict[str, int] = {}  # by address
 
-    async def address(self, group_id: str, timeout_s: float) -> str:
-        """host:port of the group's coordinator. Raises CoordinatorNotAvailableError (retriable: the topic
-        ``__consumer_offsets`` is being created, or no coordinator is alive), InvalidGroupIdError, and errors of a call
-        to any broker."""
-        found = self._addresses.get(group_id)
+    async def address(self, key: str, timeout_s: float) -> str:
+        """host:port of the key's coordinator. Raises CoordinatorNotAvailableError (retriable: the topic of the shards,
+        such as ``__consumer_offsets``, is being created, or no coordinator is alive), InvalidGroupIdError, and errors
+        of a call to any broker."""
+        found = self._addresses.get(key)
         if found is None:
             self._engine.start()
-            located = (await self.addresses([group_id], timeout_s))[group_id]
+            located = (await self.addresses([key], timeout_s))[key]
             if isinstance(located, HeadraceError):
                 raise located
             found = located
         return found
 
-    async def addresses(self, group_ids: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
-        """The addresses for many groups, with one request for all groups that are not in the cache; an error instead
-        for each group that failed."""
-        found: dict[str, str | HeadraceError] = dict.fromkeys(group_ids, "")
-        strangers = [group_id for group_id in found if group_id not in self._addresses]
-        engine = self._engine
+    async def addresses(self, keys: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
+        """The addresses for many keys, with one request for all keys that are not in the cache; an error instead for
+        each key that failed."""
+        found: dict[str, str | HeadraceError] = dict.fromkeys(keys, "")
+        strangers = [key for key in found if key not in self._addresses]
+        engine, noun = self._engine, self._kind.noun
         for at in range(0, len(strangers), GROUPS_PER_REQUEST):
             request = metadata_pb2.FindCoordinatorRequest(
-                type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=strangers[at : at + GROUPS_PER_REQUEST]
+                type=self._kind.type, keys=strangers[at : at + GROUPS_PER_REQUEST]
             )
             answer = await engine.anywhere(
                 lambda address: engine.connections.metadata(address).FindCoordinator, request, timeout_s
@@ -80,22 +94,22 @@ class Coordinators:
             for located in answer.coordinators:
                 if located.error.code:
                     found[located.key] = from_number(
-                        located.error.code, f"group {located.key!r}: {located.error.message}"
+                        located.error.code, f"{noun} {located.key!r}: {located.error.message}"
                     )
                 elif located.coordinator_id < 0:
                     found[located.key] = CoordinatorNotAvailableError(
-                        f"group {located.key!r}: shard {located.shard} has no coordinator"
+                        f"{noun} {located.key!r}: shard {located.shard} has no coordinator"
                     )
                 else:
                     address = self._addresses[located.key] = f"{located.host}:{located.port}"
                     self._ids[address] = located.coordinator_id
-        return {group_id: self._addresses.get(group_id, located) for group_id, located in found.items()}
+        return {key: self._addresses.get(key, located) for key, located in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
         """Look up the shard of a group (its partition of ``__consumer_offsets``), without the cache. Raises the errors
         of a call to any broker."""
         engine = self._engine
-        request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=[group_id])
+        request = metadata_pb2.FindCoordinatorRequest(type=self._kind.type, keys=[group_id])
         answer = await engine.anywhere(
             lambda address: engine.connections.metadata(address).FindCoordinator, request, timeout_s
         )
@@ -115,7 +129,7 @@ class Coordinators:
 
     async def call(
         self,
-        group_id: str,
+        key: str,
         method: str,
         request: Any,
         deadline: float,
@@ -123,22 +137,21 @@ class Coordinators:
         check: Callable[[Any], None] | None = None,
         attempt_timeout_s: float | None = None,
     ) -> Any:
-        """Call ``method`` of the Groups service at the group's coordinator. Retry until ``deadline``
-        (time.monotonic()), after a change of coordinator at the new one. ``check`` raises the error in a response; the
-        call is retried if that error is retriable. ``attempt_timeout_s``: timeout of one attempt; None:
-        request.timeout.ms."""
+        """Call ``method`` at the key's coordinator. Retry until ``deadline`` (time.monotonic()), after a change of
+        coordinator at the new one. ``check`` raises the error in a response; the call is retried if that error is
+        retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
             if attempt_timeout_s is not None:
                 timeout_s = min(timeout_s, attempt_timeout_s)
-            address = await self.address(group_id, timeout_s)
-            stub = self._engine.connections.groups(address)
+            address = await self.address(key, timeout_s)
+            stub = self._kind.stub(self._engine.connections, address)
             try:
                 answer = await call(getattr(stub, method), request, address, timeout_s)
                 if check is not None:
                     check(answer)
             except _ELSEWHERE:
-                self.forget(group_id, address)
+                self.forget(key, address)
                 raise
             return answer
 
@@ -214,7 +227,10 @@ class Coordinators:
         async def ask(address: str, some: list[str]) -> None:
             try:
                 answer = await call(
-                    getattr(self._engine.connections.groups(address), method), request_of(some), address, timeout_s
+                    getattr(self._kind.stub(self._engine.connections, address), method),
+                    request_of(some),
+                    address,
+                    timeout_s,
                 )
                 items = {item.group_id: item for item in items_of(answer)}
                 for group_id in some:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack
 
 from headrace_core.errors import HeadraceError
@@ -20,12 +21,15 @@ from ..accumulator import (
     header_list,
 )
 from ..accumulator._checks import partition_number, timestamp_of
+from ..engine.transactions import checked_token
 from ..faces import AwaitableDict, Face
+from ..models import TransactionToken
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
+from .transaction_state import Call
 
 
 class AsyncProducer(Face, NativeAsyncProducer):
@@ -119,6 +123,51 @@ class AsyncProducer(Face, NativeAsyncProducer):
                 await core.wait_until_sendable_async(topic, deadline)
             runs.append([batch, 0, count])
         return ManyFuture(topic, runs)
+
+    async def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:
+        """Get the identity of this producer, and fence an older producer with the same ``transactional.id`` (see
+        Producer.init_transactions)."""
+        arguments.flag("keep_prepared", keep_prepared)
+        transactions = self._core.transactional(Call.INIT)
+        return await self._core.engine.io.run_async(transactions.init(keep_prepared=keep_prepared))
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction: the records of the following sends belong to it (see Producer.begin_transaction)."""
+        await self._core.engine.io.run_async(self._core.transactional(Call.BEGIN).begin())
+
+    async def commit_transaction(self) -> None:
+        """Wait until every record of the transaction is acknowledged, then commit the transaction (see
+        Producer.commit_transaction)."""
+        await self._core.engine.io.run_async(self._core.transactional(Call.COMMIT).commit())
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction; records without an acknowledgement are dropped (see Producer.abort_transaction)."""
+        await self._core.engine.io.run_async(self._core.transactional(Call.ABORT).abort())
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction as an ``async with`` block: the end of the block commits it; if the block or the commit raises,
+        the transaction is aborted (see Producer.transaction)."""
+        transactions = self._core.transactional(Call.BEGIN)
+        io = self._core.engine.io
+        await io.run_async(transactions.begin())
+        try:
+            yield
+        except BaseException as error:
+            await io.run_async(transactions.leave(error))
+            raise
+        await io.run_async(transactions.leave(None))
+
+    async def prepare(self) -> TransactionToken:
+        """Make the transaction durable and undecided (KIP-939; see Producer.prepare)."""
+        return await self._core.engine.io.run_async(self._core.transactional(Call.PREPARE).prepare())
+
+    async def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
+        """Commit or abort a prepared transaction, and wait until readers see the result (see Producer.complete)."""
+        checked = checked_token(token)
+        arguments.flag("commit", commit)
+        transactions = self._core.transactional(Call.COMPLETE)
+        await self._core.engine.io.run_async(transactions.complete(checked, commit=commit))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send all queued records now, and wait until each has an outcome. ``timeout`` is in seconds; after that time

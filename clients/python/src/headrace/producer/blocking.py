@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
 
 from headrace_core.errors import HeadraceError
@@ -13,11 +14,14 @@ from .. import arguments
 from ..accumulator import NativeProducer, NoSuchPartition, RecordFuture, RecordMetadata, header_list
 from ..accumulator._checks import partition_number, timestamp_of
 from ..callbacks import check_callback, refuse_to_wait
+from ..engine.transactions import checked_token
 from ..faces import Face
+from ..models import TransactionToken
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
+from .transaction_state import Call
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,6 +133,72 @@ class Producer(Face, NativeProducer):
                 core.wait_until_sendable(topic, deadline)
             runs.append([batch, 0, count])
         return ManyFuture(topic, runs)
+
+    def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:
+        """Get the identity of this producer, and fence an older producer with the same ``transactional.id``.
+
+        The first ``begin_transaction`` does this, too; call ``init_transactions`` to fence the older producer earlier,
+        or with ``keep_prepared=True``. With ``keep_prepared`` a prepared transaction of the older producer stays open
+        (KIP-939): the call returns its token, and this producer must complete it first. Without ``keep_prepared`` an
+        open transaction of the older producer is aborted.
+        """
+        arguments.flag("keep_prepared", keep_prepared)
+        transactions = self._core.transactional(Call.INIT)
+        return self._core.engine.io.run(transactions.init(keep_prepared=keep_prepared))
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: the records of the following sends belong to it. Raises ProducerFencedError (another
+        producer uses the ``transactional.id``), IllegalStateError (a transaction is open already)."""
+        self._core.engine.io.run(self._core.transactional(Call.BEGIN).begin())
+
+    def commit_transaction(self) -> None:
+        """Wait until every record of the transaction is acknowledged, then commit the transaction.
+
+        Raises TransactionAbortableError (a record failed, or the transaction timed out: call ``abort_transaction``, and
+        repeat the work), ProducerFencedError (make a new producer), RequestTimedOutError (the outcome is unknown: call
+        ``commit_transaction`` again).
+        """
+        self._core.engine.io.run(self._core.transactional(Call.COMMIT).commit())
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction. Records without an acknowledgement are dropped: their futures raise
+        TransactionAbortedError. Raises ProducerFencedError; after RequestTimedOutError call ``abort_transaction``
+        again, or ``begin_transaction``."""
+        self._core.engine.io.run(self._core.transactional(Call.ABORT).abort())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction as a ``with`` block: the end of the block commits it. If the block or the commit raises, the
+        transaction is aborted, and the exception is raised again.
+
+            with producer.transaction():
+                producer.send("payments", b"...")
+
+        A transaction that the block has prepared or aborted is left as it is.
+        """
+        transactions = self._core.transactional(Call.BEGIN)
+        io = self._core.engine.io
+        io.run(transactions.begin())
+        try:
+            yield
+        except BaseException as error:
+            io.run(transactions.leave(error))
+            raise
+        io.run(transactions.leave(None))
+
+    def prepare(self) -> TransactionToken:
+        """Make the transaction durable and undecided (two-phase commit, KIP-939), after every record is acknowledged.
+        No timeout ends a prepared transaction. The token completes it: ``complete``, or ``Admin.complete_transaction``
+        in any process. Raises the errors of ``commit_transaction``."""
+        return self._core.engine.io.run(self._core.transactional(Call.PREPARE).prepare())
+
+    def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
+        """Commit or abort a prepared transaction, this producer's or another one, and wait until readers see the
+        result. The call may be repeated with the same decision. Raises InvalidTxnStateError (the transaction has ended
+        differently), ProducerFencedError (its outcome is no longer known)."""
+        checked = checked_token(token)
+        arguments.flag("commit", commit)
+        self._core.engine.io.run(self._core.transactional(Call.COMPLETE).complete(checked, commit=commit))
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all queued records now, and wait until each has an outcome. ``timeout`` is in seconds; after that time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from headrace_core.errors import (
     BufferTimeoutError,
     DeliveryTimeoutError,
     HeadraceError,
+    IllegalStateError,
     InvalidArgumentError,
     RequestTimedOutError,
 )
@@ -30,10 +32,13 @@ from ..metrics import Metrics
 from ..partitioners import partitioner
 from ..serializers import serializer
 from .sender import Sender
+from .transaction_state import Call
+from .transactional import Transactions
 
 logger = logging.getLogger("headrace")
 
-OPEN, CLOSED, FORKED = 0, 1, 2
+#: States of the accumulator. HELD: a transactional producer may not send now, because no transaction is open.
+OPEN, CLOSED, FORKED, HELD = 0, 1, 2, 3
 
 #: Seconds for which the end of the process waits until the remaining records are sent.
 EXIT_FLUSH_S = 10.0
@@ -64,9 +69,40 @@ class ProducerCore:
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
         self._flushing = threading.Lock()
+        self.transactions: Transactions | None = None
+        if config["transactional.id"] is not None:
+            self.transactions = Transactions(
+                self.engine,
+                config,
+                hold=self._hold,
+                flush=partial(self.flush_async, None),
+                drop=self.sender.drop,
+                renewed=self.sender.identity_renewed,
+            )
+            self.sender.identity = self.sender.transactions = self.transactions
+            self.accumulator.transactional = True
+            self.accumulator.state = HELD
 
     def _wake(self) -> None:
         self.engine.io.call(self.sender.wake)
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    def transactional(self, call: Call) -> Transactions:
+        """The producer's transactions. Raises IllegalStateError if the producer has no transactional id."""
+        self.check_open()
+        if self.transactions is None:
+            raise IllegalStateError(
+                f"{call.value} needs a transactional producer: set transactional.id, "
+                "Producer(transactional_id='payments-1')"
+            )
+        return self.transactions
+
+    def _hold(self, is_held: bool) -> None:
+        """Forbid or allow sends; runs on the I/O thread."""
+        if self.accumulator.state == (OPEN if is_held else HELD):
+            self.accumulator.state = HELD if is_held else OPEN
+            self.accumulator.space_freed()  # a send that waits for room finds out
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
@@ -110,7 +146,7 @@ class ProducerCore:
 
     def prepare_many(self, topic: str, values: Any, partition: int | None) -> list[Any]:
         """Serialize and check the records of a send_many call, whose topic must be known. Raises NoSuchPartition."""
-        self.check_open()
+        self.check_sendable()
         return self.accumulator.prepare_many(topic, values, partition)
 
     def append_prepared(
@@ -134,16 +170,22 @@ class ProducerCore:
 
     def shown(self) -> list[str]:
         topics = [several("topics", sorted(self.accumulator.topics))] if self.accumulator.topics else []
-        state = ("open", "closed", "forked")[self.accumulator.state]
-        return [where(self.config), *topics, state]
+        state = ("open", "closed", "forked", "open")[self.accumulator.state]
+        named = [] if self.transactions is None else [f"transactional id {self.config['transactional.id']!r}"]
+        return [where(self.config), *named, *topics, state]
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
         if self.accumulator.state == FORKED:
             raise forked_error("producer")
-        if self.accumulator.state != OPEN:
+        if self.accumulator.state == CLOSED:
             raise closed_error("producer")
+
+    def check_sendable(self) -> None:
+        self.check_open()
+        if self.accumulator.state == HELD and self.transactions is not None:
+            self.transactions.producer.check(Call.SEND)
 
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
         """Block until the topic is known and the buffer has room.
@@ -151,7 +193,7 @@ class ProducerCore:
         Raises BufferTimeoutError or RequestTimedOutError after max.block.ms, and errors about the topic. In a callback,
         which must not block, BufferTimeoutError or IllegalStateError is raised at once.
         """
-        self.check_open()
+        self.check_sendable()
         if topic not in self.accumulator.topics:
             left = deadline - time.monotonic()
             self.engine.io.run(self.learn(topic, max(left, 0.01)))
@@ -171,7 +213,7 @@ class ProducerCore:
 
     async def wait_until_sendable_async(self, topic: str, deadline: float) -> None:
         """Wait like ``wait_until_sendable``, from another event loop."""
-        self.check_open()
+        self.check_sendable()
         if topic not in self.accumulator.topics:
             await self.engine.io.run_async(self.learn(topic, max(deadline - time.monotonic(), 0.01)))
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
@@ -251,6 +293,9 @@ class ProducerCore:
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None
+        if self.transactions is not None:
+            with contextlib.suppress(TimeoutError):
+                self.engine.io.run(self.transactions.close(), timeout_s)
         try:
             self.flush(timeout_s)
         except DeliveryTimeoutError as error:
@@ -264,6 +309,10 @@ class ProducerCore:
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None
+        if self.transactions is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.engine.io.run_async(self.transactions.close())
         try:
             await self.flush_async(timeout_s)
         except DeliveryTimeoutError as error:
@@ -274,7 +323,7 @@ class ProducerCore:
 
     def _begin_close(self) -> bool:
         with self._closing:
-            if self.accumulator.state != OPEN:
+            if self.accumulator.state in (CLOSED, FORKED):
                 return False
             self.accumulator.state = CLOSED
         forget(self)
@@ -296,7 +345,7 @@ class ProducerCore:
     def abandon(self) -> None:
         """Send the remaining records in the background, then close, because the program dropped the producer without
         ``close``."""
-        if self.accumulator.state != OPEN:
+        if self.accumulator.state in (CLOSED, FORKED):
             return
         if not self.engine.is_used:  # a concurrent first call raises the error
             self.accumulator.state = CLOSED

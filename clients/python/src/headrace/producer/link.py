@@ -19,6 +19,7 @@ from ..engine.client import Engine
 from ..engine.connections import SILENT_S, pause
 from ..metrics import Metrics
 from .sequences import DUPLICATE
+from .transactional import TRANSACTION_VERSION
 
 logger = logging.getLogger("headrace")
 
@@ -64,6 +65,7 @@ class LinkOwner(Protocol):
     max_in_flight: int
     compression: Compression
     flushing: int
+    transactional_id: str | None
 
     def orphan(self, queues: Iterable[PartitionQueue]) -> None: ...
 
@@ -332,6 +334,8 @@ class BrokerLink:
         message = produce_pb2.ProduceRequest(
             correlation_id=request.correlation_id, acks=sender.acks, timeout_ms=int(sender.request_timeout_s * 1000)
         )
+        if sender.transactional_id is not None:
+            message.transactional_id, message.transaction_version = sender.transactional_id, TRANSACTION_VERSION
         records = wire_bytes = 0
         now = time.monotonic()
         for batch in filter(None, request.batches):

@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_core.errors import (
@@ -56,6 +56,7 @@ from ..metrics import Metrics
 from .identity import ProducerIdentity
 from .link import BrokerLink, build
 from .sequences import PartitionSequences, Verdict
+from .transactional import Transactions
 
 logger = logging.getLogger("headrace")
 
@@ -117,9 +118,12 @@ class Sender:
         self.compression_level: int | None = None if level in (None, -1) else level
         self.flushing = 0
         self.links: dict[int, BrokerLink] = {}
-        self.identity: ProducerIdentity | None = None
-        if config["enable.idempotence"]:
-            self.identity = ProducerIdentity(engine, self._identity_renewed, self._identity_refused)
+        self.identity: ProducerIdentity | Transactions | None = None
+        #: Set by the core of a transactional producer, together with ``identity``.
+        self.transactions: Transactions | None = None
+        self.transactional_id: str | None = config["transactional.id"]
+        if config["enable.idempotence"] and self.transactional_id is None:
+            self.identity = ProducerIdentity(engine, self.identity_renewed, self._identity_refused)
         self._nameless: dict[PartitionQueue, None] = {}  # queues that wait for a producer id or a new epoch
         self._orphans: dict[PartitionQueue, None] = {}  # queues whose partition has no known leader
         self._sweeper: asyncio.Task[None] | None = None
@@ -259,6 +263,8 @@ class Sender:
         assert self.identity is not None
         if self.identity.current not in (None, sequences.identity):
             sequences.renew(self.identity.current)
+            if self.transactions is not None:
+                self.transactions.numbered(sequences)
             return sequences.may_send(batch, 0, now)
         self._nameless[queue] = None
         self.identity.ask()
@@ -271,7 +277,7 @@ class Sender:
             )
             self.fail(batch, self._unknown(batch, queue.sender.last_error or gap))
 
-    def _identity_renewed(self) -> None:
+    def identity_renewed(self) -> None:
         self._nameless.clear()
         self.nudge_all()
 
@@ -309,10 +315,18 @@ class Sender:
     def fail(self, batch: SendBatch, error: HeadraceError) -> None:
         """Set ``error`` as the outcome of the batch; later responses for the batch have no effect."""
         self.metrics["record-error"].record(batch.count, batch.count)
+        if self.transactions is not None:
+            self.transactions.record_failed(error)
         notes: QueueNotes | None = batch.queue.sender
         if notes is not None and notes.sequences is not None:
             notes.sequences.give_up(batch, in_flight=batch.in_flight)
         finish(batch, -1, -1, error)
+
+    def drop(self, error_of: Callable[[SendBatch], HeadraceError]) -> None:
+        """Fail every batch without an outcome."""
+        for batch in self.accumulator.snapshot_unfinished():
+            self.fail(batch, error_of(batch))
+        self.nudge_all()
 
     def settle(self, batch: SendBatch, error: HeadraceError, *, unknown: bool) -> None:
         """Retry a failed batch, or set ``error`` as its outcome. ``unknown``: the batch may have been written."""

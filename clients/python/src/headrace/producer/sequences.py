@@ -89,6 +89,7 @@ class PartitionSequences(Generic[B]):
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
+        self._retired_id: int | None = None
         self._numbers: dict[B, _Number] = {}  # oldest first
         self._next = 0
         self._places = 0
@@ -212,7 +213,14 @@ class PartitionSequences(Generic[B]):
         """Restart the numbers from 0 with the new ``identity``."""
         assert identity != self.identity, "the old numbers are used up"
         assert not self._numbers, "what has a number keeps it"
+        if self._is_broken or identity.producer_id != self._retired_id:
+            self._flowing_until = float("-inf")
         self.identity = identity
         self._next = self._acked = 0
         self._is_broken = self._is_lost = False
-        self._flowing_until = float("-inf")
+
+    def retire(self) -> None:
+        """Number no more batches until ``renew``: the transaction that used the identity has ended. A broker that knows
+        the producer accepts only 0 as the first number of its next epoch, so the partition stays flowing."""
+        if self.identity is not None:
+            self._retired_id, self.identity = self.identity.producer_id, None

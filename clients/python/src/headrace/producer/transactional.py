@@ -1,0 +1,257 @@
+"""A producer's transactions: the program's calls, and the requests to the coordinator. Runs on the I/O thread.
+
+The leaders of partitions add their partitions to the transaction, so the producer sends its records to the leaders, and
+only the end of the transaction to the coordinator (transaction version 2, KIP-890). A commit waits until every record
+is acknowledged. An abort does not wait: it drops the records without an acknowledgement. The coordinator's answer
+fences their batches, because it contains a new identity.
+
+The next transaction may begin as soon as the coordinator has answered, while the markers of the last one are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    OutOfOrderSequenceNumberError,
+    TransactionAbortedError,
+)
+from headrace_core.plurals import counted
+from headrace_protos.v1 import transactions_pb2
+
+from ..engine.client import Engine
+from ..engine.coordinators import ATTEMPT_TIMEOUT_S, TRANSACTIONS, Coordinators
+from ..engine.transactions import complete_transaction, token_of
+from ..models import TransactionToken
+from .sequences import Identity, PartitionSequences
+from .transaction_state import Call, ProducerTransaction, State
+
+if TYPE_CHECKING:
+    from ..accumulator import SendBatch
+
+logger = logging.getLogger("headrace")
+
+#: The client's transaction version (KIP-890, part 2).
+TRANSACTION_VERSION = 2
+
+#: The states in which the end of a ``transaction()`` block, or a close, aborts.
+_OPEN_STATES = (State.OPEN, State.SEALED, State.FAILED, State.ABORTING)
+
+
+class Transactions:
+    """The transactions of one producer. Calls of the program run one after the other. ``hold(is_held)`` forbids or
+    allows sends, ``flush()`` waits until every record has an outcome, ``drop(why)`` fails the records without an
+    outcome, ``renewed()`` is called with each new identity."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: dict[str, Any],
+        *,
+        hold: Callable[[bool], None],
+        flush: Callable[[], Awaitable[None]],
+        drop: Callable[[Callable[[SendBatch], HeadraceError]], None],
+        renewed: Callable[[], None],
+    ) -> None:
+        self.transactional_id: str = config["transactional.id"]
+        self.producer = ProducerTransaction(self.transactional_id)
+        self.last_error: HeadraceError | None = None  # (a ProducerIdentity has it, too)
+        self._engine = engine
+        self._coordinators = Coordinators(engine, TRANSACTIONS)
+        self._timeout_ms: int = config["transaction.timeout.ms"]
+        self._max_block_s: float = config["max.block.ms"] / 1000
+        self._hold, self._flush, self._drop, self._renewed = hold, flush, drop, renewed
+        self._lock = asyncio.Lock()
+        #: The partitions in which the open transaction has numbered batches.
+        self._numbered: list[PartitionSequences[SendBatch]] = []
+
+    # --- the sender's identity -------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Identity | None:
+        return self.producer.identity
+
+    def numbered(self, sequences: PartitionSequences[SendBatch]) -> None:
+        """A partition begins to number the batches of the open transaction."""
+        self.producer.sent()
+        self._numbered.append(sequences)
+
+    def ask(self) -> None:
+        """A partition cannot number its next batch: only the next transaction has a new epoch."""
+        self.record_failed(
+            OutOfOrderSequenceNumberError("a sequence number is missing in a partition of the transaction")
+        )
+
+    def record_failed(self, error: HeadraceError) -> None:
+        if self.producer.record_failed(error):
+            self._hold(True)
+            self._engine.io.loop.call_soon(self._drop, _aborted("an earlier record of its transaction failed", error))
+
+    # --- calls of the program --------------------------------------------------------------------------------------
+
+    async def init(self, *, keep_prepared: bool) -> TransactionToken | None:
+        async with self._lock:
+            self.producer.check(Call.INIT)
+            await self._init(keep_prepared=keep_prepared)
+            return self.producer.token
+
+    async def begin(self) -> None:
+        async with self._lock:
+            self.producer.check(Call.BEGIN)
+            if self.producer.state is State.ABORTING:
+                await self._end(commit=False)
+            elif self.producer.state is State.NEW:
+                await self._init(keep_prepared=False)
+            self.producer.begin()
+            self._hold(False)
+
+    async def commit(self) -> None:
+        async with self._lock:
+            await self._commit()
+
+    async def abort(self) -> None:
+        async with self._lock:
+            await self._abort()
+
+    async def prepare(self) -> TransactionToken:
+        async with self._lock:
+            self.producer.check(Call.PREPARE)
+            await self._seal()
+            self.producer.prepares()
+            request = transactions_pb2.PrepareTransactionRequest(**self._who())
+            answer = await self._ask("PrepareTransaction", request, "prepare() (repeat it, or abort)")
+            token = token_of(answer.token)
+            self.producer.prepared(token)
+            return token
+
+    async def complete(self, token: TransactionToken, *, commit: bool) -> None:
+        async with self._lock:
+            if self.producer.completes(token, commit=commit):
+                await self._end(commit=commit, wait_for_markers=True)
+                return
+        deadline = self._engine.deadline(self._max_block_s)
+        await complete_transaction(self._coordinators, token, commit=commit, deadline=deadline)
+
+    async def leave(self, failure: BaseException | None) -> None:
+        """End a ``transaction()`` block: commit, or abort because of ``failure``, which the caller raises again. After
+        a commit that failed, abort and raise the error; if another producer has the transactional id, the error that
+        says so. Nothing is to be done if the block has ended or prepared the transaction itself."""
+        async with self._lock:
+            state = self.producer.state
+            if failure is None and state not in (State.READY, State.PREPARED, State.ABORTING):
+                try:
+                    await self._commit()
+                except HeadraceError as error:
+                    if self.producer.state is State.FAILED:
+                        await self._abort_after(error)
+                    raise
+            elif state in _OPEN_STATES:
+                try:
+                    await self._abort()
+                except HeadraceError as error:
+                    text = f"the abort of the transaction of {self.transactional_id!r} failed, too: {error.message}"
+                    if failure is not None:
+                        failure.add_note(text)
+                    logger.warning("%s", text)
+
+    async def close(self) -> None:
+        """Abort the open transaction: the producer is being closed. A prepared transaction stays open."""
+        if self.producer.state not in _OPEN_STATES:
+            return
+        logger.warning("aborting the open transaction of %r: the producer is being closed", self.transactional_id)
+        try:
+            await self.abort()
+        except HeadraceError as error:
+            logger.warning(
+                "the abort failed, so transaction.timeout.ms ends the transaction of %r: %s",
+                self.transactional_id,
+                error.message,
+            )
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    async def _init(self, *, keep_prepared: bool) -> None:
+        request = transactions_pb2.InitProducerRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self._timeout_ms,
+            keep_prepared=keep_prepared,
+        )
+        answer = await self._ask("InitProducer", request, "init_transactions()")
+        prepared = token_of(answer.prepared) if answer.HasField("prepared") else None
+        self.producer.initialized(Identity(answer.producer_id, answer.producer_epoch), prepared)
+        self._renewed()
+
+    async def _commit(self) -> None:
+        self.producer.check(Call.COMMIT)
+        await self._seal()
+        if self.producer.commits():
+            await self._end(commit=True)
+
+    async def _abort(self) -> None:
+        asks = self.producer.aborts()
+        self._hold(True)
+        self._drop(_aborted("its transaction was aborted"))
+        if asks:
+            await self._end(commit=False)
+
+    async def _abort_after(self, error: HeadraceError) -> None:
+        try:
+            await self._abort()
+        except HeadraceError as failure:
+            if self.producer.state is State.DEAD:
+                raise failure from error
+            logger.warning("the abort failed; the next begin_transaction() repeats it: %s", failure.message)
+
+    async def _seal(self) -> None:
+        self.producer.seal()
+        self._hold(True)
+        if self.producer.state is State.SEALED:
+            await self._flush()
+
+    async def _end(self, *, commit: bool, wait_for_markers: bool = False) -> None:
+        request = transactions_pb2.EndTransactionRequest(
+            **self._who(), commit=commit, transaction_version=TRANSACTION_VERSION, wait_for_markers=wait_for_markers
+        )
+        what = "commit (it may have taken effect; repeat it)" if commit else "abort (begin_transaction() repeats it)"
+        answer = await self._ask("EndTransaction", request, what)
+        self.producer.ended(Identity(answer.producer_id, answer.producer_epoch))
+        for sequences in self._numbered:
+            sequences.retire()
+        self._numbered.clear()
+        self._renewed()
+
+    def _who(self) -> dict[str, Any]:
+        assert self.producer.identity is not None
+        producer_id, epoch = self.producer.identity
+        return {"transactional_id": self.transactional_id, "producer_id": producer_id, "producer_epoch": epoch}
+
+    async def _ask(self, method: str, request: Any, what: str) -> Any:
+        try:
+            return await self._coordinators.call(
+                self.transactional_id,
+                method,
+                request,
+                self._engine.deadline(self._max_block_s),
+                f"transactional id {self.transactional_id!r}: {what}",
+                attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+            )
+        except HeadraceError as error:
+            self.producer.refused(error)
+            raise
+
+
+def _aborted(why: str, cause: HeadraceError | None = None) -> Callable[[SendBatch], HeadraceError]:
+    """The error of a dropped batch."""
+    detail = "" if cause is None else f": {cause.code}: {cause.message}"
+
+    def error(batch: SendBatch) -> HeadraceError:
+        queue = batch.queue
+        return TransactionAbortedError(
+            f"{queue.topic.name}-{queue.partition}: {counted(batch.count, 'record')} dropped: {why}{detail}"
+        )
+
+    return error
