@@ -26,7 +26,7 @@ DIFFERENCES = (
     # A callback of the I/O thread must not block, so ``close`` raises its error before the client closes anything.
     (r"( +)if self\._calls\.begin_close\(\):", r"\1refuse_to_wait()\n\g<0>"),
     (r'\A"""[^"]*"""', f'"""Admin: AsyncAdmin without async. Generated from aio.py by {COMMAND}: change aio.py."""'),
-    (r"from \.\.faces ", r"from ..callbacks import refuse_to_wait\n\g<0>"),
+    (r"from \.\.engine\.transactions ", r"from ..callbacks import refuse_to_wait\n\g<0>"),
 )
 
 
