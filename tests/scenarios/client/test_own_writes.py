@@ -37,6 +37,7 @@ ELSEWHERE = {
     "add_voter",
     "alter_configs",
     "alter_partition_reassignments",
+    "complete_transaction",
     "create_partitions",
     "create_topics",
     "delete_group_offsets",
