@@ -35,7 +35,10 @@ OPERATIONS = [
         "kafka-logs",
     )
 ]
-SDK = [f"docs/sdk/{name}.md" for name in ("README", "producing", "consuming", "groups", "admin", "internals")]
+SDK = [
+    f"docs/sdk/{name}.md"
+    for name in ("README", "producing", "transactions", "consuming", "groups", "admin", "internals")
+]
 BUGS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "reference").glob("bugs-found*.md"))
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
