@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -295,12 +298,50 @@ def test_outcome_is_set_once() -> None:
     for waiting, callback in batch.finish(-1, -1, error):
         callback(waiting)
     assert batch.finish(5, -1, None) == []
-    assert future.exception() is error
+    assert isinstance(future.exception(), NetworkError)
+    assert str(future.exception()) == "gone"
     with pytest.raises(NetworkError, match="gone"):
         future.result()
+    assert error.__traceback__ is None
     future.add_done_callback(called.append)
     assert called == [future, future]
     assert h.acc.buffered_bytes == 0
+
+
+class Payload:
+    pass
+
+
+def failed_send(h: Harness, ask: Callable[[Any], Any]) -> weakref.ref[Payload]:
+    payload = Payload()
+    future = h.send("t", b"v")
+    h.take().finish(-1, -1, NetworkError("gone"))
+    with contextlib.suppress(NetworkError):
+        ask(future)
+    return weakref.ref(payload)
+
+
+def raise_exception(future: Any) -> None:
+    raise future.exception()
+
+
+@pytest.mark.parametrize("ask", [lambda future: future.result(), raise_exception], ids=["result", "exception"])
+def test_callers_of_failed_records_do_not_stay_in_memory(ask: Callable[[Any], Any]) -> None:
+    """Futures take no part in garbage collection. A traceback on the error of their batch would keep the frame of the
+    caller, and with it the future and all variables, until the process ends."""
+    assert failed_send(Harness(), ask)() is None
+
+
+def test_the_error_of_a_batch_does_not_grow_with_each_of_its_records() -> None:
+    h = Harness()
+    futures = [h.send("t", b"v") for _ in range(20)]
+    h.take().finish(-1, -1, NetworkError("gone"))
+    depths = set()
+    for future in futures:
+        with pytest.raises(NetworkError) as raised:
+            future.result()
+        depths.add(len(raised.traceback))
+    assert len(depths) == 1
 
 
 def test_log_append_time_replaces_the_records_time() -> None:

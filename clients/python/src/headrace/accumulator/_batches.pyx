@@ -171,6 +171,12 @@ cdef class SendBatch:
         self._waiters.append(waiter)
         return True
 
+    def failure(self):
+        """Return a copy of the error of a failed batch, else None. The futures of all records of the batch raise copies,
+        because the traceback of a raised error keeps the caller's frame, which usually keeps a future. Futures take no
+        part in garbage collection, so a traceback on the batch's own error would keep the frame forever."""
+        return None if self.error is None else self.error.copy()
+
     cdef object metadata(self, int index, long long timestamp_ms):
         if self.log_append_time_ms >= 0:
             timestamp_ms = self.log_append_time_ms

@@ -99,14 +99,14 @@ cdef class RecordFuture:
         if not self._batch.done:
             self._wait(timeout)
         if self._batch.error is not None:
-            raise self._batch.error
+            raise self._batch.failure()
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def exception(self, timeout=None):
         """Return the error of a failed record; None when the record was acknowledged. Waits like result."""
         if not self._batch.done:
             self._wait(timeout)
-        return self._batch.error
+        return self._batch.failure()
 
     def add_done_callback(self, callback):
         """Call ``callback(self)`` on the I/O thread once the outcome is known, or at once if the outcome is known now.
@@ -164,7 +164,7 @@ cdef class AsyncRecordFuture:
             raise asyncio.CancelledError
         if not self._batch.done:
             raise asyncio.InvalidStateError("the record has no outcome yet: await the future first")
-        return self._batch.error
+        return self._batch.failure()
 
     def get_loop(self):
         if self._loop is None:

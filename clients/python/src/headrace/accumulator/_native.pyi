@@ -55,6 +55,9 @@ class SendBatch:
     def log_append_time_ms(self) -> int: ...
     @property
     def error(self) -> HeadraceError | None: ...
+    def failure(self) -> HeadraceError | None:
+        """Return a copy of ``error``. Code that raises the error, or passes it to a program, uses a copy."""
+
     watch: Watch | None
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...

@@ -50,7 +50,7 @@ class ManyFuture:
                 raise TimeoutError(
                     f"no acknowledgement within {timeout:g} s; the producer still sends the records: wait longer"
                 )
-        return next((batch.error for batch, _, _ in self._runs if batch.error is not None), None)
+        return next((batch.failure() for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:
         """Call ``callback(self)`` on the I/O thread once every outcome is known, or at once if all are known now.
