@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, cast
@@ -18,6 +21,7 @@ from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.runtime.transactions import Transactions
 from headrace_coordinator.state_machine import ShardRecord
 from headrace_coordinator.transaction.messages import (
+    AbortTransaction,
     AddPartitions,
     CompleteTransaction,
     DescribeTransaction,
@@ -188,6 +192,41 @@ def test_a_request_that_waits_too_long_gets_the_retriable_error() -> None:
         await world.ask(AddPartitions("t", owner, frozenset({ONE})))
 
     scenario(test)
+
+
+class Watched:
+    """A request of which a test notices that it is gone."""
+
+    def __init__(self, asked: Any) -> None:
+        self.asked, self.transactional_id = asked, asked.transactional_id
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_no_request_waits_for_the_garbage_collector(is_refused: bool) -> None:
+    """A large request in a reference cycle would keep its memory until Python's next full collection."""
+
+    async def test(world: World) -> None:
+        await world.producer()
+        handle = cast(Any, world.runner.state_machine).handle
+        monkeypatch.setattr(world.runner.state_machine, "handle", lambda asked, now_ms: handle(asked.asked, now_ms))
+
+        async def ask(through: Callable[[Any], Awaitable[Any]]) -> weakref.ref[Watched]:
+            watched = Watched(AbortTransaction("unknown") if is_refused else DescribeTransaction("t"))
+            with contextlib.suppress(HeadraceError):
+                await through(watched)
+            return weakref.ref(watched)
+
+        gc.disable()
+        try:
+            for through in (world.runner.ask, world.ask):
+                gone = await ask(through)
+                await asyncio.sleep(0)  # the callback that woke this task keeps the reply
+                assert gone() is None, through
+        finally:
+            gc.enable()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        scenario(test)
 
 
 def test_requests_above_the_limit_of_waiting_ones_are_refused_at_once() -> None:

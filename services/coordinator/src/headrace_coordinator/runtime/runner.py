@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from headrace_core.clock import Clock
@@ -39,6 +40,16 @@ class ShardPartition(Protocol):
     async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int: ...
 
     async def read(self, end: int, take: Take) -> None: ...
+
+
+def resolve(reply: asyncio.Future[Any], outcome: object) -> None:
+    """Set the result of ``reply``, or its exception if ``outcome`` is one."""
+    if reply.done():  # its caller has left
+        return
+    if isinstance(outcome, Exception):
+        reply.set_exception(outcome)
+    else:
+        reply.set_result(outcome)
 
 
 class ShardRunner:
@@ -97,17 +108,11 @@ class ShardRunner:
         """Send a request to the shard; returns the reply when every record that the reply depends on is committed.
         ``ask`` raises the error that refuses the request."""
         reply: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(outcome: object) -> None:
-            if reply.done():  # its caller has left
-                return
-            if isinstance(outcome, Exception):
-                reply.set_exception(outcome)
-            else:
-                reply.set_result(outcome)
-
-        self.put(request, done)
-        return await reply
+        self.put(request, partial(resolve, reply))
+        try:
+            return await reply
+        finally:
+            del reply  # the traceback of its error keeps this frame: a cycle with the request
 
     def put(self, request: object, done: Done | None = None) -> None:
         """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in the same order as the pushes. None:

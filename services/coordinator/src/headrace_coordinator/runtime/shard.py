@@ -206,7 +206,7 @@ class Shard:
         try:
             decision = self.state_machine.handle(request, now_ms)
         except HeadraceError as refusal:
-            decision = Decision(reply=refusal)
+            decision = Decision(reply=refusal.with_traceback(None))  # it keeps this frame: a cycle with the request
         except Exception as bug:  # noqa: BLE001  (it has changed who knows what: the log knows better)
             self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))
             self._drop(bug)

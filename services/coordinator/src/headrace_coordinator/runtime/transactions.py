@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, RequestTimedOutError
 
 from ..transaction.messages import TransactionEnded, WriteMarkers
 from ..transaction.state import PREPARING
 from ..transaction.transactions import TransactionsStateMachine
-from .runner import Done, ShardRunner
+from .runner import Done, ShardRunner, resolve
 from .shards import Shards
 
 #: Maximum number of parked requests of a coordinator; further requests get CONCURRENT_TRANSACTIONS at once.
@@ -28,6 +29,16 @@ PARKED_MAX = 10_000
 
 #: Writes markers and reports MarkersWritten to the runner.
 Send = Callable[[ShardRunner, WriteMarkers], None]
+
+
+class _Asked(NamedTuple):
+    """A request that may be asked several times; see ``Transactions.put``. ``until_s``: time until which the request
+    may be parked."""
+
+    request: Any
+    done: Done
+    until_s: float
+    wait_for_markers: bool
 
 
 class _Parked:
@@ -65,49 +76,41 @@ class Transactions:
     async def ask(self, request: Any, within_s: float, *, wait_for_markers: bool = False) -> Any:
         """Like ``put``, but returns the reply or raises the error."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: object) -> None:
-            if reply.done():  # its caller has left
-                return
-            if isinstance(outcome, Exception):
-                reply.set_exception(outcome)
-            else:
-                reply.set_result(outcome)
-
-        self.put(request, done, within_s, wait_for_markers=wait_for_markers)
-        return await reply
+        self.put(request, partial(resolve, reply), within_s, wait_for_markers=wait_for_markers)
+        try:
+            return await reply
+        finally:
+            del reply  # the traceback of its error keeps this frame: a cycle with the request
 
     def put(self, request: Any, done: Done, within_s: float, *, wait_for_markers: bool = False) -> None:
         """Send ``request``, which has a transactional id, to its shard. ``done`` is called with the reply or the
         HeadraceError. ``within_s``: time in seconds that the request may be parked. ``wait_for_markers``: call ``done``
         when the transaction that the request ended has all its markers; after ``within_s`` with
         RequestTimedOutError."""
-        transactional_id = request.transactional_id
-        until_s = asyncio.get_running_loop().time() + within_s
+        self._ask_shard(_Asked(request, done, asyncio.get_running_loop().time() + within_s, wait_for_markers))
 
-        def attempt() -> None:
-            try:
-                runner = self._shards().of_transactional_id(transactional_id)
-            except HeadraceError as error:
-                done(error)
-                return
-            runner.put(request, lambda outcome: decided(runner, outcome))
+    def _ask_shard(self, asked: _Asked) -> None:
+        try:
+            runner = self._shards().of_transactional_id(asked.request.transactional_id)
+        except HeadraceError as error:
+            asked.done(error)
+            return
+        runner.put(asked.request, partial(self._decided, runner, asked))
 
-        def decided(runner: ShardRunner, outcome: object) -> None:
-            if isinstance(outcome, ConcurrentTransactionsError):
-                parked = _Parked(runner, ended=attempt, moved=attempt, expired=lambda: done(outcome))
-            elif wait_for_markers and not isinstance(outcome, Exception) and _is_ending(runner, transactional_id):
-                late = RequestTimedOutError(
-                    f"the transaction of {transactional_id!r} is decided, but some of its markers are not written yet; "
-                    "repeat the request to wait for them"
-                )
-                parked = _Parked(runner, ended=lambda: done(outcome), moved=attempt, expired=lambda: done(late))
-            else:
-                done(outcome)
-                return
-            self._park(transactional_id, parked, until_s)
-
-        attempt()
+    def _decided(self, runner: ShardRunner, asked: _Asked, outcome: object) -> None:
+        transactional_id, again = asked.request.transactional_id, partial(self._ask_shard, asked)
+        if isinstance(outcome, ConcurrentTransactionsError):
+            parked = _Parked(runner, ended=again, moved=again, expired=partial(asked.done, outcome))
+        elif asked.wait_for_markers and not isinstance(outcome, Exception) and _is_ending(runner, transactional_id):
+            late = RequestTimedOutError(
+                f"the transaction of {transactional_id!r} is decided, but some of its markers are not written yet; "
+                "repeat the request to wait for them"
+            )
+            parked = _Parked(runner, ended=partial(asked.done, outcome), moved=again, expired=partial(asked.done, late))
+        else:
+            asked.done(outcome)
+            return
+        self._park(transactional_id, parked, asked.until_s)
 
     def tell(self, runner: ShardRunner, pushes: Sequence[object]) -> None:
         """Take the pushes of a shard, whose decisions are committed."""
