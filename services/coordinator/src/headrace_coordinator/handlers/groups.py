@@ -15,6 +15,7 @@ from ..group.messages import DescribeGroup, ExplainGroup, Leave, ListGroups
 from ..offsets.messages import DeleteGroup, DescribeLag
 from ..runtime.shards import Shards
 from . import messages
+from .descriptions import each_described
 from .membership import Members
 
 
@@ -41,7 +42,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
                 group_id=item.group_id, offsets=[messages.committed_offset(each) for each in fetched.offsets]
             )
 
-        groups = await _each(request.groups, one, groups_pb2.CommittedOffsetsOfGroup)
+        groups = await each_described(request.groups, one, _refused(groups_pb2.CommittedOffsetsOfGroup))
         return groups_pb2.FetchOffsetsResponse(groups=groups)
 
     async def DeleteOffsets(self, request: Any, context: Any) -> Any:
@@ -69,7 +70,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         async def one(group_id: str) -> Any:
             return messages.described_group(await self._ask(group_id, DescribeGroup(group_id)))
 
-        groups = await _each(request.group_ids, one, groups_pb2.DescribedGroup)
+        groups = await each_described(request.group_ids, one, _refused(groups_pb2.DescribedGroup))
         return groups_pb2.DescribeGroupsResponse(groups=groups)
 
     async def RemoveMembers(self, request: Any, context: Any) -> Any:
@@ -96,7 +97,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         async def one(group_id: str) -> Any:
             return messages.lag_of_group(await self._ask(group_id, DescribeLag(group_id)))
 
-        groups = await _each(request.group_ids, one, groups_pb2.LagOfGroup)
+        groups = await each_described(request.group_ids, one, _refused(groups_pb2.LagOfGroup))
         return groups_pb2.DescribeLagResponse(groups=groups)
 
     async def _ask(self, group_id: str, request: object) -> Any:
@@ -110,10 +111,16 @@ async def _each(
     item is a ``message`` with the error, which names the item by ``key``: the item itself, or its field of that
     name."""
 
+    refused = _refused(message, key)
+
     async def answer(item: Any) -> Any:
         try:
             return await ask(item)
         except HeadraceError as error:
-            return message(**{key: getattr(item, key, item)}, error=error_to_proto(error))
+            return refused(item, error)
 
     return await asyncio.gather(*(answer(item) for item in items))
+
+
+def _refused(message: Callable[..., Any], key: str = "group_id") -> Callable[[Any, HeadraceError], Any]:
+    return lambda item, error: message(**{key: getattr(item, key, item)}, error=error_to_proto(error))

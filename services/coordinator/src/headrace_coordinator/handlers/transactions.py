@@ -30,6 +30,7 @@ from ..transaction.messages import (
 )
 from ..transaction.state import ProducerIdentity, Transaction, TransactionState
 from ..transaction.transactions import LISTED_MAX
+from .descriptions import each_described
 
 #: Seconds that a request for the next transaction waits for the markers of the former one.
 PARKED_S = 1.0
@@ -147,15 +148,15 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
 
     async def DescribeTransactions(self, request: Any, context: Any) -> Any:
         async def one(transactional_id: str) -> Any:
-            try:
-                runner = self._shards().of_transactional_id(transactional_id)
-                return _described(transactional_id, await runner.ask(DescribeTransaction(transactional_id)))
-            except HeadraceError as error:
-                return transactions_pb2.DescribedTransaction(
-                    transactional_id=transactional_id, error=error_to_proto(error), started_at_ms=-1
-                )
+            runner = self._shards().of_transactional_id(transactional_id)
+            return _described(transactional_id, await runner.ask(DescribeTransaction(transactional_id)))
 
-        described = await asyncio.gather(*map(one, request.transactional_ids))
+        def refused(transactional_id: str, error: HeadraceError) -> Any:
+            return transactions_pb2.DescribedTransaction(
+                transactional_id=transactional_id, error=error_to_proto(error), started_at_ms=-1
+            )
+
+        described = await each_described(request.transactional_ids, one, refused)
         return transactions_pb2.DescribeTransactionsResponse(transactions=described)
 
 
