@@ -98,9 +98,10 @@ def _run(command: Sequence[str], root: Path, environment: dict[str, str] | None 
 
 
 def _with_flaky(summary: str, count: int) -> str:
-    """``2 failed, 8 passed in 3s`` -> ``10 passed (2 of them flaky: only when run again, alone) in 3s``."""
+    """Count the flaky tests as passed: ``2 failed, 8 passed in 3s`` becomes ``10 passed (2 of them flaky: passed only
+    when run again, alone) in 3s``."""
     rest = re.sub(r"\d+ (failed|errors?),? ?", "", summary)
-    flaky = f"({count} of them flaky: only when run again, alone)"
+    flaky = f"({count} of them flaky: passed only when run again, alone)"
     if (passed := re.search(r"(\d+) passed", rest)) is None:
         return f"{count} passed {flaky}, {rest}" if rest else f"{count} passed {flaky}"
     return rest.replace(passed[0], f"{int(passed[1]) + count} passed {flaky}", 1)

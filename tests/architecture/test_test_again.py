@@ -197,9 +197,9 @@ def test_a_file_that_cannot_be_imported_has_no_second_chance_by_another_name(tmp
     [
         (
             "2 failed, 8 passed, 1 skipped in 3.10s",
-            "10 passed (2 of them flaky: only when run again, alone), 1 ",
+            "10 passed (2 of them flaky: passed only when run again, alone), 1 ",
         ),
-        ("1 failed, 1 error in 3s", "2 passed (2 of them flaky: only when run again, alone), in 3s"),
+        ("1 failed, 1 error in 3s", "2 passed (2 of them flaky: passed only when run again, alone), in 3s"),
     ],
 )
 def test_the_last_line_counts_what_passed(summary: str, wanted: str) -> None:

@@ -56,7 +56,7 @@ def partitioner(given: Any) -> Partitioner | None:
     if not callable(call):
         raise InvalidConfigError(
             f"partitioner.class={given!r}: must be callable as (topic, key, value, partition_count), "
-            "or have partition()"
+            "or have a method partition()"
         )
     found: Partitioner = call
     return found

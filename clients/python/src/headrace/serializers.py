@@ -85,6 +85,8 @@ def _callable(given: Any, method: str, key_name: str) -> Callable[[str, Any], An
         given = given()
     bound = getattr(given, method, given)
     if not callable(bound):
-        raise InvalidConfigError(f"{key_name}={given!r}: must be callable as (topic, value), or have {method}()")
+        raise InvalidConfigError(
+            f"{key_name}={given!r}: must be callable as (topic, value), or have a method {method}()"
+        )
     found: Callable[[str, Any], Any] = bound
     return found

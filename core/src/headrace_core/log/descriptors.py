@@ -3,9 +3,9 @@
 A broker with 5,000 partitions has 5,000 active segments and many more sealed segments, nearly all idle. The cache is a
 ``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at
 its first use, and may lose the descriptor when another file needs one. The clock algorithm chooses the file to close.
-Every use of a file sets a mark on it. The clock hand visits the files in the order of their opening, removes marks, and
-closes the first file without a mark. The clock algorithm approximates "least recently used", and each use of a file
-only sets one attribute.
+Every use of a file sets the file's mark (a flag that means "used recently"). The clock hand visits the files in the
+order of their opening, removes marks, and closes the first file without a mark. The clock algorithm approximates "least
+recently used", and each use of a file only sets one attribute.
 
 Closing the descriptor of a file that is still in use is correct only under three rules:
 

@@ -133,8 +133,8 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, int] = {}
         self._knows_log_starts = True
         self._high_watermarks: dict[TopicPartition, int] = {}
-        #: Partitions whose logs are about to be renamed into this directory, each with the end of the records that are
-        #: durable.
+        #: For each partition with a log that is about to be renamed into this directory: the end offset of the durable
+        #: records.
         self._expected: dict[TopicPartition, int] = {}
         #: Names of the checkpoints whose files are out of date, because the disk was full.
         self._unwritten: set[str] = set()

@@ -13,8 +13,8 @@ coordinator may append:
 
 Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence of a batch,
 and the header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's
-new owner. A claim that was truncated before it was committed fences no coordinator. The coordinator of a truncated
-claim was not confirmed as owner, and claims the shard again.
+new owner. A claim record that was truncated before it was committed fences no coordinator. The coordinator of a
+truncated claim was not confirmed as owner, and claims the shard again.
 
 ``expected_end`` is the second condition: an append fails with UnexpectedLogEndError when another append has changed the
 log's end before it. An append that changed the log's end unexpectedly may be another coordinator's claim, or an append

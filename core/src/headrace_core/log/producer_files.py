@@ -47,7 +47,8 @@ _LOOK_BACK_BYTES = 16 * 1024 * 1024
 
 
 class ProducerSnapshots:
-    """The snapshot files of one log. Only the directory writer calls the methods of this class."""
+    """The snapshot files of one log. Only the thread that writes to the log directory calls the methods of this
+    class."""
 
     def __init__(self, fs: FileSystem, directory: str, offsets: Iterable[int] = ()) -> None:
         self._fs = fs
@@ -238,8 +239,8 @@ def aborted_by_segment(
 def _table_at(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], offset: int, notes: list[str]
 ) -> ProducerTable:
-    """Load the producer table before ``offset`` from the newest sound snapshot at or below it, and from the log after
-    that snapshot. Raises CorruptLogError."""
+    """Load the producer table for the records below ``offset``: from the newest sound snapshot at or below ``offset``,
+    and from the log after that snapshot. Raises CorruptLogError."""
     table = ProducerTable(next_offset=segments[0].base_offset)
     for found in reversed([each for each in snapshots.offsets if each <= offset]):
         path = snapshots.path(found)
@@ -355,8 +356,8 @@ def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | m
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
     """Feed the producer table with a control batch; only the end of a transaction changes it. After CorruptMessageError
-    or InvalidRecordError the table is unchanged. A marker without records is what compaction left to keep the
-    producer's epoch; the marker's coordinator epoch is unknown."""
+    or InvalidRecordError the table is unchanged. Compaction leaves a marker without records to keep the producer's
+    epoch; the coordinator epoch of such a marker is unknown."""
     if header.record_count == 0:
         table.marker_appended(header, None)
     for record in decode_batch(batch):

@@ -22,8 +22,8 @@ A snapshot holds each producer's last batch only. When a producer's next batch i
 batches are looked up once in the log, by headers (``complete_window``). After a restart of the broker, a producer may
 still resend its last five batches.
 
-A batch enters the table before it is written, so that the next batch in the same group commit can follow it. A failed
-write is undone in the table.
+A batch enters the table before it is written, so that the next batch in the same group commit can follow it. If the
+write fails, the table returns to its state before the batch.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Remembered(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A transaction that is open, or whose marker is not surely committed."""
+    """An open transaction, or an ended transaction whose marker may not be committed yet."""
 
     first_offset: int
     producer_id: int
@@ -182,7 +182,8 @@ class Undecided(NamedTuple):
 
 
 class ProducerTable:
-    """The state of all producers of one partition. Only the directory writer changes the table."""
+    """The state of all producers of one partition. Only the thread that writes to the log directory changes the
+    table."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
@@ -195,10 +196,12 @@ class ProducerTable:
         #: End of the committed records, as far as the log's owner knows: the producer table forgets transactions that
         #: ended before it.
         self.committed_end = 0
-        self._forgotten_end = 0  #: Offset after the last marker of a transaction that the producer table has forgotten.
-        #: The open transactions by first offset, and the ended transactions whose marker may not be committed by the
-        #: offset of their marker. Other threads read the pair first, then the list: the owner appends to the list
-        #: before it replaces the pair, so that they find each transaction in one of the two.
+        #: Offset after the latest end marker among all transactions that the producer table has forgotten.
+        self._forgotten_end = 0
+        #: A pair of lists: the open transactions by first offset, and the ended transactions by the offset of their
+        #: marker. A transaction leaves the second list after its marker was committed. Other threads read the pair
+        #: before they read the list of ended transactions. The owner appends to that list before it replaces the pair,
+        #: so other threads find each transaction in one of the two.
         self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (
             tuple(
                 sorted(
@@ -385,7 +388,7 @@ class ProducerTable:
 
     @property
     def undecided_count(self) -> int:
-        """Number of transactions that are open, or whose marker may not be committed."""
+        """Number of open transactions, and of ended transactions whose marker may not be committed yet."""
         return sum(map(len, self._undecided))
 
     @property

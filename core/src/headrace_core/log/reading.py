@@ -452,8 +452,8 @@ class LogReader:
         batch = segment.log.pread(header.size, position)
         if len(batch) != header.size:
             raise CorruptLogError(
-                f"{segment.path}, position {position}, offset {header.base_offset}: the batch has {header.size} bytes "
-                f"by its header, only {len(batch)} are there"
+                f"{segment.path}, position {position}, offset {header.base_offset}: the header of the batch "
+                f"says {header.size} bytes, only {len(batch)} are in the file"
             )
         end = position + header.size
         if end < segment.size:

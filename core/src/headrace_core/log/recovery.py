@@ -47,7 +47,7 @@ _BLOCK_BYTES = 4096
 #: headers ends with the header count 0.
 _MIN_HOLE_BYTES_AT_END = 2
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
-_ZEROS = 8  #: Minimum number of zeros at the end of a file that show a tail that was never written.
+_ZEROS = 8  #: If the last _ZEROS bytes of a file are all zero, the tail of the file was never written.
 _MAGIC_AT = 16
 _BASE_OFFSET = struct.Struct(">q")
 
@@ -75,7 +75,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict on the end of a log, with a sentence that explains the verdict."""
+    """What the end of a log shows about the log, with a sentence that explains the conclusion."""
 
     verdict: Verdict
     why: str = ""
@@ -124,7 +124,7 @@ def scan(
             header = read_header(window, at)
             if header.size > size - found.end:
                 raise CorruptMessageError(
-                    f"the batch has {header.size} bytes by its header, only {size - found.end} are there"
+                    f"the header of the batch says {header.size} bytes, only {size - found.end} are in the file"
                 )
             gap = header.base_offset - found.next_offset
             if gap < 0 or (gap and contiguous) or header.last_offset > base_offset + RELATIVE_OFFSET_MAX:

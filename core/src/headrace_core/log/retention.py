@@ -40,7 +40,7 @@ class Why(Enum):
 
 
 class SegmentFacts(NamedTuple):
-    """Facts about a segment that the retention rules need, besides its time."""
+    """The properties of a segment that the retention rules use, besides the segment's time."""
 
     base_offset: int
     size: int
@@ -67,7 +67,7 @@ class Expired:
     cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:
-        """Return the verdict without the active segment, which begins at ``base_offset`` and had ``size`` bytes; None
+        """Return the decision without the active segment, which begins at ``base_offset`` and had ``size`` bytes; None
         if no other segment expired."""
         if self.segments == 1:
             return None

@@ -2,8 +2,8 @@
 
 ``scrub_segment`` checks a whole segment, in windows of about 256 KiB, with the checks of a read (framing, CRC,
 consecutive offsets, leader epochs). ``scrub_segment`` checks each entry of a sealed segment's index files, too.
-``scrub_segment`` changes no file, keeps at most one window in memory, and drops the bytes that it read from the disk
-from the page cache again.
+``scrub_segment`` changes no file and keeps at most one window in memory. If a window was not in the page cache before,
+``scrub_segment`` evicts the window from the page cache after the check.
 """
 
 from __future__ import annotations

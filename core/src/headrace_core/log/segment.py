@@ -38,9 +38,8 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 #: Maximum number of bytes reserved ahead of a growing segment; a smaller segment reserves as many bytes as it has.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-#: Lock for values that a reader computes and stores in a segment (a largest timestamp, rebuilt indexes), and for a
-#: truncation that discards these values. All segments share one lock, which threads hold briefly to store what they
-#: computed.
+#: Readers compute values (a largest timestamp, rebuilt indexes) and store them in a segment; a truncation discards the
+#: values. Both hold this lock. All segments share one lock, because threads hold the lock only briefly.
 _NOTING = threading.Lock()
 
 
@@ -50,7 +49,7 @@ def segment_name(base_offset: int) -> str:
 
 
 class BatchMeta(NamedTuple):
-    """The facts about an appended batch that a segment needs."""
+    """The properties of an appended batch that a segment records in its indexes and totals."""
 
     size: int
     base_offset: int
@@ -628,8 +627,8 @@ class LogSegment:
         after = position + header.size
         if after > end:
             raise CorruptLogError(
-                f"{self.path}, position {position}, offset {header.base_offset}: the batch has {header.size} bytes by "
-                f"its header, only {end - position} are there"
+                f"{self.path}, position {position}, offset {header.base_offset}: the header of the batch "
+                f"says {header.size} bytes, only {end - position} are in the file"
             )
         if after < limit:
             entry = self.index.entry_before(limit)
@@ -655,7 +654,7 @@ class LogSegment:
                 header = read_header(window, inside)
                 if header.size > end - position:
                     raise CorruptMessageError(
-                        f"the batch has {header.size} bytes by its header, only {end - position} are there"
+                        f"the header of the batch says {header.size} bytes, only {end - position} are in the file"
                     )
                 if inside + header.size > len(window):
                     window = self.log.pread(max(_WINDOW_BYTES, header.size), position)
@@ -740,8 +739,8 @@ class BatchWalk:
         self._position = position + header.size
         if self._position > self._segment.size:
             raise CorruptLogError(
-                f"{self._segment.path}, position {position}, offset {header.base_offset}: the batch has {header.size} "
-                f"bytes by its header, only {self._segment.size - position} are there"
+                f"{self._segment.path}, position {position}, offset {header.base_offset}: the header of the "
+                f"batch says {header.size} bytes, only {self._segment.size - position} are in the file"
             )
         return Place(position, header)
 

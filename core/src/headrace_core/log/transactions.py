@@ -3,8 +3,8 @@
 A marker is a control batch that ends a producer's transaction in one partition; its bytes are Kafka's
 (EndTransactionMarker). The transaction's coordinator requests the markers of a transaction, and requests each marker
 again until the partition's leader confirms it. A marker may therefore arrive late or more than once, also from a former
-coordinator. The log's owner decides about a batch or a marker when it is appended, so that no other append comes
-between the decision and the append.
+coordinator. The thread that appends a batch or a marker also decides whether the log accepts it. No other append can
+come between the decision and the append.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def marker_batch(marker: Marker, now_ms: int) -> bytes:
 
 
 def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPartition) -> bool:
-    """Whether to append the marker; False if the log has the marker already, so that it succeeds without an append.
-    ``entry``: the partition's state of the producer, None if the producer is unknown.
+    """Whether to append the marker; False if the log has the marker already: the request for the marker then succeeds
+    without an append. ``entry``: the partition's state of the producer, None if the producer is unknown.
 
         marker's epoch, to the entry's   open transaction   version 2                      version 1
         -------------------------------  -----------------  -----------------------------  -----------------------------

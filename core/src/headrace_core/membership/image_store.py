@@ -46,14 +46,12 @@ class ImageStore:
                 data = read_file(self._fs, path)
                 image, _ = decode_snapshot(data)
             except (HeadraceError, OSError) as error:
-                logger.warning(
-                    "ignoring the saved metadata %s; reading the metadata from the controllers instead: %s", path, error
-                )
+                logger.warning("cannot read the saved metadata %s: %s; ignoring this file", path, error)
                 continue
             if (image.next_offset, max(image.epoch, 0)) != place or image.cluster_id != self._cluster_id:
                 logger.warning(
-                    "ignoring the saved metadata %s: its content is of offset %d, epoch %d and cluster %s, which "
-                    "does not match its name or this node's cluster",
+                    "ignoring the saved metadata %s: its content (offset %d, epoch %d, cluster %s) does not match "
+                    "the file's name or this node's cluster",
                     path,
                     image.next_offset,
                     image.epoch,

@@ -78,8 +78,8 @@ class MetadataState:
                 await waiter
         except TimeoutError:
             raise RequestTimedOutError(
-                f"this node applied the metadata log up to {self.applied_offset}, not up to {offset}, within "
-                f"{timeout_ms} ms; retry"
+                f"after {timeout_ms} ms this node has applied the metadata log only up to {self.applied_offset}, not "
+                f"up to {offset}; retry"
             ) from None
         finally:
             if entry in self._waiting:

@@ -105,7 +105,7 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
             control_type = ControlType(number)
         except ValueError:
             raise UnsupportedVersionError(
-                f"offset {record.offset}: a control record of type {number}, which this version does not know: "
+                f"offset {record.offset}: a control record of type {number}, which this node does not know: "
                 "upgrade this node"
             ) from None
         found.append(ControlRecord(control_type, bytes(record.value)))
@@ -159,7 +159,8 @@ def parse_kraft_version(value: bytes) -> int:
     version = _parsed("KRaftVersionRecord", value, lambda reader: (reader.integer(2), reader.integer(2))[1])
     if version > _KRAFT_VERSION:
         raise UnsupportedVersionError(
-            f"the quorum's kraft.version is {version}, this version knows {_KRAFT_VERSION}: upgrade this node"
+            f"the quorum's kraft.version is {version}, but this node supports at most "
+            f"{_KRAFT_VERSION}: upgrade this node"
         )
     return version
 

@@ -329,7 +329,7 @@ class ImageBuilder:
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         if record.name != METADATA_VERSION_FEATURE:
             raise UnsupportedVersionError(
-                f"feature {record.name} is finalized at level {record.level}, which this version does not know: "
+                f"feature {record.name} is finalized at level {record.level}, which this node does not know: "
                 "upgrade this node"
             )
         self._metadata_version = record.level
@@ -503,7 +503,7 @@ class ImageBuilder:
             resource = (ConfigResourceType(record.resource_type), record.resource_name)
         except ValueError:
             raise UnsupportedVersionError(
-                f"a configuration entry of resource type {record.resource_type}, which this version does not know: "
+                f"a configuration entry of resource type {record.resource_type}, which this node does not know: "
                 "upgrade this node"
             ) from None
         entries = dict(self._configs.get(resource) or _NO_CONFIG)

@@ -34,8 +34,8 @@ V = TypeVar("V")
 
 _CHUNK = 128
 _CHUNK_MAX = 2 * _CHUNK
-#: Minimum number of entries in a chunk; a smaller chunk is merged with its neighbour, so that a map that shrank has few
-#: chunks.
+#: Minimum number of entries in a chunk. A smaller chunk is merged with its neighbour, so a map has few chunks after it
+#: has shrunk.
 _CHUNK_MIN = _CHUNK // 4
 #: If the changes times _REBUILD_SHARE exceed the entries (in a replayed log or a snapshot), the whole map is rebuilt
 #: instead of single chunks.

@@ -35,8 +35,8 @@ from .properties import Properties
 
 CLUSTER_ID = "cluster.id"
 PLACEHOLDER = "{slot}"
-#: Seconds that a node waits for a free slot with its host name, whose last process may be stopping, and for the host
-#: name to resolve.
+#: Seconds that a node waits for a free slot with its host name, because the slot's last process may be stopping. The
+#: node waits as long for the host name to resolve.
 WAIT_S = 60.0
 LOOKUP_S = 60.0
 _POLL_S = 0.1
@@ -58,9 +58,9 @@ def claim_configured(
     role: str,
     write_voters: Callable[[], WriteVoters] | None,
 ) -> tuple[Properties, Slot] | None:
-    """Claim a slot if ``properties`` has slots.dir, and format a new slot. Returns the slot, and the properties with
-    ``{slot}`` filled in and with the slot's node.id and log.dirs. Raises InvalidConfigError, and the errors of
-    format_directories."""
+    """Lock a slot for this process if ``properties`` has slots.dir, and format a new slot. Returns the slot, and the
+    properties with ``{slot}`` filled in and with the slot's node.id and log.dirs. Raises InvalidConfigError, and the
+    errors of format_directories."""
     root = properties.get("slots.dir")
     if not root:
         return None
@@ -106,8 +106,8 @@ def read_cluster_id(root: Path) -> str:
 
 
 def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
-    """Claim slot ``number``, and wait while another process has the slot; raises InvalidConfigError after ``wait_s``
-    seconds."""
+    """Lock slot ``number`` for this process, and wait while another process has the slot; raises InvalidConfigError
+    after ``wait_s`` seconds."""
     deadline = time.monotonic() + wait_s
     while True:
         slot = _try(root, number)
@@ -122,7 +122,7 @@ def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
 
 
 def claim_any(root: Path, *, most: int) -> Slot:
-    """Claim the lowest free slot; raises InvalidConfigError if all ``most`` slots are taken."""
+    """Lock the lowest free slot for this process; raises InvalidConfigError if all ``most`` slots are taken."""
     for number in range(1, most + 1):
         slot = _try(root, number)
         if slot is not None:

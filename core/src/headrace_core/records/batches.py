@@ -99,7 +99,7 @@ def read_whole_header(data: Buffer, position: int = 0) -> BatchHeader:
     header = read_header(data, position)
     if header.size > len(data) - position:
         raise CorruptMessageError(
-            f"batch at position {position} has {header.size} bytes by its header, only {len(data) - position} are there"
+            f"batch at position {position}: the header says {header.size} bytes, only {len(data) - position} are there"
         )
     return header
 

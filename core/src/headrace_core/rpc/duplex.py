@@ -96,8 +96,8 @@ class Duplex(Generic[Request, Response]):
             why = self._why or self._error_of(next((task for task in tasks if task.done()), None))
         finally:  # in a separate task, so that a second cancellation does not interrupt the clean-up
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        # An error's traceback keeps this frame. A frame that keeps the error would keep the call until Python's next
-        # full garbage collection, which may be minutes away.
+        # An error's traceback keeps this frame. A Python stack frame that keeps the error would keep the call alive
+        # until the next full garbage collection, which may be minutes away.
         del tasks
         try:
             if why is not None:

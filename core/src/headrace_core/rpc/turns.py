@@ -8,7 +8,7 @@ than one long request does.
 **Order.** Pieces of work of similar size (within a factor of four) form a class. A class completes its pieces one after
 another in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the
 total time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. Between
-two of its turns, a piece waits for at most one turn of each class of larger pieces, and no class waits forever.
+two of its turns, a piece of work waits for at most one turn of each class of larger pieces, and no class waits forever.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TurnOrder(Generic[Piece]):
         heapq.heappush(self._classes.setdefault(items.bit_length() // 2, []), (arrival, piece))
 
     def next(self) -> Piece | None:
-        """Remove and return the next piece; None if no piece waits."""
+        """Remove and return the next piece of work; None if no work waits."""
         if not self._classes:
             return None
         larger = [each for each in self._classes if each > self._served]
@@ -90,7 +90,7 @@ class _Desk:
             raise
 
     def hand_over(self) -> None:
-        """Give the turn to the next piece that waits."""
+        """Give the turn to the next piece of work in the queue."""
         self._holder = None
         while (turn := self._order.next()) is not None:
             if not turn.done():

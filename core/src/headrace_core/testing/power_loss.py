@@ -167,7 +167,7 @@ class _FileState:
     #: Changes since the file's last sync: maps the number of each journal entry to the pages that the change made
     #: dirty.
     unsynced: dict[int, range] = field(default_factory=dict)
-    #: Writes whose sync failed: maps the number of each journal entry to the pages that the disk lacks.
+    #: For each write with a failed sync: the number of its journal entry, and the pages that the disk lacks.
     lost: dict[int, set[int]] = field(default_factory=dict)
 
     def synced(self, before: int) -> None:
@@ -193,8 +193,8 @@ class _Pending:
 
     def __init__(self) -> None:
         self.files: dict[int, _FileState] = {}
-        #: For each journal entry that changes a name: the present name of the directory whose sync makes the change
-        #: durable.
+        #: For each journal entry that changes a name: the present name of a directory. A sync of this directory makes
+        #: the change durable.
         self.names: dict[int, str] = {}
         self.next_entry = 0
 

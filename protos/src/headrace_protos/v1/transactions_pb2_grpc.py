@@ -92,9 +92,10 @@ class TransactionsServicer:
 
     def EndTransaction(self, request, context):
         """Commits or aborts the producer's transaction. The response comes when the decision is durable; the markers are
-        written afterwards (see wait_for_markers). A repeated request gets the response of the first one (version 2).
-        TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an administrator; abort it in the producer
-        too. INVALID_TXN_STATE: no transaction is open, or the transaction has ended differently.
+        written afterwards (see wait_for_markers). Under transaction version 2, a repeated request gets the response of the
+        first request. TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an administrator; abort the
+        transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the transaction has ended
+        differently.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,8 +144,8 @@ class TransactionsServicer:
 
     def AbortTransaction(self, request, context):
         """Aborts the open transaction of a transactional id, also a prepared one, and fences its producer. The producer may
-        abort the transaction too and continue (version 2). TRANSACTIONAL_ID_NOT_FOUND; INVALID_TXN_STATE: no transaction
-        is open.
+        abort the transaction too and continue (version 2). TRANSACTIONAL_ID_NOT_FOUND: the coordinator does not know the
+        transactional id. INVALID_TXN_STATE: no transaction is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -628,7 +629,8 @@ class TransactionPartitions:
 
 class TransactionMarkersStub:
     """Calls of the coordinators of transactions to the leaders of partitions. Brokers serve TransactionMarkers on the
-    internal listener. For partitions of __consumer_offsets, the coordinator that owns the shard serves it.
+    internal listener. For partitions of __consumer_offsets, the coordinator that owns the shard serves
+    TransactionMarkers instead of a broker.
     """
 
     def __init__(self, channel):
@@ -646,7 +648,8 @@ class TransactionMarkersStub:
 
 class TransactionMarkersServicer:
     """Calls of the coordinators of transactions to the leaders of partitions. Brokers serve TransactionMarkers on the
-    internal listener. For partitions of __consumer_offsets, the coordinator that owns the shard serves it.
+    internal listener. For partitions of __consumer_offsets, the coordinator that owns the shard serves
+    TransactionMarkers instead of a broker.
     """
 
     def WriteMarkers(self, request_iterator, context):
@@ -676,7 +679,8 @@ def add_TransactionMarkersServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TransactionMarkers:
     """Calls of the coordinators of transactions to the leaders of partitions. Brokers serve TransactionMarkers on the
-    internal listener. For partitions of __consumer_offsets, the coordinator that owns the shard serves it.
+    internal listener. For partitions of __consumer_offsets, the coordinator that owns the shard serves
+    TransactionMarkers instead of a broker.
     """
 
     @staticmethod

@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: An event that all replicas whose log has never changed directories (nearly all replicas) share, to save memory.
+#: To save memory, all replicas share this event until their log moves to another directory for the first time; nearly
+#: all logs never move.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
@@ -154,10 +155,11 @@ class LeaderReplica:
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
         After ``written`` was called, the broker no longer keeps the bytes of the produce request.
 
-        Transactional batches need their ``transaction``. They wait until its coordinator has confirmed that the
-        partition belongs to the transaction, unless the log shows that. Only appends of the same producer epoch wait
-        with them. Their errors include InvalidTxnStateError, TransactionAbortableError, ServerBusyError (too many
-        appends wait), ConcurrentTransactionsError, and the errors of ``transaction.verify``.
+        Transactional batches need their ``transaction``. Unless the log shows that the partition belongs to the
+        transaction, the batches wait for the confirmation of the transaction's coordinator. While the batches wait,
+        only appends of the same producer epoch wait with the batches. The errors of transactional batches include
+        InvalidTxnStateError, TransactionAbortableError, ServerBusyError (too many appends wait),
+        ConcurrentTransactionsError, and the errors of ``transaction.verify``.
 
         A repeated batch of an idempotent producer gets the offset of its first append, and is answered under the same
         conditions as a new batch. Batches that are costly to check are checked on a thread; later batches of the
@@ -197,7 +199,7 @@ class LeaderReplica:
         return False
 
     def _verified(self, verification: Verification[_Appending], error: HeadraceError | None) -> None:
-        """The coordinator has answered, or did not in time."""
+        """The coordinator has answered, or the time limit for its answer is over."""
         assert self._verifications is not None
         if error is not None:
             for append in self._verifications.refused(verification):
@@ -216,8 +218,8 @@ class LeaderReplica:
 
     def append_marker(self, marker: Marker, now_ms: int, done: Done) -> None:
         """End a producer's transaction: append the marker, unless the log has it already. Calls ``done`` when the
-        marker is committed, or with the error. Raises the error instead if nothing was done. The errors are those of
-        ``append`` and of ``headrace_core.log.transactions.must_append``."""
+        marker is committed or has failed. If nothing was done, ``append_marker`` raises the error and does not call
+        ``done``. The errors are those of ``append`` and of ``headrace_core.log.transactions.must_append``."""
         self._check_may_append(committed=True)
         if self._verifications is not None:
             for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):
@@ -527,7 +529,7 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
 
 def _ended_by(marker: Marker, waiting: _Appending, partition: TopicPartition) -> HeadraceError:
     """The error for an append that waits for a transaction while the transaction's marker arrives. Under version 1 the
-    marker may be a late one of the transaction before, so the producer retries."""
+    marker may be a late marker of the previous transaction, so the producer retries."""
     epoch = read_header(waiting.records).producer_epoch
     if epoch < marker.epoch:
         return InvalidProducerEpochError(

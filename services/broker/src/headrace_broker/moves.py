@@ -386,7 +386,8 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
                 name = id_to_text(target.bytes) + (f" ({online[target].directory.root})" if target in online else "")
                 why = f"{path} may have been moved to log directory {name}, which is missing, or does not have its log"
             refused[partition] = CorruptLogError(
-                f"{why}. Start the broker with all its directories; or, to use this log as it is, stop it and remove "
+                f"{why}. Start the broker with all its log directories. To use this log as it is instead, stop the "
+                f"broker and remove "
                 f"{path}/{MARKER}"
             )
     homes = {partition for one in holdings for partition in holdings[one] if (one, partition) not in verdicts}

@@ -138,7 +138,7 @@ class Storage:
         self._is_identified = False
         self._places = Placement(self._held, assigned)
         self._at, self._refused = self._places.at, self._places.refused
-        #: Logs that hold their appends while they change directories.
+        #: Logs that are moving to another directory; their appends wait until the move is done.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         #: The current replica object of each partition.
         self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}

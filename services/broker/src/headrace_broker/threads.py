@@ -30,7 +30,7 @@ class Rests:
         self._free_s = 0.0
 
     def begin(self, lane: Hashable, now_s: float) -> float:
-        """Begin the next work of the lane, or return how many seconds this work must wait."""
+        """Begin the next work of one owner (a lane), or return how many seconds this work must wait."""
         expected_s = self._last_s.get(lane)
         if expected_s is None:
             return 0.0
@@ -40,7 +40,7 @@ class Rests:
         return 0.0
 
     def ended(self, lane: Hashable, now_s: float, took_s: float) -> None:
-        """Record that work of the lane took ``took_s`` seconds of CPU time."""
+        """Record that work of one owner (a lane) took ``took_s`` seconds of CPU time."""
         if took_s < LONG_S:
             self._last_s.pop(lane, None)
             return

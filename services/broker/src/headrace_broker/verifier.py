@@ -45,7 +45,8 @@ from .partition.verification import WaitingRoom
 
 #: Longest time in seconds that an append waits for its verification.
 VERIFICATION_S = 10.0
-#: Seconds after which a coordinator that does not answer is asked again, or another coordinator if the shard has moved.
+#: If a coordinator has not answered after this number of seconds, the broker repeats the request. The repeated request
+#: goes to the shard's current coordinator.
 ANSWER_S = 2.0
 
 OnVerified = Callable[[HeadraceError | None], None]
@@ -62,7 +63,8 @@ class _Producer(NamedTuple):
 
 
 class Verifier:
-    """Asks the coordinators; see the module. Call all methods in the event loop."""
+    """Asks the coordinators whether partitions belong to open transactions; see the module's docstring. Call all
+    methods in the event loop."""
 
     def __init__(self, metadata: MetadataState, clock: Clock) -> None:
         self._metadata = metadata
@@ -91,7 +93,7 @@ class Verifier:
         waiting.append((partition, done))
 
     async def close(self) -> None:
-        """Fail the pending verifications. Idempotent."""
+        """Fail all pending verifications, because the broker is shutting down. Idempotent."""
         self._is_closed = True
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))

@@ -123,8 +123,8 @@ class Applier:
             )
         if image.metadata_version > METADATA_VERSION:
             raise UnsupportedVersionError(
-                f"the metadata log has feature level {image.metadata_version}, this version supports "
-                f"{METADATA_VERSION}: upgrade this controller"
+                f"the metadata log has feature level {image.metadata_version}, but this controller supports at "
+                f"most {METADATA_VERSION}: upgrade this controller"
             )
         self.image = image
         for subscriber in self._subscribers:

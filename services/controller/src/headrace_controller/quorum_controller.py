@@ -158,7 +158,7 @@ class QuorumController:
         # since this start
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
-        #: Replicas whose connection broke, and from which no message has arrived after the break.
+        #: Replicas with a broken connection, if no message has arrived from them after the break.
         self._gone: set[ReplicaKey] = set()
         self._catch_up_to: int | None = None
         self._has_caught_up = False

@@ -90,7 +90,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
 _RECORD_BYTES_ABOUT = 256  #: Estimated bytes of a record in the log, rounded up.
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
-#: Number of records between two recovery points, which is the maximum that recovery after a crash must scan.
+#: Number of records between two recovery points. Recovery after a crash scans at most this number of records.
 _RECOVERY_POINT_EVERY = 10_000
 SEGMENT_BYTES = 16 * 1024 * 1024  #: Size of the log's segments. Trimming removes whole segments.
 _LOG_CONFIG = LogConfig(
@@ -122,7 +122,7 @@ def _damaged(error: CorruptLogError) -> CorruptLogError:
 
 class MetadataStorage:
     """The metadata log, the snapshots and the hard state of one voter. Every method that writes may raise OSError.
-    After an OSError the disk has failed, and the process must not continue with it (a failed fsync is never
+    After an OSError the disk has failed, and the process must not use the disk again (a failed fsync is never
     retried)."""
 
     def __init__(
@@ -471,8 +471,8 @@ class MetadataStorage:
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
             # The entries beyond the end of the snapshot were never committed. Remove the uncommitted entries before the
-            # snapshot is installed, so that no crash leaves a snapshot that contradicts the log. On a start, a snapshot
-            # that contradicts the log counts as damage.
+            # snapshot is installed: otherwise a crash could leave a snapshot and a log that contradict each other. On a
+            # start, a snapshot that contradicts the log counts as damage.
             self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()

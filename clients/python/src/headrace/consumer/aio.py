@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: Seconds after which an ``async for`` over records that are already fetched lets the event loop run.
+#: After this number of seconds, an ``async for`` over fetched records lets the event loop run other tasks.
 TURN_S = 0.005
 #: Maximum number of records that an ``async for`` returns between two readings of the clock. Reading the clock costs a
 #: tenth of the time of a record. If the body of the ``async for`` suddenly becomes slow, the event loop waits for up to
@@ -449,4 +449,4 @@ class AsyncConsumer(Face):
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("consumer close: an earlier close() call, which was cancelled, failed", exc_info=error)
+        logger.error("consumer close: close() failed in the background, after its caller was cancelled", exc_info=error)

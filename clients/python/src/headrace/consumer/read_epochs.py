@@ -15,13 +15,14 @@ KEPT = 8
 
 
 class ReadEpochs:
-    """The leader epochs of one partition. Each epoch has the offset of the first record that was read of it; epochs
-    rise with offsets."""
+    """For each leader epoch of one partition: the offset of the first record of the epoch that the consumer read.
+    Epochs never fall from one offset to the next."""
 
     __slots__ = ("_starts",)
 
     def __init__(self) -> None:
-        self._starts: list[tuple[int, int]] = []  # (epoch, first offset read of it)
+        # (epoch, offset of the first record of the epoch that the consumer read)
+        self._starts: list[tuple[int, int]] = []
 
     @property
     def last(self) -> int:

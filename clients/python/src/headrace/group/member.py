@@ -262,7 +262,7 @@ class Member:
             self._events.append(Failed(error))
 
     def not_coordinator(self, number: int) -> None:
-        """Handle a NOT_COORDINATOR response: the node has changed nothing."""
+        """Handle a NOT_COORDINATOR response: the node that sent it has changed nothing in the group."""
         self._take_sent(number)
 
     def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:

@@ -23,8 +23,8 @@ its identity.
 **Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
 committed, and the producer may begin the next one after an abort. *Fatal*: another producer has the transactional id,
 or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names the call to
-make instead. A refused record or prepare is never fatal, because it cannot tell another producer from a timeout that
-aborted the transaction. The coordinator's answer to the abort tells.
+make instead. When a record or a prepare is refused, the cause may be another producer, or a timeout that aborted the
+transaction. The refusal is therefore never fatal: the coordinator's answer to the abort shows the cause.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _INSTEAD: dict[State, str] = {
     State.PREPARED: "the transaction is prepared; complete it first: complete(token, commit=True or False)",
 }
 
-#: Errors that end the producer when the coordinator answers an init, a commit or an abort with them, as codes.
+#: Error codes that end the producer when the coordinator returns one of them for an init, a commit or an abort.
 FATAL = frozenset(
     (
         "PRODUCER_FENCED",
@@ -134,7 +134,8 @@ class ProducerTransaction:
         self.identity: Identity | None = None
         #: The token of the prepared transaction.
         self.token: TransactionToken | None = None
-        #: Whether the coordinator may know the open transaction, so that its end must be sent there.
+        #: Whether the coordinator may know the open transaction: the producer must then send the end of the transaction
+        #: to the coordinator.
         self.has_sent = False
         self._cause: HeadraceError | None = None
 
@@ -219,7 +220,8 @@ class ProducerTransaction:
         self.has_sent = True
 
     def record_failed(self, error: HeadraceError) -> bool:
-        """A record of the open transaction failed permanently. Return whether the transaction has failed by it."""
+        """A record of the open transaction failed permanently. Return whether the record's failure has failed the
+        transaction."""
         if self.state not in (State.OPEN, State.SEALED):
             return False
         self._cause = error
@@ -237,7 +239,7 @@ class ProducerTransaction:
         self._to(State.PREPARED)
 
     def refused(self, error: HeadraceError) -> None:
-        """The coordinator refused a request, or its answer is lost. While a commit has no answer, only
+        """The coordinator refused a request, or the answer to the request is lost. While a commit has no answer, only
         TRANSACTION_ABORTABLE says that the transaction is certainly not committed."""
         if self.state is State.PREPARING:
             may_fail = not error.retriable

@@ -27,7 +27,9 @@ _Topic = Annotated[
 _ApiOption = Annotated[
     _Api, typer.Option("--api", help="The client API to measure; object handles one record at a time.")
 ]
-_Bytes = Annotated[int, typer.Option("--record-bytes", help="Size of each record's value, which is random, in bytes.")]
+_Bytes = Annotated[
+    int, typer.Option("--record-bytes", help="Size of each record's value in bytes; the values are random.")
+]
 _Rate = Annotated[float | None, typer.Option("--rate", help="Records per second.")]
 _Acks = Annotated[str, typer.Option("--acks", help="The producer's acks: all, 1 or 0.")]
 _Compression = Annotated[

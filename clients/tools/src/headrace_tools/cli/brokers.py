@@ -20,7 +20,7 @@ from .progress import HowFar, progress
 from .times import duration
 
 _LOOK_S = 0.5
-#: Seconds without a replica that can move after which `drain --wait` fails; a restart of a broker, or a new plan of the
+#: If no replica can move for this number of seconds, `drain --wait` fails. A restart of a broker, or a new plan of the
 #: controller, takes less time.
 _STUCK_S = 10.0
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _ENDS_S = 5.0
 #: Exit code of --fail-on: not 1, which a failed command returns, and not 2, which a wrong command line returns.
 _LAGS = 3
-#: The terminal widths in columns from which ``describe`` shows member ids in full, and from which ``describe`` shows
-#: members at all.
+#: Minimum terminal widths in columns: ``describe`` shows member ids in full from the first width on, and shows members
+#: from the second width on.
 _WIDE, _NARROW = 140, 110
 
 

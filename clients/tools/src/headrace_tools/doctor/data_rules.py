@@ -12,8 +12,7 @@ from .facts import Facts, GroupFacts
 from .findings import Finding, Severity, brokers_named, count, rule, some
 from .node_rules import starting
 
-#: Number of rebalances, and milliseconds in which they happen, that count as a rebalance storm if the last one is
-#: recent.
+#: This number of rebalances within this number of milliseconds is a rebalance storm, if the last rebalance is recent.
 STORM_REBALANCES, STORM_MS = 6, 60_000
 
 # -- partitions -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Turn facts into findings: pure functions, one per rule.
+"""Derive findings (faults and advice) from the collected state of a cluster: pure functions, one per rule.
 
     node_rules.py   reach       names, addresses that are unreachable or wrong, processes that do not serve
                     quorum      absent controllers, brokers with old metadata

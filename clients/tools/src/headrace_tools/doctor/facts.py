@@ -1,4 +1,4 @@
-"""Facts about a cluster at one moment, without judgement."""
+"""The state of a cluster at one moment, as ``headrace doctor`` collected it, without conclusions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Collect facts: from the cluster through Admin, from addresses through sockets, from this machine's nodes through
-cluster.json.
+"""Collect the state of a cluster for ``headrace doctor``: through Admin, through sockets to each address, and for nodes
+of this machine through cluster.json.
 
 A failed request is noted in ``not_asked``, and the other requests continue: the doctor must work on a broken cluster.
 """
@@ -46,8 +46,9 @@ _GROUPS_EXPLAINED_MAX = 500
 
 
 class Gathering:
-    """Collects the facts for one check of a cluster. ``timeout_s``: timeout of a request to a node. ``look_s``: time
-    between two samples that show the progress of reassignments; without reassignments there is no second sample."""
+    """Collects the state of a cluster for one run of the doctor's rules. ``timeout_s``: timeout of a request to a node.
+    ``look_s``: time between two samples that show the progress of reassignments; without reassignments there is no
+    second sample."""
 
     def __init__(self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0) -> None:
         self._client = client

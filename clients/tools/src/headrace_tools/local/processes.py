@@ -113,7 +113,8 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def _start_mark(pid: int) -> str | None:
-    """The mark ``boot id/start ticks`` of a running process; None if it has ended or is a zombie."""
+    """Return ``boot id/start ticks``, which identifies a running process; None if the process has ended or is a
+    zombie."""
     if sys.platform.startswith("linux"):
         try:
             stat = (_PROC / str(pid) / "stat").read_bytes()

@@ -1,4 +1,4 @@
-"""Collect the facts for rules.py about a local cluster."""
+"""Collect the state of a local cluster, for the decisions in rules.py."""
 
 from __future__ import annotations
 

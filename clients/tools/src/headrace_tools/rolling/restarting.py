@@ -122,8 +122,8 @@ class RollingRestart:
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
     def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
-        """Wait until the cluster is whole, or the roll should end. Return the last facts, and the last entry of
-        ``done`` with the duration of the wait."""
+        """Wait until the cluster is whole, or the roll should end. Return the state of the cluster at the last check,
+        and the last entry of ``done``. If the cluster became whole, the entry has the duration of the wait."""
         last = done[-1]
         at_ms, since = time.time() * 1_000, time.monotonic()
 
@@ -143,8 +143,8 @@ class RollingRestart:
         return seen, dataclasses.replace(last, whole_s=whole_s)
 
     def _wait(self, check: Callable[[Seen, float], list[str]], limit_s: float) -> tuple[Seen, list[str]]:
-        """Collect facts until ``check`` (called with the facts and the time before they were collected) finds no reason
-        to wait, until ``limit_s`` has passed, or until the roll should end."""
+        """Collect the state of the cluster until ``check`` finds no reason to wait, until ``limit_s`` has passed, or
+        until the roll should end. ``check`` is called with the state and the time before the state was collected."""
         begun = reported_s = time.monotonic()
         while True:
             asked = time.monotonic()

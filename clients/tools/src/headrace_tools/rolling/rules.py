@@ -69,10 +69,10 @@ class PartitionSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The facts about a cluster at one moment. ``nodes``: whether each node of cluster.json is running. ``age_ms``:
-    upper limit of the age of the facts about brokers and partitions (None: unknown). ``unowned``: why a partition of
-    ``__consumer_offsets`` has no coordinator; None if every partition has one. ``unanswered``: requests that failed, so
-    that the facts from their answers are unknown."""
+    """The state of a cluster at one moment, as far as a rolling restart needs it. ``nodes``: whether each node of
+    cluster.json is running. ``age_ms``: upper limit of the age of the facts about brokers and partitions (None:
+    unknown). ``unowned``: why a partition of ``__consumer_offsets`` has no coordinator; None if every partition has
+    one. ``unanswered``: requests that failed, so that the facts from their answers are unknown."""
 
     nodes: Mapping[NodeName, bool]
     age_ms: float | None = 0.0
@@ -122,7 +122,7 @@ def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
 
 def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
     """The reasons why the cluster is not whole; empty if it is whole. ``returned``: the node that was restarted last.
-    Facts that may be older than the node's return are ignored, and so is a catch-up before the return."""
+    Information that may be older than the node's return is ignored, and so is a catch-up before the return."""
     reasons = _Reasons()
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)

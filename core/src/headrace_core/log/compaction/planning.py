@@ -34,7 +34,7 @@ class CleanerConfig:
 
 
 class CleanableSegment(NamedTuple):
-    """Facts about a segment that planning needs."""
+    """The properties of a segment that the choice of logs to compact depends on."""
 
     base_offset: int
     size: int
@@ -123,7 +123,8 @@ def in_order(targets: Iterable[tuple[Target, LogConfig]]) -> list[Target]:
 
 
 class SegmentSize(NamedTuple):
-    """Facts about a segment that grouping needs; ``next_offset``: the base offset of the next segment."""
+    """The properties of a segment that decide which segments are compacted together. ``next_offset``: the base offset
+    of the next segment."""
 
     base_offset: int
     size: int

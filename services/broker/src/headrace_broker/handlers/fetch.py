@@ -58,8 +58,8 @@ QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Maximum bytes of a fetch response while clients leave too many response bytes unread over all streams
 #: (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-#: Maximum number of partitions that the broker looks up before the event loop runs other tasks, if fetch requests have
-#: queued.
+#: After requests of one stream with more partitions than this number, the event loop runs other tasks before the broker
+#: handles the stream's next request.
 TURN_PARTITIONS_MAX = 500
 #: Maximum number and maximum bytes of queued fetch requests; above either maximum the broker does not read the stream.
 #: Each fetch stream has its own limit: under a shared limit, clients that read no responses would stop all other

@@ -125,7 +125,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         self, items: Any, one: Callable[[Any, Turns], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
         """Return one result for each item, in order; the result of a failed item contains its error. ``one`` handles
-        one item; in a request with many items, ``one`` must do all its waiting inside ``Turns.outside``."""
+        one item. In a request with many items, ``one`` must wait only inside ``Turns.outside``: otherwise no other
+        request gets the turn during the wait."""
         results = []
         async with Turns(len(items)) as turns:
             for item in items:

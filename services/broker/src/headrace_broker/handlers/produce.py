@@ -55,8 +55,8 @@ UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams, or
 #: unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
-#: Error codes that mean that the records of a produce request are invalid. A produce request that fails only with codes
-#: for invalid records counts against its connection.
+#: Error codes for a produce request with invalid records. A produce request that fails only with codes for invalid
+#: records counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _TRANSACTION_VERSIONS = (1, 2)
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
@@ -150,8 +150,9 @@ class _Pending(Expiring):
         self.correlation_id = correlation_id
         self.acks = acks
         self.partitions = partitions
-        #: What the order of the answers is kept for, by partition of the request: all appends of the stream to the
-        #: partition or, for transactional appends, those of one producer. Transactional appends may wait alone.
+        #: One key for each partition of the request: answers to appends with equal keys keep their order. The key is
+        #: the partition, or for a transactional append the partition and the producer id. With a key for each producer,
+        #: an append that waits for its transaction's coordinator does not delay the answers of other producers.
         self.order: list[Hashable] = partitions  # type: ignore[assignment]
         self.results: list[Any] = [None] * len(partitions)
         #: The leader replicas that receive the records. With acks=all a leader replica can say why the commit is late.

@@ -27,7 +27,7 @@ from ..context import BrokerContext
 from ..deadlines import Expiring
 
 _INT16_MAX = 2**15 - 1
-#: Maximum number of markers of one stream that are not committed; at the maximum the broker stops reading the stream.
+#: Maximum number of uncommitted markers of one stream; at the maximum the broker stops reading the stream.
 _PENDING_MAX = 10_000
 _DESCRIBED_AT_ONCE = 20  #: Number of producers that are described before the event loop may do other work.
 _VERSIONS = (1, 2)
@@ -94,7 +94,8 @@ class MarkersStream(StreamHandler[Any]):
             try:
                 if partition.topic in INTERNAL_TOPICS:
                     raise InvalidTopicError(
-                        f"{partition}: the shard's coordinator ends transactions there, not a broker"
+                        f"{partition}: only the shard's coordinator can end transactions in a partition of "
+                        f"{partition.topic}"
                     )
                 broker.partitions.leader(partition).append_marker(marker, now_ms, done)
             except HeadraceError as error:
@@ -142,8 +143,8 @@ def _marker_of(request: Any) -> Marker:
         or request.transaction_version not in _VERSIONS
     ):
         raise InvalidRequestError(
-            f"marker of producer {request.producer_id} with epoch {request.producer_epoch}, coordinator epoch "
-            f"{request.coordinator_epoch} and transaction version {request.transaction_version}: impossible"
+            f"invalid marker: producer {request.producer_id} with epoch {request.producer_epoch}, coordinator epoch "
+            f"{request.coordinator_epoch}, transaction version {request.transaction_version}"
         )
     return Marker(
         request.producer_id,
@@ -191,15 +192,17 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
     async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
         partition = TopicPartition(request.topic, request.partition)
         if partition.topic in INTERNAL_TOPICS:
-            raise InvalidTopicError(f"{partition}: the shard's coordinator ends transactions there, not a broker")
+            raise InvalidTopicError(
+                f"{partition}: only the shard's coordinator can end transactions in a partition of {partition.topic}"
+            )
         replica = self._broker.partitions.leader(partition)
         entry = replica.log.producers.get(request.producer_id)
         if entry is None or entry.transaction_first_offset != request.transaction_start_offset:
             raise InvalidTxnStateError(
                 f"{partition}: no transaction of producer {request.producer_id} begins at offset "
-                f"{request.transaction_start_offset}: list them with DescribeProducers"
+                f"{request.transaction_start_offset}: list open transactions with DescribeProducers"
             )
-        # A marker with the epoch of the transaction is accepted under version 1 only.
+        # Only under version 1 may a marker have the epoch of the transaction that it ends.
         marker = Marker(entry.producer_id, entry.epoch, False, max(entry.coordinator_epoch, 0), 1)
         done: asyncio.Future[AppendInfo | HeadraceError] = asyncio.get_running_loop().create_future()
         replica.append_marker(

@@ -161,7 +161,8 @@ class PartitionFollower:
         self.handle = -1  #: Number of the present join on its stream (the handle); -1 if the replica has not joined.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        #: End of the records that the follower handed to the log, which may not have written all of them yet.
+        #: End offset of the records that the follower handed to the log. The log may not have written all of these
+        #: records yet.
         self._taken_end = log_end
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None

@@ -73,8 +73,8 @@ _UNSEEN = -1
 #: Value of a follower's caught-up time if the follower has not caught up in this epoch.
 _NEVER = -(1 << 62)
 
-#: Error codes which prove that the controller will never apply this AlterPartition attempt. An error code that refuses
-#: the latest AlterPartition attempt does not say whether an earlier attempt was applied.
+#: After one of these error codes, the controller will never apply the AlterPartition attempt. An error code that
+#: refuses the latest AlterPartition attempt does not say whether an earlier attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
@@ -128,8 +128,8 @@ class FollowerProgress:
         self.cannot_append = False
         #: Time at which the follower's stream broke; None if the follower has a stream or sent a leave.
         self.broken_ms: int | None = None
-        #: Time from which the follower has had no stream, or at which it last failed to join; only used while the
-        #: follower has not joined.
+        #: Time at which the follower lost its stream, or last failed to join; only used while the follower has not
+        #: joined.
         self.absent_ms = _UNSEEN
 
     def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:

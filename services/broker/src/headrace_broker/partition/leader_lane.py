@@ -68,7 +68,8 @@ HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which 
 UPDATE_DELAY_MS = 20
 PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the replication throttle.
 COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time for one replication stream.
-#: Milliseconds of silence after which a follower that sends heartbeats counts as disconnected or frozen.
+#: A follower that sends heartbeats counts as disconnected or frozen after this number of milliseconds without a
+#: message.
 SILENCE_MS = 3_000
 ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addition to the item's records.
 ENDED_QUEUED_MAX = 1_000  #: Maximum number of ended joins that the queues of a stream may contain.
@@ -382,8 +383,8 @@ class LeaderLane:
             self._wake()  # the stream's own window may have been full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
-        """The follower ends a join; if the handle is unknown, the leader has ended the join before. ``cannot_append``:
-        the follower's log takes no appends, so the replica is out of sync from now on."""
+        """The follower ends a join; if the join's number (``handle``) is unknown, the leader has already ended the
+        join. ``cannot_append``: the follower's log takes no appends, so the replica is out of sync from now on."""
         replica = self._replicas.get(handle)
         if replica is not None:
             self.forget(replica, cannot_append=cannot_append)

@@ -126,7 +126,8 @@ class FollowerReplica:
         #: Whether the replica asked for at most one unacknowledged byte in its join, because the disk was short of
         #: space. After a join that asked for one byte, the replica's next join asks for the normal number of bytes.
         self._is_probing = False
-        #: The error after which records that the replica receives may never reach the directory writer.
+        #: After this error, records that the replica receives may never reach the thread that writes to the log
+        #: directory.
         self._stumble: HeadraceError | None = None
         #: How the log must change (truncate or restart) before the replica joins again.
         self._cut: Truncate | Restart | None = None

@@ -37,9 +37,9 @@ logger = logging.getLogger("headrace.broker.replication")
 
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Maximum bytes of unacknowledged records on one replication stream.
 HEARTBEAT_S = 1.0  #: Seconds between two heartbeats to a leader (``sends_heartbeats`` in replication.proto).
-#: Seconds of silence after which a leader that sends heartbeats counts as disconnected or frozen. The silence limit
-#: doubles, up to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take long. The next
-#: push of the leader resets the silence limit.
+#: A leader that sends heartbeats counts as disconnected or frozen after this number of seconds without a message. The
+#: silence limit doubles, up to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take
+#: long. The next push of the leader resets the silence limit.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
 #: If a silence check runs STALLED_S late, the event loop has stalled, and the check does not count the leader as
 #: silent.

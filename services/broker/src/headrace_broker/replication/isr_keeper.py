@@ -1,12 +1,12 @@
 """Sends AlterPartition for all partitions that this broker leads (KIP-497).
 
 Each leader determines its changes (``PartitionLeader.isr_change``), and signals when to check for them
-(``on_isr_due``). The keeper checks the leaders and sends all changes together, with one AlterPartition in progress at a
-time. The keeper passes to each leader the answer for its partition. ISR changes that arise during a call of
+(``on_isr_due``). The ISR keeper checks the leaders and sends all changes together, with one AlterPartition in progress
+at a time. The ISR keeper passes to each leader the answer for its partition. ISR changes that arise during a call of
 AlterPartition are sent in the next call. After a failed AlterPartition call the leaders repeat their proposals
 unchanged, because the controllers may have applied them.
 
-Only the keeper repeats failed AlterPartition calls. Each call of ``ask`` sends at most one request
+Only the ISR keeper repeats failed AlterPartition calls. Each call of ``ask`` sends at most one request
 (``ControllerLink.alter_partitions``), so a leader knows every attempt in progress. After an attempt without a definite
 answer, each further AlterPartition request for the partition is marked ``uncertain``. The docstring of partition/isr.py
 has the table of refusals.

@@ -88,8 +88,8 @@ def _bootstrap(view: View, request: Bootstrap) -> Decision:
         )
     if image.metadata_version > METADATA_VERSION:
         raise UnsupportedVersionError(
-            f"the metadata log has feature level {image.metadata_version}, this version supports "
-            f"{METADATA_VERSION}: upgrade this controller"
+            f"the metadata log has feature level {image.metadata_version}, but this controller supports at "
+            f"most {METADATA_VERSION}: upgrade this controller"
         )
     if image.cluster_id:
         return Decision()

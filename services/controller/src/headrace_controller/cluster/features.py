@@ -177,8 +177,8 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
             return Decision(
                 failure=UnsupportedVersionError(
                     f"{type(record).__name__} needs {METADATA_VERSION_FEATURE} {level_needed(record)}, and the "
-                    f"cluster is at {level}: once all nodes run this version, raise the level (`headrace features "
-                    "upgrade`, UpdateFeatures)"
+                    f"cluster is at {level}: upgrade all nodes to the controller's version, then raise the "
+                    "level (`headrace features upgrade`, UpdateFeatures)"
                 )
             )
         if isinstance(record, FeatureLevelRecord):  # from the next record on

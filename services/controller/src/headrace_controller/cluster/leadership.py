@@ -37,7 +37,8 @@ class CannotLead(NamedTuple):
     reason: str
 
 
-#: Broker id -> the broker's last report of what it cannot lead; brokers that can lead everything have no entry.
+#: For each broker id: the broker's last report of what the broker cannot lead. Brokers that can lead everything have no
+#: entry.
 Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 

@@ -77,8 +77,8 @@ class BrokerSessions:
     def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
-        #: Brokers that cannot lead now, each with the directories that cannot lead. Every change makes a new mapping of
-        #: brokers that cannot lead, so that a view may keep an older mapping.
+        #: Brokers that cannot lead now, each with the directories that cannot lead. A change replaces the whole mapping
+        #: of brokers that cannot lead, so a view can keep an older mapping.
         self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
         self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this epoch, its grace then)
@@ -177,7 +177,7 @@ class BrokerSessions:
 
     def shutdown_offset(self, broker_id: int) -> int | None:
         """Metadata offset that the other brokers must have applied before the broker may stop; None if this leader does
-        not know it."""
+        not know that offset."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.shutdown_offset
 

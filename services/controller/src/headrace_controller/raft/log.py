@@ -182,8 +182,8 @@ class RaftLog:
             self._voters.append((entry.next_offset, entry.voters))
 
     def adopt(self, entries: Sequence[Entry], committed: int) -> None:
-        """Add a leader's entries, the first of which follows an entry of this log. Entries that the log already has
-        stay; entries that differ from the leader's are replaced (5.3). Committed entries are never removed."""
+        """Add a leader's entries, the first of which follows an entry of this log. The log keeps entries that it
+        already has; the leader's entries replace entries that differ (5.3). Committed entries are never removed."""
         for number, entry in enumerate(entries):
             if entry.base_offset < self._start.place.offset or self.term_below(entry.next_offset) == entry.term:
                 continue

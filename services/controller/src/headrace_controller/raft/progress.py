@@ -59,7 +59,7 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which it sent the last heartbeat that the follower answered; NEVER before the first
+        #: The tick at which the leader sent its last heartbeat with an answer from the follower; NEVER before the first
         #: answer.
         self.contact_at = NEVER
         #: The leader's ticks of the follower's last answer of any kind, and of its last answer with the whole log;
@@ -88,7 +88,7 @@ class Progress:
         return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
 
     def is_done(self, end: int) -> bool:
-        """Whether the follower has the whole of a log that ends at ``end``, and knows that all of it is committed."""
+        """Whether the follower has the whole log up to ``end``, and knows that the log is committed up to ``end``."""
         return self.mode is Mode.REPLICATE and self.match == end and self.sent_committed == end
 
     def touch(self, round_: int, sent_at: int) -> None:

@@ -93,8 +93,8 @@ class Disconnected(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic, with the facts that assignors need. ``racks``: the racks of each partition's replicas; empty if they are
-    unknown."""
+    """A topic, with the properties that assignors use. ``racks``: the racks of each partition's replicas; empty if they
+    are unknown."""
 
     name: str
     topic_id: bytes

@@ -94,8 +94,8 @@ class Ownership:
     is later than the last proof of ownership.
 
     Two coordinators of one shard cannot both write. However, a deposed coordinator that does not know of its end can
-    write until the next coordinator has claimed the shard. The next claim of the shard may take long if there is no
-    other coordinator. A member may find in the metadata that its coordinator was deposed before the member's grace
+    write until the next coordinator has claimed the shard. If there is no other coordinator, the shard may wait long
+    for its next owner. A member may find in the metadata that its coordinator was deposed before the member's grace
     period was over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a deposed
     coordinator must not reassign its partitions. A proof of ownership is about a time in the past, so an append that
     arrives later does no harm.

@@ -32,7 +32,7 @@ from ..transaction.state import ProducerIdentity, Transaction, TransactionState
 from ..transaction.transactions import LISTED_MAX
 from .descriptions import each_described
 
-#: Seconds that a request for the next transaction waits for the markers of the former one.
+#: Seconds that a request for the next transaction waits for the markers of the former transaction.
 PARKED_S = 1.0
 #: Longest wait in seconds for the markers of the transaction that the request ends, if the client waits as long.
 MARKERS_S = 30.0
@@ -115,8 +115,8 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         return await self._transactions.ask(asked, within_s, wait_for_markers=wait_for_markers)
 
     async def ListTransactions(self, request: Any, context: Any) -> Any:
-        """Ask one shard after the other, so that other requests are served in between. A shard that stops serving
-        during the call is not listed, and counts as loading."""
+        """Ask the shards one after the other, so that the coordinator serves other requests in between. A shard that
+        stops serving during the call is not listed, and counts as loading."""
         asked = ListTransactions(
             states=frozenset(map(_state_pair, request.states)),
             producer_ids=frozenset(request.producer_ids),

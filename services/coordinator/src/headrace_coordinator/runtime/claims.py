@@ -1,4 +1,5 @@
-"""The claim: the record with which a coordinator takes over a shard. Pure.
+"""The claim record, with which a coordinator takes over a shard (a partition of ``__consumer_offsets`` or
+``__transaction_state``). Pure.
 
     key      int16 1000                                       one key, so compaction keeps the last claim only
     value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]

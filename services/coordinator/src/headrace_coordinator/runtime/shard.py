@@ -1,5 +1,5 @@
-"""The states of one shard, from its claim to its end. The module is pure: the runner carries out the actions of
-``ready`` and reports their results.
+"""The states of one shard at this coordinator, from the claim record (``claims``) until the shard is released or
+fenced. The module is pure: the runner carries out the actions of ``ready`` and reports their results.
 
                  the claim is committed            all up to it is replayed
     CLAIMING ----------------------------> REPLAYING ---------------------> SERVING
@@ -53,7 +53,7 @@ BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch; fa
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
 ANY_END = -1  #: The ``expected_end`` of a claim that may be appended at any log end.
 
-#: Error codes of a failed append whose requests get NOT_COORDINATOR, as in Kafka's coordinator.
+#: If an append fails with one of these error codes, its requests get NOT_COORDINATOR, as in Kafka's coordinator.
 _RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
@@ -188,7 +188,7 @@ class Shard:
 
         ``is_fenced``: answer the request only after an append that is sent from now on. The partition's leader refuses
         a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator
-        owned it. A fenced request without records makes the shard append the claim again.
+        owned it. If a request without records is fenced, the shard appends its claim record again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
@@ -294,7 +294,7 @@ class Shard:
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
-        """All records up to the claim were passed to ``replayed``."""
+        """All records up to the claim record were passed to ``replayed``."""
         if attempt != self.attempt:
             return
         self._become(ShardState.SERVING)
@@ -305,7 +305,7 @@ class Shard:
             self._drop(error)
 
     def resume(self, attempt: int) -> None:
-        """The pause before the next claim is over."""
+        """The pause before the next attempt to append the claim record is over."""
         if attempt == self.attempt and self.state is ShardState.CLAIMING:
             self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
 

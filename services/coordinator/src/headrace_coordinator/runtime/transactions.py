@@ -1,12 +1,12 @@
-"""Requests to the shards of transactions, and what the shards push.
+"""Sends requests to the transaction shards of this coordinator, and delivers the messages that the shards push.
 
     put(request) ---> the shard of its transactional id ---> the reply
                         |   `--- CONCURRENT_TRANSACTIONS ---> parked until TransactionEnded, then asked again
                         `--- WriteMarkers ---> the marker sender
 
 A request for the next transaction that arrives while markers are missing waits here, so that neither a producer nor a
-partition's leader has to poll. A parked request gets its answer after its time at the latest, or when the shard stops
-serving.
+partition's leader has to poll. A parked request is answered at the latest when its time limit is over, or when the
+shard stops serving.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class Transactions:
                     parked.ended()
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """The shard of ``runner`` no longer serves: parked requests are asked again, and so refused."""
+        """The shard of ``runner`` no longer serves: send its parked requests again, so that their senders get an
+        error."""
         for transactional_id, some in list(self._parked.items()):
             if any(each.runner is runner for each in some):
                 for parked in self._released(transactional_id):
@@ -146,7 +147,7 @@ class Transactions:
         parked.expired()
 
     def _released(self, transactional_id: str) -> list[_Parked]:
-        """The parked requests of a transactional id, in their order; they are no longer parked."""
+        """Remove and return the parked requests of a transactional id, in their order."""
         some = self._parked.pop(transactional_id, [])
         self._parked_count -= len(some)
         for parked in some:

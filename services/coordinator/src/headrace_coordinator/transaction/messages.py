@@ -36,8 +36,8 @@ class InitProducerId(NamedTuple):
 
 
 class ProducerIdReply(NamedTuple):
-    """``prepared``: the token of the transaction that ``keep_prepared`` left open; the producer must complete it
-    first."""
+    """``prepared``: the token of the transaction that ``keep_prepared`` left open; the producer must complete that
+    transaction first."""
 
     identity: ProducerIdentity
     prepared: ProducerIdentity | None = None
@@ -96,8 +96,8 @@ class DescribeTransaction(NamedTuple):
 
 class ListTransactions(NamedTuple):
     """Empty filters: all. ``states``: pairs (state, is prepared). ``open_for_ms``: list only transactions that have
-    been open for at least this many milliseconds. ``prefix``: list only transactional ids that begin with it.
-    ``after``: list only transactional ids that sort after it. The reply is sorted by transactional id."""
+    been open for at least this many milliseconds. ``prefix``: list only transactional ids that begin with this prefix.
+    ``after``: list only transactional ids that sort after this id. The reply is sorted by transactional id."""
 
     states: frozenset[tuple[TransactionState, bool]] = frozenset()
     producer_ids: frozenset[int] = frozenset()

@@ -161,7 +161,8 @@ class TransactionsStateMachine:
         if not request.has_no_timeout and not 0 < timeout_ms <= self._settings.timeout_ms_max:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms={timeout_ms} of {request.transactional_id!r} is not between 1 and "
-                f"{self._settings.timeout_ms_max}, the brokers' transaction.max.timeout.ms: lower it"
+                f"{self._settings.timeout_ms_max}, the brokers' transaction.max.timeout.ms: lower "
+                "transaction.timeout.ms"
             )
         transactional_id = _checked_id(request.transactional_id)
         before = self.transactions.get(transactional_id)
@@ -253,7 +254,7 @@ class TransactionsStateMachine:
         if request.verify_only:
             missing = ", ".join(sorted(map(str, request.partitions - there))[:3])
             raise TransactionAbortableError(
-                f"{missing}: this partition is not part of the open transaction of {transactional_id!r}: abort the "
+                f"not in the open transaction of {transactional_id!r}: {missing}; abort the "
                 "transaction and begin a new one"
             )
         if is_open and before.is_prepared:

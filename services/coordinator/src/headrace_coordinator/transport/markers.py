@@ -5,9 +5,9 @@ partition has it.
                         ^                     |
                         `--- a pause <--- an error, a lost connection, a new leader
 
-A request has the partitions of one transaction that one broker leads. A broker that is slow, frozen or dead therefore
-delays only markers of its own partitions. Markers are written at least once: leaders accept a repeated marker without
-an append.
+Each request names the partitions of one transaction that one broker leads. A broker that is slow, frozen or dead
+therefore delays only markers of its own partitions. Markers are written at least once: leaders accept a repeated marker
+without an append.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ class MarkerSender:
     async def _check_deleted(
         self, runner: ShardRunner, order: WriteMarkers, partitions: Collection[TopicPartition], backoff: Backoff
     ) -> None:
-        """Guard: a partition that this coordinator does not know may be new. A partition counts as deleted only if
-        metadata from after the order lacks it; a deleted partition needs no marker."""
+        """Guard: a partition that this coordinator does not know may be new. A partition counts as deleted only if the
+        metadata lacks the partition after a wait for current metadata. A deleted partition needs no marker."""
         await self._wait_current()
         image = self._brokers.metadata.image
         gone = set()

@@ -32,8 +32,8 @@ from .brokers import Brokers, Leader
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: Error codes of appends that had no effect, except perhaps on a leader that has just resigned. A leader that has just
-#: resigned may have made the append despite its error code; the retry detects the append.
+#: After one of these error codes, the append had no effect, except perhaps on a leader that has just resigned. A leader
+#: that has just resigned may have made the append despite its error code; the retry detects the append.
 _TRY_AGAIN = frozenset(
     (
         "NOT_LEADER_OR_FOLLOWER",
