@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from headrace_broker.placement import Placement
 from headrace_core import errors
 from headrace_core.log import format_directory
 from headrace_core.log.checkpoints import META_PROPERTIES
@@ -309,3 +310,12 @@ def test_mistakes_of_people_stop_the_start() -> None:
             await SoloBroker(fs, "/one", "/two").__aenter__()
 
     asyncio.run(scenario())
+
+
+def test_a_log_that_must_not_be_used_is_refused_with_a_copy_of_its_error() -> None:
+    placement = Placement([], lambda partition, topic_id: None)
+    partition = TopicPartition("orders", 0)
+    placement.refused[partition] = errors.CorruptLogError("orders-0 is damaged")
+    with pytest.raises(errors.CorruptLogError, match="orders-0 is damaged"):
+        placement.place(partition, uuid.uuid4(), {}, at_start=False)
+    assert placement.refused[partition].__traceback__ is None

@@ -355,6 +355,24 @@ def test_a_marker_is_answered_for_each_partition() -> None:
     run(scenario)
 
 
+def test_an_impossible_marker_is_refused_and_the_markers_of_others_are_written() -> None:
+    async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
+        handler, stream = broker.producer()
+        markers = Markers(broker)
+        send(handler, 0, batch(0))
+        coordinator.answer()
+        await stream.wait_sent(1)
+        assert await markers.end(1, 0, 1, version=3) == ["INVALID_REQUEST"] * 2
+        assert await markers.end(1, producer_id=-1) == ["INVALID_REQUEST"]
+        assert await markers.end(2**15) == ["INVALID_REQUEST"]
+        assert await markers.end(1, coordinator_epoch=-1) == ["INVALID_REQUEST"]
+        assert await markers.end(1) == ["ok"]
+        assert shown(broker) == ["7:0:0", "commit"]
+        assert markers.handler.is_idle()
+
+    run(scenario)
+
+
 def test_a_marker_is_answered_when_it_is_committed() -> None:
     async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
         await broker.change(

@@ -228,8 +228,15 @@ def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
     for _ in range(2):  # it stays so, and keeps its recovery point
         directory = open_directory(fs)
         assert "recovery point 3" in directory.quarantined[ORDERS].message
+        kept = directory.quarantined[ORDERS].__traceback__
         assert ORDERS not in directory.logs
         assert values_of(directory.logs[PAYMENTS]) == ["a", "b", "c"]
+        with pytest.raises(CorruptLogError, match="recovery point 3"):
+            directory.create(ORDERS, TOPIC_ID, LogConfig())
+        assert directory.quarantined[ORDERS].__traceback__ is kept, "each caller gets a copy of the error"
+        (refused,) = directory.create_all([(ORDERS, TOPIC_ID, LogConfig())])
+        assert isinstance(refused, CorruptLogError)
+        assert refused.__traceback__ is None, "an error that is returned does not keep frames"
         directory.close()
     directory = open_directory(fs)
     assert directory.delete(ORDERS)

@@ -197,3 +197,21 @@ def test_a_read_while_a_deferred_barrier_fails_is_refused(monkeypatch: pytest.Mo
                 await asked
 
     idle.time.run(work())
+
+
+def test_reads_that_share_a_failed_barrier_raise_errors_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Idle(400)
+    leader = idle.leader
+
+    async def fails(queue: Any) -> ReadIndex:
+        await asyncio.sleep(0.2)
+        raise leader.not_leading()
+
+    async def work() -> None:
+        monkeypatch.setattr(leader, "_barrier", fails)
+        reads = [leader.read() for _ in range(5)]
+        failures = await asyncio.gather(*reads, return_exceptions=True)
+        assert {str(each) for each in failures} == {str(leader.not_leading())}
+        assert len(set(map(id, failures))) == len(reads)
+
+    idle.time.run(work())

@@ -14,6 +14,7 @@ from headrace_coordinator.handlers.transactions import TransactionsService
 from headrace_coordinator.offsets.messages import FetchedOffset, FetchOffsets, OffsetsFetched
 from headrace_coordinator.transaction.state import Transaction, TransactionState
 from headrace_core.errors import InvalidRequestError
+from headrace_core.rpc import responses
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2
 
@@ -59,7 +60,7 @@ def test_a_response_with_one_large_group_many_times_has_a_maximum_size(
     assert len(whole) == TIMES
     assert not any(each.error.code for each in whole)
     one = whole[0].ByteSize()
-    monkeypatch.setattr(descriptions, "RESPONSE_BYTES_MAX", 10 * one)
+    monkeypatch.setattr(responses, "RESPONSE_BYTES_MAX", 10 * one)
     shards = Shards()
     answers = asyncio.run(call(shards))
     refused = [each for each in answers if each.error.code]

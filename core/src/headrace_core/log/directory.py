@@ -312,7 +312,7 @@ class LogDirectory:
             try:
                 outcomes.append(self._of_topic(partition, topic_id))
             except HeadraceError as error:
-                outcomes.append(error)
+                outcomes.append(error.copy())  # whose traceback does not keep this frame
         return outcomes
 
     def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
@@ -330,7 +330,7 @@ class LogDirectory:
 
     def _of_topic(self, partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog:
         if partition in self.quarantined:
-            raise self.quarantined[partition]
+            raise self.quarantined[partition].copy()
         log = self.logs[partition]
         if log.topic_id is None:
             write_partition_metadata(self.fs, log.directory, topic_id)

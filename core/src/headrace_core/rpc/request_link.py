@@ -132,7 +132,7 @@ class RequestLink(Generic[Request, Response]):
         for number, (_, answer) in waiting.items():
             if answer.done():
                 continue
-            failure: HeadraceError = NetworkError(error.message) if not error.retriable else error
+            failure: HeadraceError = NetworkError(error.message) if not error.retriable else error.copy()
             if number not in written:
                 failure = _unsent(NetworkError(error.message))
             answer.set_exception(failure)

@@ -68,7 +68,7 @@ class Placement:
         in each directory. Raises StorageError if no directory works, DiskFullError, or the error of an existing log
         that must not be used."""
         if partition in self.refused:
-            raise self.refused[partition]
+            raise self.refused[partition].copy()
         held = self.at.get(partition)
         if held is None:
             held = self._on_record(partition, topic_id)

@@ -17,6 +17,7 @@ from headrace_core.log import AppendInfo
 from headrace_core.log.producer_state import ProducerEntry
 from headrace_core.log.transactions import Marker
 from headrace_core.metadata.shards import INTERNAL_TOPICS
+from headrace_core.rpc.responses import ResponseRoom
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.rpc.turns import Turns
@@ -77,10 +78,15 @@ class MarkersStream(StreamHandler[Any]):
         self._pending = 0  # markers that are not committed, also of answered requests
 
     def on_request(self, request: Any) -> None:
-        marker = _marker_of(request)
         broker = self._broker
         partitions = [TopicPartition(item.topic, item.partition) for item in request.partitions]
         pending = _Pending(self, request.correlation_id, partitions)
+        try:
+            marker = _marker_of(request)
+        except InvalidRequestError as error:  # the stream has the markers of other transactions, too
+            pending.results = [_outcome(partition, error) for partition in partitions]
+            self._answer(pending)
+            return
         if not partitions:
             self._answer(pending)
             return
@@ -170,24 +176,33 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
         self._broker = broker
 
     async def DescribeProducers(self, request: Any, context: Any) -> Any:
-        found = [self._described(TopicPartition(item.topic, item.partition)) for item in request.partitions]
-        async with Turns(sum(len(entries) for _, entries in found)) as turns:
-            for described, entries in found:
+        partitions = dict.fromkeys(TopicPartition(item.topic, item.partition) for item in request.partitions)
+        response, room = transactions_pb2.DescribeProducersResponse(), ResponseRoom()
+        async with Turns(len(partitions) + sum(map(self._count, partitions))) as turns:
+            for partition in partitions:
+                if turns.is_over():
+                    await turns.next()
+                described = response.partitions.add(topic=partition.topic, partition=partition.partition)
+                try:
+                    room.check()
+                    entries = list(self._broker.partitions.leader(partition).log.producers)
+                except HeadraceError as error:
+                    failure = error_to_proto(self._broker.partitions.for_clients(partition, error))
+                    described.error.CopyFrom(failure)  # type: ignore[arg-type]
+                    continue
                 for start in range(0, len(entries), _DESCRIBED_AT_ONCE):
                     if turns.is_over():
                         await turns.next()
                     described.producers.extend(map(_active_producer, entries[start : start + _DESCRIBED_AT_ONCE]))
-        return transactions_pb2.DescribeProducersResponse(partitions=[described for described, _ in found])
+                room.add(described.ByteSize())
+        return response
 
-    def _described(self, partition: TopicPartition) -> tuple[Any, list[ProducerEntry]]:
-        """The description of a partition without its producers, and the producers."""
-        described = transactions_pb2.ProducersOfPartition(topic=partition.topic, partition=partition.partition)
+    def _count(self, partition: TopicPartition) -> int:
+        """Number of the partition's producers; 0 if this broker does not lead the partition."""
         try:
-            return described, list(self._broker.partitions.leader(partition).log.producers)
-        except HeadraceError as error:
-            failure = error_to_proto(self._broker.partitions.for_clients(partition, error))
-            described.error.CopyFrom(failure)  # type: ignore[arg-type]
-            return described, []
+            return len(self._broker.partitions.leader(partition).log.producers)
+        except HeadraceError:
+            return 0
 
     async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
         partition = TopicPartition(request.topic, request.partition)

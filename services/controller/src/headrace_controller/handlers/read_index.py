@@ -88,6 +88,10 @@ class ReadIndex(NamedTuple):
     age_ms: float = 0.0
 
 
+#: The result of a barrier. All waiters share it, and each of them raises a copy of the error.
+_Outcome = ReadIndex | HeadraceError
+
+
 class _Queue:
     """The requests that wait for a barrier of one kind, deferred or not. The task ``rounds`` runs the barriers over a
     separate channel. If both kinds of barriers shared a channel, closing it for one kind would cancel the other kind's
@@ -95,8 +99,8 @@ class _Queue:
 
     def __init__(self, *, is_deferred: bool) -> None:
         self.is_deferred = is_deferred
-        self.next: asyncio.Future[ReadIndex] | None = None
-        self.under_way: tuple[float, asyncio.Future[ReadIndex]] | None = None  # (began_ms, its waiters)
+        self.next: asyncio.Future[_Outcome] | None = None
+        self.under_way: tuple[float, asyncio.Future[_Outcome]] | None = None  # (began_ms, its waiters)
         self.rounds: asyncio.Task[None] | None = None
         self._link: tuple[str, grpc.aio.Channel] | None = None
 
@@ -163,11 +167,10 @@ class ReadIndexBarriers:
         queue = self._queues[is_deferred]
         if queue.next is None:
             queue.next = asyncio.get_running_loop().create_future()
-            queue.next.add_done_callback(lambda done: done.cancelled() or done.exception())  # also without waiters
         shared = queue.next
         if queue.rounds is None or queue.rounds.done():
             queue.rounds = asyncio.create_task(self._run_rounds(queue), name="metadata barriers")
-        return await asyncio.shield(shared)
+        return await _result(shared)
 
     async def recent(self) -> ReadIndex:
         """Return the latest barrier with its age, the barrier in flight, or a new barrier (see the module's docstring).
@@ -182,7 +185,7 @@ class ReadIndexBarriers:
         under_way = self._queues[True].under_way
         if under_way is not None and asked_ms - under_way[0] <= RECENT_MS:
             # The offset of a barrier covers every record that was committed before the barrier began.
-            return (await asyncio.shield(under_way[1]))._replace(age_ms=asked_ms - under_way[0])
+            return (await _result(under_way[1]))._replace(age_ms=asked_ms - under_way[0])
         return await self.read(is_deferred=age_ms <= OVERDUE_MS)
 
     def not_leading(self) -> NotControllerError:
@@ -221,18 +224,16 @@ class ReadIndexBarriers:
                 async with asyncio.timeout(BARRIER_TIMEOUT_S):
                     index = await self._barrier(queue)
             except TimeoutError:
-                waiting.set_exception(
-                    RequestTimedOutError("no majority of the controllers answered before the timeout")
-                )
+                waiting.set_result(RequestTimedOutError("no majority of the controllers answered before the timeout"))
             except HeadraceError as error:
-                waiting.set_exception(error)
+                waiting.set_result(error.copy())  # whose traceback does not keep this frame
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     waiting.cancel()
                     raise
                 # gRPC cancels the calls of a closed channel with CancelledError, although this task was not cancelled.
-                waiting.set_exception(NetworkError("the connection to the controllers' leader was closed"))
+                waiting.set_result(NetworkError("the connection to the controllers' leader was closed"))
             except BaseException:
                 waiting.cancel()
                 raise
@@ -264,3 +265,10 @@ class ReadIndexBarriers:
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure, address) from None
         return ReadIndex(answer.committed_offset, answer.leader_id, answer.leader_epoch)
+
+
+async def _result(waiting: asyncio.Future[_Outcome]) -> ReadIndex:
+    outcome = await asyncio.shield(waiting)
+    if isinstance(outcome, HeadraceError):
+        raise outcome.copy()
+    return outcome

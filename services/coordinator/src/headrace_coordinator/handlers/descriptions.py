@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.errors import HeadraceError
 from headrace_core.rpc.limits import pages
+from headrace_core.rpc.responses import ResponseRoom
 
-#: Size in bytes of a response from which on its further groups or transactions are refused.
-RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 AT_ONCE = 4  #: Number of groups or transactions whose shards are asked at the same time.
 
 
@@ -23,23 +22,15 @@ async def each_described(
 ) -> list[Any]:
     """One answer for each item, in order. ``ask`` returns the message for an item; ``refused`` returns the message for
     an item that failed, or for which the response has no room."""
-    size = 0
+    room = ResponseRoom()
 
     async def answer(item: Any) -> Any:
-        nonlocal size
-        if size >= RESPONSE_BYTES_MAX:
-            return refused(
-                item,
-                InvalidRequestError(
-                    f"the response has no room for more than {RESPONSE_BYTES_MAX} bytes; request the groups or "
-                    "transactions without an answer again, in requests of their own"
-                ),
-            )
         try:
+            room.check()
             message = await ask(item)
         except HeadraceError as error:
             return refused(item, error)
-        size += message.ByteSize()
+        room.add(message.ByteSize())
         return message
 
     answers: list[Any] = []

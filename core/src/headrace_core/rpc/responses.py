@@ -1,0 +1,34 @@
+"""The maximum size of responses that answer for several items of a request.
+
+A small request can name many large items, or one large group a thousand times. The response is therefore bounded, not
+only the request.
+"""
+
+from __future__ import annotations
+
+from ..errors import InvalidRequestError
+
+#: Size in bytes of a response from which on further items are refused. In memory a response takes up to six times its
+#: size.
+RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class ResponseRoom:
+    """Counts the bytes of one response. Call ``check`` before the answer for each item, and ``add`` after it."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    def check(self) -> None:
+        """Raise InvalidRequestError if the response has no room for a further item."""
+        if self._size >= RESPONSE_BYTES_MAX:
+            raise InvalidRequestError(
+                f"the response has no room for more than {RESPONSE_BYTES_MAX} bytes; request the items without an "
+                "answer again, in requests of their own"
+            )
+
+    def add(self, size: int) -> None:
+        """Count an answer of ``size`` bytes."""
+        self._size += size
