@@ -152,7 +152,7 @@ class Soak:
         yield from self._clients
 
     def _processes(self, cluster: LocalCluster, looker: Admin) -> Iterator[Process]:
-        """The processes to sample now; no controllers while nobody knows which one is active."""
+        """The processes to sample now; no controllers while the active one is unknown."""
         active = None
         with contextlib.suppress(HeadraceError):
             active = looker.describe_quorum(timeout=2).leader_id

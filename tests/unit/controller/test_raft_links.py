@@ -374,7 +374,7 @@ def test_a_stream_that_cannot_be_written_is_given_up_and_made_anew(monkeypatch: 
             monkeypatch.setattr(wire, "envelope_of", stumbles)
             one.send(two.key, beat(1))
             await until(lambda: one.lost == [two.key], "it is given up")
-            await until(lambda: one.links.peers.connected, "it is made anew")
+            await until(lambda: one.links.peers.connected, "the connection was made again")
             one.send(two.key, beat(2))
             await until(lambda: two.bodies == [beat(2)], "and carries")
 

@@ -85,7 +85,7 @@ def test_starting_positions(given: dict[str, str], expected: dict) -> None:  # t
     "given", [{"startingOffsets": '{"t":{"0":3}}'}, {"startingOffsetsByTimestamp": '{"t":{"0":3}}'}]
 )
 def test_starting_positions_must_name_all_partitions(given: dict[str, str]) -> None:
-    with pytest.raises(InvalidConfigError, match="missing: t-1"):
+    with pytest.raises(InvalidConfigError, match=r"Missing: t-1\."):
         resolve(reader(MemoryCluster({T0: (0, 5), T1: (0, 6)}), **given))
 
 

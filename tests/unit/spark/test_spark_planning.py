@@ -139,5 +139,5 @@ def test_splitting_covers_each_offset_once(counts: list[int], tasks: int | None,
 
 def test_offsets_by_partition_must_name_all_partitions() -> None:
     check_covers("startingOffsets", [partition(0)], [partition(0)])
-    with pytest.raises(InvalidConfigError, match=r"missing: t-1; not read: u-0"):
+    with pytest.raises(InvalidConfigError, match=r"Missing: t-1\. Named but not read: u-0\."):
         check_covers("startingOffsets", [partition(0), partition(0, "u")], [partition(0), partition(1)])

@@ -29,7 +29,8 @@ class LogEnds:
     unknown: Mapping[TopicPartition, HeadraceError]
 
     def gap(self) -> tuple[str, str] | None:
-        """The unknown log ends and the reason of the first, for a message; None if all are known."""
+        """Return two texts for a message: the partitions whose log ends are unknown, and the error of the first one.
+        Return None if all log ends are known."""
         parts = sorted(self.unknown)
         if not parts:
             return None

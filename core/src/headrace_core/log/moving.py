@@ -375,7 +375,12 @@ class LogCopy:
         except HeadraceError as error:
             raise MarkerStaysError(f"{source}/{MARKER} cannot be removed durably: {error}") from error
         except OSError as error:
-            raise OSError(errno.EIO, f"cannot remove the marker of a move: {error}", source) from error
+            raise OSError(
+                errno.EIO,
+                "cannot remove the marker file of the unfinished move to another log directory: "
+                f"{error.strerror or error}",
+                f"{source}/{MARKER}",
+            ) from error
 
     def _in_doubt(self, error: Exception) -> MoveInDoubtError:
         return MoveInDoubtError(

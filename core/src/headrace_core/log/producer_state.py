@@ -200,8 +200,9 @@ class ProducerTable:
         self._forgotten_end = 0
         #: A pair of lists: the open transactions by first offset, and the ended transactions by the offset of their
         #: marker. A transaction leaves the second list after its marker was committed. Other threads read the pair
-        #: before they read the list of ended transactions. The owner appends to that list before it replaces the pair,
-        #: so other threads find each transaction in one of the two.
+        #: before they read the list of ended transactions. The log's owner appends an ended transaction to the second
+        #: list before it replaces the pair. A thread that reads in the order above finds every transaction in at least
+        #: one of the two lists.
         self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (
             tuple(
                 sorted(

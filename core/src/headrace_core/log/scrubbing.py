@@ -80,8 +80,8 @@ def scrub_segment(
     is_gap = following is not None and next_offset != following and segment in log.segments
     if is_gap and not log.may_have_gaps() and not log.was_compacted():
         raise CorruptLogError(
-            f"{segment.path}, position {size}, offset {next_offset}: the file ends here, the next segment begins with "
-            f"offset {following}: records are missing"
+            f"{segment.path}, position {size}, offset {next_offset}: records are missing, because the file ends here "
+            f"and the next segment begins with offset {following}"
         )
     if indexes is None:
         return Scrubbed(size)

@@ -1,8 +1,8 @@
 """Check the files of logs for damage, for ``headrace log verify PATH``: without a broker, and without changing a file.
 
-``verify`` takes a log directory (or a directory of several), a partition's directory or a segment. ``verify`` yields a
-``FileLine`` for each file, and a ``Problem`` for each fault: file, position, offset, reason, cure. The check of a log
-continues after a problem where possible. Checks by file:
+``verify`` takes a log directory, a directory that contains several log directories, a partition's directory or a
+segment. ``verify`` yields a ``FileLine`` for each file, and a ``Problem`` for each fault: file, position, offset,
+reason, cure. The check of a log continues after a problem where possible. Checks by file:
 
     segment                   each batch: framing, CRC, consecutive offsets, the epoch checkpoint's epoch; each record's
                               structure, offset and time against its batch; whole batches to the end of the file, which

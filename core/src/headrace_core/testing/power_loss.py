@@ -167,7 +167,7 @@ class _FileState:
     #: Changes since the file's last sync: maps the number of each journal entry to the pages that the change made
     #: dirty.
     unsynced: dict[int, range] = field(default_factory=dict)
-    #: For each write with a failed sync: the number of its journal entry, and the pages that the disk lacks.
+    #: For each write with a failed sync: the number of its journal entry, and the pages that did not reach the disk.
     lost: dict[int, set[int]] = field(default_factory=dict)
 
     def synced(self, before: int) -> None:

@@ -16,6 +16,12 @@ from headrace_core.types import TopicPartition
 
 from .offsets import PartitionOffsets, show
 
+#: For an error: the meaning of negative offsets, by option.
+_SPECIAL_OFFSETS = {
+    "startingOffsets": " The offset -1 means latest, -2 means earliest.",
+    "endingOffsets": " The offset -1 means latest.",
+}
+
 
 class OffsetRange(NamedTuple):
     """Offsets ``start`` (inclusive) to ``end`` (exclusive) of a partition: the work of one task."""
@@ -44,8 +50,8 @@ def check_covers(option: str, given: Collection[TopicPartition], assigned: Colle
     missing, extra = set(assigned) - set(given), set(given) - set(assigned)
     if missing or extra:
         raise InvalidConfigError(
-            f"{option} must name every partition that is read, and no other (-1 for latest, -2 for earliest where it "
-            f"takes offsets); missing: {show(missing)}; not read: {show(extra)}"
+            f"{option} must name exactly the partitions that the query reads. Missing: {show(missing)}. Named but not "
+            f"read: {show(extra)}.{_SPECIAL_OFFSETS.get(option, '')}"
         )
 
 

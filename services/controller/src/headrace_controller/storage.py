@@ -129,7 +129,7 @@ class MetadataStorage:
         self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int, config: LogConfig
     ) -> None:
         """Use ``open``."""
-        # (A directory that was formatted with its first voters has no log yet.)
+        # Create the log if it is missing: a directory that was formatted with its first voters has no log yet.
         self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, config)
         self._fs = fs
         self._directory = directory

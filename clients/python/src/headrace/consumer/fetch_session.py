@@ -35,7 +35,7 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: Size in bytes of a fetch response from which the consumer counts as catching up.
+#: A consumer is catching up when its last fetch response had at least this many bytes.
 CATCHING_UP_BYTES = 65_536
 
 #: Maximum number of requests in flight while the consumer is catching up; a broker limits a response to about 1 MiB,

@@ -1,4 +1,5 @@
-"""A consumer in its group: the caller's side, and the connection to the consumer's membership on the I/O thread.
+"""The caller's side of a consumer in a group. This module exchanges events with the group member, which runs on the I/O
+thread.
 
     I/O thread                                          caller's thread
     member: Assign --> committed offsets --> Assigned --> partitions get positions; on_assigned

@@ -43,7 +43,8 @@ _Warm = Annotated[bool, typer.Option("--warm/--no-warm", help="Allocate the clie
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Measure the throughput of producing and consuming, and the latency.", no_args_is_help=True
+        help="Measure the throughput of producing and consuming, and the time from a record's send to its receipt.",
+        no_args_is_help=True,
     )
     group.command("produce")(produce)
     group.command("consume")(consume)

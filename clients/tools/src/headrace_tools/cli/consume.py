@@ -215,7 +215,7 @@ class _Writer:
 
 
 class _DocumentWriter(_Writer):
-    """Writes one JSON array, record by record, and always writes its end."""
+    """Writes all records as one JSON array; ``close`` writes the end of the array."""
 
     def __init__(self) -> None:
         super().__init__(lambda record: json.dumps(document(record), ensure_ascii=False).encode("utf-8", "replace"))

@@ -96,7 +96,9 @@ def verify(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="PATH", help="A log directory (or a directory of several), a partition's directory, or a .log file."
+            metavar="PATH",
+            help="A log directory, a directory that contains several log directories, a partition's directory, or a "
+            ".log file.",
         ),
     ] = None,
     data: DataPath = None,

@@ -31,7 +31,8 @@ class HowFar(NamedTuple):
 
 
 class Progress:
-    """Receives the progress of the work; the caller may call it as often as it likes."""
+    """Shows the progress of the work. The caller may call ``at`` at any rate; subclasses limit how often they show
+    something."""
 
     def at(self, look: Callable[[], HowFar]) -> None:
         """Report the progress: ``look`` returns the progress, and is called only if the progress will be shown."""

@@ -144,8 +144,8 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # The directory writer removed or cut segments while the cleaner read them, so the error does not show
-            # damage.
+            # If the directory writer, the task that appends to the log and truncates it, removed or cut segments while
+            # the cleaner read them, the error does not show damage.
             if not self._is_overtaken():
                 raise
             logger.info(

@@ -464,7 +464,8 @@ class LeaderLane:
             self._unpace(now_ms)
         joined = _take(self._joined)
         pushes: list[Push] = []
-        # Push no records to a replica before the follower has the answer to its join.
+        # While answers to joins are queued, push no records: a follower needs the answer to its join of a partition
+        # before the partition's records.
         size = 0 if self._joined else self._collect(pushes, now_ms)
         updates = () if self._joined else self._due_updates(now_ms)
         ended = _take(self._ended)

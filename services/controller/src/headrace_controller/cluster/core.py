@@ -1,4 +1,4 @@
-"""The controller's state machine (pure): it decides on requests, then replays the records.
+"""The controller's state machine (pure): it decides on requests, then replays the records of the decision.
 
 Two images. The *committed* image is the state after all committed entries of the metadata log, as it is published. The
 *speculative* image is the committed image plus the decisions in flight; the next decision is made on the speculative

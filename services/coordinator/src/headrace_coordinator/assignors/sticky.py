@@ -51,8 +51,8 @@ def _even(members: Members, topics: Topics, shares: dict[str, set[Part]]) -> Non
 
 
 def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: int) -> list[Part]:
-    """The ``count`` partitions that a member gives up: partitions without a replica near it first, and high numbers
-    first."""
+    """Choose ``count`` partitions that a member gives up. Partitions without a replica in the member's rack come first;
+    among equals, the highest partition numbers come first."""
     if count <= 0:
         return []
     return sorted(parts, key=lambda part: (topics[part[0]].is_near(part[1], rack), -part[1], part[0]))[:count]

@@ -63,7 +63,10 @@ def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
         _check_join(request)
     timeout_ms = request.rebalance_timeout_ms
     if timeout_ms is not None and not 0 < timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
-        raise InvalidRequestError(f"rebalance_timeout_ms={timeout_ms}: must be above 0 (max.poll.interval.ms)")
+        raise InvalidRequestError(
+            f"rebalance_timeout_ms={timeout_ms}: must be from 1 to {REBALANCE_TIMEOUT_MS_MAX}; the client's "
+            "max.poll.interval.ms sets it"
+        )
     if request.assignor and (request.assignor not in settings.assignors or request.assignor not in ASSIGNORS):
         raise UnsupportedAssignorError(
             f"unknown assignor {request.assignor!r}: must be one of {', '.join(settings.assignors)}"
@@ -73,7 +76,7 @@ def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
 
 def _check_join(request: Heartbeat) -> None:
     if request.rebalance_timeout_ms is None:
-        raise InvalidRequestError("JoinGroup needs rebalance_timeout_ms > 0 (max.poll.interval.ms)")
+        raise InvalidRequestError("JoinGroup needs rebalance_timeout_ms > 0; the client's max.poll.interval.ms sets it")
     if request.topics is None and not request.topic_regex:
         raise InvalidRequestError("JoinGroup needs a subscription: topics, or topic_regex")
     if request.owned:

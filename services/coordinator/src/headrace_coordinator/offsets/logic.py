@@ -65,8 +65,12 @@ _ABSENT = CommittedOffset(NO_OFFSET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSettings:
-    """``offset.metadata.max.bytes``, and the largest size of a commit in a batch, which is below max.message.bytes of
-    ``__consumer_offsets``."""
+    """Limits of commits.
+
+    ``metadata_bytes_max``: offset.metadata.max.bytes. ``commit_bytes_max``: maximum bytes of the records of one commit,
+    which are one batch; it must be below max.message.bytes of ``__consumer_offsets``. ``retention``: after what time
+    committed offsets expire.
+    """
 
     metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
     commit_bytes_max: int = 1_000_000
