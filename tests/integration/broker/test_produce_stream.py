@@ -123,7 +123,7 @@ DAMAGED = {
     "a transactional batch": (patched(batch(b"a"), 21, b"\0\x10"), errors.HeadraceError),
     "a batch of a transaction": (
         batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True),
-        errors.UnsupportedVersionError,
+        errors.InvalidRecordError,
     ),
     "a producer without an epoch": (
         patched(batch(b"a"), 43, (7).to_bytes(8, "big")),

@@ -324,7 +324,7 @@ class LogMachine(RuleBasedStateMachine):
         result = self.log.read(offset, max_bytes, up_to)
         assert result is not None
         if offset >= up_to:
-            assert result == (b"", offset)
+            assert (result.records, result.next_offset) == (b"", offset)
             return
         spans = split_batches(result.records)
         assert spans[0].base_offset <= offset <= spans[0].last_offset

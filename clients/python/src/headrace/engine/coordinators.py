@@ -42,8 +42,11 @@ class Kind(NamedTuple):
     stub: Callable[[Connections, str], Any]
 
 
-GROUPS = Kind(metadata_pb2.COORDINATOR_TYPE_GROUP, "group", Connections.groups)
-TRANSACTIONS = Kind(metadata_pb2.COORDINATOR_TYPE_TRANSACTION, "transactional id", Connections.transactions)
+GROUPS = Kind(metadata_pb2.COORDINATOR_TYPE_GROUP, "group", lambda connections, address: connections.groups(address))
+TRANSACTIONS = Kind(
+    metadata_pb2.COORDINATOR_TYPE_TRANSACTION, "transactional id",
+    lambda connections, address: connections.transactions(address),
+)  # fmt: skip
 
 
 class Shard(NamedTuple):
