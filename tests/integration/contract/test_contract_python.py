@@ -67,6 +67,16 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     assert await on(producer, "partitions_for", topic) == [0, 1, 2]
     assert (await on(producer, "metrics"))["record-send-total"] == 5
     await on(producer, "close")
+    transactional = AsyncProducer(bootstrap_servers=bootstrap, transactional_id=f"of-{topic}")
+    assert await on(transactional, "init_transactions") is None
+    for end in ("abort_transaction", "commit_transaction"):
+        await on(transactional, "begin_transaction")
+        await on(transactional, end)
+    await on(transactional, "begin_transaction")
+    await on(transactional, "complete", await on(transactional, "prepare"), commit=False)
+    async with transactional.transaction():
+        awaited["AsyncProducer"].add("transaction")
+    await transactional.close()
 
     consumer = AsyncConsumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"})
     assert await on(consumer, "assign", partitions) is None
@@ -90,6 +100,11 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
         records = await on(consumer, "poll", timeout=10.0, max_records=500)
         assert records, got
         got += records
+    await on(consumer, "seek_to_beginning")
+    async for records in consumer.batches(timeout=10.0):
+        assert records
+        awaited["AsyncConsumer"].add("batches")
+        break
     await on(consumer, "seek_to_beginning")
     assert (await on(consumer, "fetch_arrow", timeout=10.0)).num_rows
     assert (await on(consumer, "metrics"))["assigned-partitions"] == 3
