@@ -25,9 +25,10 @@ EDGE = re.compile(
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker
+    | services/broker/src/headrace_broker/verifier\.py    # the calls to coordinators of transactions
     | clients/python/src/headrace/engine/.*
     | clients/python/src/headrace/admin/(calls|cluster|configs|groups|log_dirs|replicas)\.py
-    | clients/python/src/headrace/producer/(sender|link|identity)\.py
+    | clients/python/src/headrace/producer/(sender|link|identity|transactional)\.py   # the calls of a producer
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
     | clients/python/src/headrace/group/(commits|membership)\.py
     | clients/tools/src/headrace_tools/local/health\.py
