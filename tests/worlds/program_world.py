@@ -37,8 +37,7 @@ from headrace_core.errors import (
     TransactionAbortableError,
 )
 from headrace_core.types import TopicPartition
-
-from .transaction_world import FENCED, TIMEOUT_MS, LostAnswerError, TransactionWorld
+from tests.worlds.transaction_world import FENCED, TIMEOUT_MS, LostAnswerError, TransactionWorld
 
 #: Attempts after which a producer that was not replaced must have finished its call.
 ATTEMPTS_MAX = 1_000
