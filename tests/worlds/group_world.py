@@ -239,6 +239,8 @@ class Client:
     def heartbeat(self, **more: Any) -> Any:
         if not self.is_member:
             return None
+        if self.connection is None:  # the first heartbeat of a connection names all (member.py)
+            more.setdefault("topics", self.subscribes)
         self.connect()
         self._said = (self.epoch, self.revision, self.reading)
         return self._send(

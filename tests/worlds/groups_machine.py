@@ -140,9 +140,10 @@ class GroupsMachine(RuleBasedStateMachine):
         if leaves:
             client.leave_without_answer()
         else:
+            client.subscribes = ("audit", "orders")
             request = Heartbeat(
                 GROUP, client.name, client.epoch, client.connection or 99, owned=client.reading | client.paused,
-                revision=client.revision, topics=("audit", "orders"), **about,
+                revision=client.revision, topics=client.subscribes, **about,
             )  # fmt: skip
         try:
             decision = self.shard.groups.handle(request, self.shard.now_ms)
