@@ -27,7 +27,7 @@ EDGE = re.compile(
     | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker
     | services/broker/src/headrace_broker/verifier\.py    # the calls to coordinators of transactions
     | clients/python/src/headrace/engine/.*
-    | clients/python/src/headrace/admin/(calls|cluster|configs|groups|log_dirs|replicas)\.py
+    | clients/python/src/headrace/admin/(calls|cluster|configs|groups|log_dirs|replicas|transactions)\.py
     | clients/python/src/headrace/producer/(sender|link|identity|transactional)\.py   # the calls of a producer
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
     | clients/python/src/headrace/group/(commits|membership)\.py
@@ -129,6 +129,14 @@ def test_importing_the_sdk_loads_nothing_but_itself() -> None:
 @pytest.mark.parametrize("names", ["Producer", "Consumer", "Admin", "AsyncProducer, AsyncConsumer, AsyncAdmin"])
 def test_clients_load_no_optional_dependency_and_no_service(names: str) -> None:
     assert not _loaded_by(f"from headrace import {names}") & (HEAVY | SERVICES)
+
+
+@pytest.mark.parametrize(
+    "module", ["headrace_spark.source", "headrace_tools.cli.root", "headrace_tools.doctor.diagnosis"]
+)
+def test_what_is_installed_without_services_needs_none_of_their_libraries(module: str) -> None:
+    """The image of Spark and a plain ``pip install headrace`` have no msgspec: only services bring it."""
+    assert not _loaded_by(f"import {module}") & (SERVICES | {"msgspec", "grpc_health", "grpc_reflection"})
 
 
 def test_a_local_cluster_loads_no_grpc_into_its_owner() -> None:

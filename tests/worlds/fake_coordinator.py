@@ -1,7 +1,8 @@
 """A scripted transaction coordinator for the scripted cluster: the real state machine behind a gRPC server, and the
 leaders' part of version 2 (adding partitions, markers, fencing by epoch).
 
-``FakeTransactions(cluster)`` takes over ``cluster.on_produce``. A test holds markers back, loses answers or refuses
+``FakeTransactions(cluster)`` takes over ``cluster.on_produce``. It also coordinates groups without members: their
+offsets in transactions are pending until the marker. A test holds markers back, loses answers or refuses
 calls with ``on_call``.
 """
 
@@ -18,9 +19,12 @@ import headrace_core.rpc  # noqa: F401  (before grpc)
 import grpc  # isort: skip
 
 from headrace_coordinator.transaction.messages import (
+    AbortSinkBatch,
     AbortTransaction,
     AddPartitions,
+    CommitSinkBatch,
     CompleteTransaction,
+    DescribeSink,
     EndTransaction,
     InitProducerId,
     MarkersWritten,
@@ -29,13 +33,18 @@ from headrace_coordinator.transaction.messages import (
 )
 from headrace_coordinator.transaction.state import ProducerIdentity
 from headrace_coordinator.transaction.transactions import TransactionsStateMachine
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, UnstableOffsetCommitError
 from headrace_core.records import RecordIterator, read_header
+from headrace_core.rpc.status import error_to_proto
+from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import transactions_pb2, transactions_pb2_grpc
+from headrace_protos.v1 import groups_pb2, groups_pb2_grpc, transactions_pb2, transactions_pb2_grpc
+
+#: The shard of all groups.
+SHARD = TopicPartition("__consumer_offsets", 0)
 
 
-class FakeTransactions(transactions_pb2_grpc.TransactionsServicer):
+class FakeTransactions(transactions_pb2_grpc.TransactionsServicer, groups_pb2_grpc.GroupsServicer):
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
         self.lock = threading.RLock()
@@ -51,11 +60,16 @@ class FakeTransactions(transactions_pb2_grpc.TransactionsServicer):
         self.committed: set[tuple[int, int]] = set()
         #: (partition, ...) -> an error number of a leader, before anything else.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
+        #: (group, topic, partition) -> the committed offset.
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        #: producer id -> (group, topic, partition) -> (sequence of the request, offset).
+        self.pending: dict[int, dict[tuple[str, str, int], tuple[int, int]]] = {}
         self._names: dict[int, str] = {}
         self._open: dict[int, set[int]] = {}  # producer id -> the epochs of its batches without a marker
         self._last_producer_id = 4_000
         self.server = grpc.server(ThreadPoolExecutor(8))
         transactions_pb2_grpc.add_TransactionsServicer_to_server(self, self.server)
+        groups_pb2_grpc.add_GroupsServicer_to_server(self, self.server)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         cluster.coordinator = ("127.0.0.1", self.port)
@@ -86,8 +100,10 @@ class FakeTransactions(transactions_pb2_grpc.TransactionsServicer):
             for marker in markers:
                 producer_id, epoch = marker.identity
                 written = self._open.pop(producer_id, set())
+                pending = self.pending.pop(producer_id, {})
                 if marker.commit:
                     self.committed |= {(producer_id, each) for each in written}
+                    self.offsets |= {key: offset for key, (_, offset) in pending.items()}
                 for partition in marker.partitions:
                     with self.cluster.changed:
                         self.cluster.producers[partition][producer_id] = (epoch, deque(maxlen=5))
@@ -150,6 +166,64 @@ class FakeTransactions(transactions_pb2_grpc.TransactionsServicer):
 
         return self._call("CompleteTransaction", request, work, context)
 
+    def CommitSinkBatch(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            tokens = tuple(
+                (_sink(token.transactional_id), ProducerIdentity(token.producer_id, token.producer_epoch))
+                for token in request.tokens
+            )
+            generation = request.generation if request.HasField("generation") else None
+            state = self.handle(CommitSinkBatch(request.sink_id, request.batch, tokens, request.is_final, generation))
+            return transactions_pb2.CommitSinkBatchResponse(state=transactions_pb2.SinkState(**state._asdict()))
+
+        return self._call("CommitSinkBatch", request, work, context)
+
+    def AbortSinkBatch(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            state = self.handle(AbortSinkBatch(request.sink_id, request.batch, request.generation, request.is_final))
+            return transactions_pb2.AbortSinkBatchResponse(state=transactions_pb2.SinkState(**state._asdict()))
+
+        return self._call("AbortSinkBatch", request, work, context)
+
+    def DescribeSink(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            state = self.handle(DescribeSink(request.sink_id))
+            return transactions_pb2.DescribeSinkResponse(state=transactions_pb2.SinkState(**state._asdict()))
+
+        return self._call("DescribeSink", request, work, context)
+
+    def CommitTransactionOffsets(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+            self.handle(AddPartitions(request.transactional_id, identity, frozenset({SHARD})))
+            answer = transactions_pb2.CommitTransactionOffsetsResponse()
+            with self.lock:
+                table = self.pending.setdefault(request.producer_id, {})
+                for each in request.offsets:
+                    key = (request.group_id, each.topic, each.partition)
+                    table[key] = max(table.get(key, (0, 0)), (request.sequence, each.offset))
+                    answer.results.add(topic=each.topic, partition=each.partition)
+            return answer
+
+        return self._call("CommitTransactionOffsets", request, work, context)
+
+    def FetchOffsets(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            answer = groups_pb2.FetchOffsetsResponse()
+            with self.lock:
+                pending = {key for table in self.pending.values() for key in table}
+                for group in request.groups:
+                    found = answer.groups.add(group_id=group.group_id)
+                    for each in group.partitions.partitions:
+                        key = (group.group_id, each.topic, each.partition)
+                        item = found.offsets.add(topic=each.topic, partition=each.partition, leader_epoch=-1)
+                        item.offset = self.offsets.get(key, -1)
+                        if request.require_stable and key in pending:
+                            item.error.CopyFrom(error_to_proto(UnstableOffsetCommitError("pending")))  # type: ignore[arg-type]
+            return answer
+
+        return self._call("FetchOffsets", request, work, context)
+
     def abort(self, transactional_id: str) -> None:
         """An operator (or the timeout) aborts the open transaction."""
         self.handle(AbortTransaction(transactional_id))
@@ -185,6 +259,12 @@ class FakeTransactions(transactions_pb2_grpc.TransactionsServicer):
             if (header.producer_id, header.producer_epoch) in self.committed:
                 found += [record.value or b"" for record in RecordIterator([batch])]
         return found
+
+
+def _sink(transactional_id: str) -> SinkTransaction:
+    found = parse_sink_transaction(transactional_id)
+    assert found is not None
+    return found
 
 
 def _token(transactional_id: str, identity: ProducerIdentity) -> transactions_pb2.TransactionToken:

@@ -44,6 +44,7 @@ class StandinGroupsWorld:
         self.committed: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
         self.members: dict[str, list[groups_pb2.DescribedMember]] = {}
         self.lags: dict[str, groups_pb2.LagOfGroup] = {}
+        self.pending: dict[str, list[groups_pb2.PendingOffset]] = {}
         self.rebalances: dict[str, list[groups_pb2.Rebalance]] = {}
         #: (start, end) of each partition, and the timestamp of each offset is ten times the offset.
         self.logs = {("orders", 0): (5, 100), ("orders", 1): (0, 50), ("clicks", 0): (0, 0)}
@@ -89,7 +90,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
             answer.coordinators.add(coordinator_id=index + 1, host=host, port=int(port))
         for name in request.topics:
             topic = answer.topics.add(name=name)
-            if name == "__consumer_offsets" and world.has_shards:
+            if name in ("__consumer_offsets", "__transaction_state") and world.has_shards:
                 for shard, group in enumerate(("a", "b")):
                     owner = world.owner(group)
                     part = topic.partitions.add(partition=shard, leader_id=1, shard_epoch=3)
@@ -171,6 +172,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
                 described.group_epoch = described.assignment_epoch = 4
                 described.assignor = "uniform" if members else ""
                 described.members.extend(members)
+                described.pending_offsets.extend(self.world.pending.get(group, []))
         return answer
 
     def DescribeLag(self, request: Any, context: Any) -> Any:

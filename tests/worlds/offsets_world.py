@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
-from headrace_coordinator.offsets.messages import CommitOffsets, FetchedOffset, FetchOffsets, OffsetToCommit
+from headrace_coordinator.offsets.messages import (
+    CommitOffsets,
+    CommitTransactionOffsets,
+    EndOffsets,
+    FetchedOffset,
+    FetchOffsets,
+    OffsetToCommit,
+)
+from headrace_coordinator.offsets.pending import Verification
 from headrace_coordinator.state_machine import Decision, RecordKind, ShardRecord
 from headrace_core.errors import (
     GroupIdNotFoundError,
@@ -114,6 +122,44 @@ class OffsetsWorld:
 
     def commit(self, group_id: str, *offsets: OffsetToCommit, now_ms: int = NOW_MS, **who: object) -> Decision:
         decision = self.logic.commit(CommitOffsets(group_id, offsets, **who), now_ms)  # type: ignore[arg-type]
+        self.log += decision.records
+        return decision
+
+    def send(
+        self,
+        group_id: str,
+        *offsets: OffsetToCommit,
+        producer: tuple[int, int] = (7, 3),
+        sequence: int = 0,
+        coordinator_epoch: int = 5,
+        now_ms: int = NOW_MS,
+        **who: object,
+    ) -> Decision:
+        """Add offsets to the open transaction of a producer (id, epoch), which is confirmed at once."""
+        request = CommitTransactionOffsets(
+            CommitOffsets(group_id, offsets, **who),  # type: ignore[arg-type]
+            "payments",
+            *producer,
+            sequence,
+        )
+        verification = self.logic.commit_in_transaction(request, now_ms).reply
+        assert isinstance(verification, Verification)
+        request = request._replace(verification=verification, coordinator_epoch=coordinator_epoch)
+        decision = self.logic.commit_in_transaction(request, now_ms)
+        self.log += decision.records
+        return decision
+
+    def end(
+        self,
+        producer: tuple[int, int] = (7, 4),
+        *,
+        commit: bool,
+        version: int = 2,
+        coordinator_epoch: int = 5,
+        now_ms: int = NOW_MS,
+    ) -> Decision:
+        """The marker of a transaction; under version 2 its epoch is above the transaction's."""
+        decision = self.logic.end_transaction(EndOffsets(*producer, commit, version, coordinator_epoch), now_ms)
         self.log += decision.records
         return decision
 

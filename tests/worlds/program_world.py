@@ -101,7 +101,8 @@ class ProgramWorld(TransactionWorld):
         if not self.programs:
             return
         program = self.random.choice(self.programs[-3:])
-        weights = {Call.SEND: 30, Call.COMMIT: 14, Call.BEGIN: 14, Call.PREPARE: 4, Call.ABORT: 3, Call.COMPLETE: 3}
+        weights = {Call.SEND: 30, Call.COMMIT: 14, Call.BEGIN: 14, Call.SEND_OFFSETS: 5}
+        weights |= {Call.PREPARE: 4, Call.ABORT: 3, Call.COMPLETE: 3}
         calls = CALLS[program.producer.state]
         if not calls or self.random.random() < 0.1:
             calls = tuple(Call)
@@ -150,7 +151,7 @@ class ProgramWorld(TransactionWorld):
                 program.transaction = f"{producer.transactional_id}{program.number}.{program.transactions}"
                 program.transactions += 1
                 program.acked = set()
-        elif call is Call.SEND:
+        elif call in (Call.SEND, Call.SEND_OFFSETS):  # both add a partition, a leader's or a group's shard
             self.send_record(program)
         elif call is Call.COMMIT:
             producer.seal()

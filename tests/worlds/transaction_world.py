@@ -321,6 +321,12 @@ class TransactionWorld:
                 token = self.ask(PrepareTransaction(instance.transactional_id, instance.identity))
             except LostAnswerError:
                 continue
+            except TransactionAbortableError:
+                self.count("abortable")
+                self.tell(instance.transaction, commit=False)
+                request = EndTransaction(instance.transactional_id, instance.identity, False)
+                instance.unanswered = (request, instance.transaction)
+                return
             except FENCED:
                 self.refused(instance)
                 return

@@ -203,9 +203,15 @@ class TransactionsWorld:
         if not self._markers:
             return
         marker = self._markers.pop(self.rng.randrange(len(self._markers)))
-        if self.version >= 2 and self.rng.random() < 0.3:
+        if self.rng.random() < 0.3:
             self._count("repeated marker")
-            self._markers.append(marker)
+            if self.version >= 2:
+                self._markers.append(marker)
+            else:  # only before the next transaction (KAFKA-17754)
+                self._send_marker(marker)
+        self._send_marker(marker)
+
+    def _send_marker(self, marker: Marker) -> None:
         self._marker_number += 1
         number = self._marker_number
         self._markers_sent[number] = marker

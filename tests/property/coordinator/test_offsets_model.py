@@ -1,4 +1,5 @@
-"""A shard's offsets against a simple book: commits, deletions, topics that go and come back, members, time, crashes.
+"""A shard's offsets against a simple book: commits, transactions, deletions, topics that go and come back, members,
+time, crashes.
 
 The book is written by hand, with the rules that a user would state. After every step the shard agrees with it, and so
 does a successor that replays the shard's log. Then the rules are broken one by one, to see that it would be noticed.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from unittest import mock
 
@@ -17,23 +18,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
+from headrace_coordinator.offsets import logic
 from headrace_coordinator.offsets.book import OffsetBook
+from headrace_coordinator.offsets.codec import CommittedOffset
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
+    CommitTransactionOffsets,
     DeleteGroup,
     DeleteOffsets,
+    EndOffsets,
     FetchOffsets,
     OffsetToCommit,
 )
+from headrace_coordinator.offsets.pending import PendingBook, Verification, Verifications
 from headrace_coordinator.offsets.retention import RetentionSettings, RetentionSweep
 from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, UnstableOffsetCommitError
 from headrace_core.types import TopicPartition
 from tests.worlds.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
 
 GROUPS = ("g", "h")
+PRODUCERS = (7, 8)
 TOPICS = ("s", "t")
 CHECK_MS = 600_000
 RETENTION_MS = DAY_MS
@@ -71,6 +78,11 @@ class History:
         self.log: list[ShardRecord] = []
         self.topics: dict[str, Topic] = {}
         self.book: dict[tuple[str, TopicPartition], Entry] = {}
+        #: Producer id -> the offsets of its open transaction.
+        self.pending: dict[int, dict[tuple[str, TopicPartition], Entry]] = {
+            producer_id: {} for producer_id in PRODUCERS
+        }
+        self.epochs = dict.fromkeys(PRODUCERS, 0)
         self.state = self._loaded()
 
     def _loaded(self) -> ShardStateMachine:
@@ -85,8 +97,8 @@ class History:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             often, seldom = (
-                (self.commit, self.wait),
-                (self.delete, self.delete_group, self.topic, self.member, self.crash),
+                (self.commit, self.wait, self.send, self.end),
+                (self.delete, self.delete_group, self.topic, self.member, self.crash, self.late_marker),
             )
             self.rng.choice((*often, *often, *seldom))()
             self.check()
@@ -116,19 +128,66 @@ class History:
             topic_id = self.topics[partition.topic].topic_id
             self.book[group_id, partition] = Entry(offset, self.now_ms, topic_id)
 
+    def send(self, *, may_crash: bool = True) -> None:
+        """A producer adds an offset to its transaction."""
+        group_id, partition, offset = self.rng.choice(GROUPS), self._partition(), self.rng.randrange(1_000)
+        producer_id = self.rng.choice(PRODUCERS)
+        commit = CommitOffsets(group_id, (OffsetToCommit(*partition, offset),))
+        request = CommitTransactionOffsets(commit, "t", producer_id, self.epochs[producer_id])
+        decision = self._ask(request)
+        group = self.groups.groups.get(group_id)
+        assert (decision is None) == (group is not None and bool(group.members))
+        if decision is None:
+            return
+        assert isinstance(decision.reply, Verification)
+        if self.rng.random() < 0.2:
+            self._end(producer_id, commit=False)  # a time-out, while the transaction is verified
+            assert self._ask(request._replace(verification=decision.reply)) is None
+            return
+        if may_crash and self.rng.random() < 0.1:
+            self.crash()
+            assert self._ask(request._replace(verification=decision.reply)) is None
+            return
+        assert self._ask(request._replace(verification=decision.reply)) is not None
+        if partition.topic in self.topics:
+            topic_id = self.topics[partition.topic].topic_id
+            self.pending[producer_id][group_id, partition] = Entry(offset, self.now_ms, topic_id)
+
+    def end(self) -> None:
+        self._end(self.rng.choice(PRODUCERS), commit=self.rng.random() < 0.6)
+
+    def _end(self, producer_id: int, *, commit: bool) -> None:
+        self.epochs[producer_id] += 1
+        marker = EndOffsets(producer_id, self.epochs[producer_id], commit, 2, 1)
+        for _ in range(self.rng.choice((1, 1, 2))):  # perhaps twice
+            assert self._ask(marker) is not None
+        ended, self.pending[producer_id] = self.pending[producer_id], {}
+        for key, entry in ended.items() if commit else ():
+            self.book[key] = Entry(entry.offset, self.now_ms, entry.topic_id)
+
+    def late_marker(self) -> None:
+        """A marker of an earlier transaction changes nothing."""
+        producer_id = self.rng.choice(PRODUCERS)
+        epoch = self.epochs[producer_id] - self.rng.randrange(2)
+        self._ask(EndOffsets(producer_id, max(epoch, 0), self.rng.random() < 0.5, 2, 1))
+
     def delete(self) -> None:
         group_id, partition = self.rng.choice(GROUPS), self._partition()
         group = self.groups.groups.get(group_id)
         if self._ask(DeleteOffsets(group_id, (partition,))) is not None and not (
             group is not None and partition.topic in group.topics
         ):
-            self.book.pop((group_id, partition), None)
+            self._forget(lambda key: key == (group_id, partition))
+
+    def _forget(self, is_gone: Callable[[tuple[str, TopicPartition]], bool]) -> None:
+        for offsets in (self.book, *self.pending.values()):
+            for key in [key for key in offsets if is_gone(key)]:
+                del offsets[key]
 
     def delete_group(self) -> None:
         group_id = self.rng.choice(GROUPS)
         if self._ask(DeleteGroup(group_id)) is not None:
-            for key in [key for key in self.book if key[0] == group_id]:
-                del self.book[key]
+            self._forget(lambda key: key[0] == group_id)
 
     def topic(self) -> None:
         name = self.rng.choice(TOPICS)
@@ -137,10 +196,10 @@ class History:
             topics[name] = Topic(name, self.rng.randbytes(16), 2)
         self.topics = topics
         self._ask(TopicsChanged(topics, frozenset({name}) if self.rng.random() < 0.5 else None))
-        for key in [key for key, entry in self.book.items() if key[1].topic == name]:
-            del self.book[key]
+        self._forget(lambda key: key[1].topic == name)
         if self.rng.random() < 0.5:
-            self.commit()  # perhaps to the new topic, before the old one's offsets are buried
+            # perhaps to the new topic, before the old one's offsets are buried
+            self.rng.choice((self.commit, lambda: self.send(may_crash=False)))()
         self._tick()
 
     def member(self) -> None:
@@ -165,7 +224,7 @@ class History:
     def _expect_expiry(self) -> None:
         for (group_id, partition), entry in list(self.book.items()):
             group = self.groups.groups.get(group_id)
-            if group is not None and group.members:
+            if (group is not None and group.members) or (group_id, partition) in self._unstable():
                 continue
             since_ms = max(entry.at_ms, group.empty_since_ms if group is not None else 0)
             if self.now_ms - since_ms >= RETENTION_MS:
@@ -189,7 +248,18 @@ class History:
             for one in state.handle(FetchOffsets(group_id), self.now_ms).reply.offsets  # type: ignore[attr-defined]
         }
 
+    def _unstable(self) -> set[tuple[str, TopicPartition]]:
+        return {key for offsets in self.pending.values() for key in offsets}
+
     def check(self) -> None:
+        for state in (self.state, self._loaded()):
+            stable = {
+                (group_id, TopicPartition(one.topic, one.partition)): one.error
+                for group_id in GROUPS
+                for one in state.handle(FetchOffsets(group_id, require_stable=True), self.now_ms).reply.offsets  # type: ignore[attr-defined]
+            }
+            unstable = {key for key, error in stable.items() if isinstance(error, UnstableOffsetCommitError)}
+            assert unstable == self._unstable(), "pending offsets"
         expected = {key: entry.offset for key, entry in self.book.items()}
         assert self._offsets(self.state) == expected
         assert self._offsets(self._loaded()) == expected, "a successor that replays the log differs"
@@ -202,7 +272,7 @@ def test_a_shards_offsets_are_those_of_a_simple_book(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _broken(where: type, name: str, replacement: Callable[..., object]) -> Iterator[None]:
+def _broken(where: object, name: str, replacement: Callable[..., object]) -> Iterator[None]:
     with mock.patch.object(where, name, replacement):
         yield
 
@@ -211,24 +281,20 @@ def _expires_by_commit_time_alone(sweep: RetentionSweep, committed: object, _sin
     return now_ms - committed.commit_timestamp_ms >= RETENTION_MS  # type: ignore[attr-defined]
 
 
-def _forgets_tombstones(logic: OffsetsLogic, gone: object) -> tuple[ShardRecord, ...]:
-    for group_id, partition in tuple(gone):  # type: ignore[call-overload]
-        logic._apply(group_id, partition, None)
+def _forgets_tombstones(
+    of: OffsetsLogic, gone: Iterable[tuple[str, TopicPartition, bytes | None]]
+) -> tuple[ShardRecord, ...]:
+    for group_id, partition, _ in tuple(gone):
+        of._apply(group_id, partition, None)
     return ()
 
 
-def _applies_before_it_checks(logic: OffsetsLogic, request: CommitOffsets) -> None:
+def _applies_before_it_checks(of: OffsetsLogic, request: CommitOffsets) -> None:
     for offset in request.offsets:
         partition = TopicPartition(offset.topic, offset.partition)
-        if partition in logic.book.of(request.group_id):
-            logic.book.apply(request.group_id, partition, None)
+        if partition in of.book.of(request.group_id):
+            of.book.apply(request.group_id, partition, None)
     raise HeadraceError("refused")
-
-
-def _buries_namesakes(logic: OffsetsLogic) -> list[tuple[str, TopicPartition]]:
-    doomed = [(group_id, partition) for group_id, partition, _ in logic._doomed]
-    logic._doomed.clear()
-    return [(group, partition) for group, partition in dict.fromkeys(doomed) if partition in logic.book.of(group)]
 
 
 def _never_hears(sweep: RetentionSweep, now_ms: int) -> None:
@@ -241,18 +307,28 @@ def _ignores_older_offsets(book: OffsetBook, group_id: str, partition: TopicPart
         _apply(book, group_id, partition, committed)  # type: ignore[arg-type]
 
 
-_apply = OffsetBook.apply
+def _writes_commits_only(*which: object) -> tuple[ShardRecord, ...]:
+    return tuple(record for record in _end_records(*which) if record.value is not None)  # type: ignore[arg-type]
 
-MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
+
+_apply = OffsetBook.apply
+_end_records = logic._end_records
+
+MUTANTS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "expiry asks nobody whether the group has members": (GroupsByHand, "is_empty", lambda self, group_id: True),
     "days are counted from the commit only": (RetentionSweep, "_is_expired", _expires_by_commit_time_alone),
-    "tombstones are applied and not written": (OffsetsLogic, "remove", _forgets_tombstones),
+    "tombstones are applied and not written": (OffsetsLogic, "_remove", _forgets_tombstones),
     "a refused commit has changed something": (OffsetsLogic, "_check_committer", _applies_before_it_checks),
-    "the new topic's offsets are buried with the old one's": (OffsetsLogic, "_next_doomed", _buries_namesakes),
+    "the new topic's offsets are buried with the old one's": (logic, "_may_belong", lambda committed, topic_id: True),
     "nobody asks who commits": (OffsetsLogic, "_check_committer", lambda self, request: None),
     "a clock that was set back stops the checks": (RetentionSweep, "check_clock", _never_hears),
     "a consumer may not go back": (OffsetBook, "apply", _ignores_older_offsets),
     "topics that go leave their offsets": (OffsetsLogic, "topics_changed", lambda self, request: None),
+    "a marker cancels no verification": (Verifications, "cancel", lambda self, producer_id, epoch: None),
+    "a late marker ends the next transaction": (logic, "_check_marker", lambda marker, pending, is_bumping: None),
+    "a transaction's offsets keep their time": (CommittedOffset, "_replace", lambda self, **changes: self),
+    "pending offsets expire": (PendingBook, "partitions", lambda self, group_id: set()),
+    "a marker's tombstones are not written": (logic, "_end_records", _writes_commits_only),
 }
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from headrace_broker import verifier as verifier_module
 from headrace_broker.verifier import Verifier
 from headrace_core import errors
 from headrace_core.clock import SystemClock
 from headrace_core.errors import HeadraceError
+from headrace_core.membership import transaction_partitions
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.records import (
@@ -173,7 +173,7 @@ def test_a_refusal_is_translated_for_the_producer(answer: HeadraceError, version
 
 
 def test_after_its_time_a_verification_fails_with_a_retriable_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifier_module, "VERIFICATION_S", 0.05)
+    monkeypatch.setattr(transaction_partitions, "VERIFICATION_S", 0.05)
 
     async def scenario(metadata: Metadata, verifier: Verifier) -> None:
         (error,) = await asyncio.gather(*verified(verifier, 0))

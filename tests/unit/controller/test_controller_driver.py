@@ -23,6 +23,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.testing.clock import ManualClock
 from tests.worlds.controller_world import formatted, live_broker, running
+from tests.worlds.garbage import is_error_freed
 
 
 def topic(name: str) -> CreateTopics:
@@ -36,6 +37,15 @@ def test_an_answer_names_the_offset_that_shows_what_was_done() -> None:
             answer = await driver.ask(topic("t"))
             assert driver.image.next_offset == answer.metadata_offset
             assert driver.image.topic("t") is not None
+
+    asyncio.run(work())
+
+
+def test_no_refused_request_waits_for_the_garbage_collector() -> None:
+    async def work() -> None:
+        async with running(formatted()) as driver:
+            await live_broker(driver)
+            assert await is_error_freed(lambda: live_broker(driver, life=1))  # it is alive
 
     asyncio.run(work())
 

@@ -33,7 +33,7 @@ class Shards:
 
     of_transactional_id = of_group
 
-    async def ask(self, request: Any) -> Any:
+    async def ask(self, request: Any, *, is_fenced: bool = False) -> Any:
         self.asked += 1
         if isinstance(request, FetchOffsets):
             return OffsetsFetched(tuple(FetchedOffset(*each, offset=1) for each in PARTITIONS))
@@ -48,7 +48,7 @@ async def offsets(shards: Shards) -> list[Any]:
 
 async def transactions(shards: Shards) -> list[Any]:
     request = transactions_pb2.DescribeTransactionsRequest(transactional_ids=["t"] * TIMES)
-    service = TransactionsService(lambda: cast(Any, shards), cast(Any, None), cast(Any, None))
+    service = TransactionsService(lambda: cast(Any, shards), cast(Any, None), cast(Any, None), cast(Any, None))
     return list((await service.DescribeTransactions(request, None)).transactions)
 
 

@@ -27,11 +27,13 @@ from headrace_core.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from headrace_core.metadata.records import RegisterCoordinatorRecord, ShardRecord
+from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.types import TopicPartition, split_address
 from headrace_protos.v1 import common_pb2, transactions_pb2, transactions_pb2_grpc
 
 LIMIT_S = 60.0
-TOPIC_ID = b"\x02" * 16
+TOPIC_ID, OFFSETS_ID = b"\x02" * 16, b"\x03" * 16
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 MARKER = WriteMarkers("id", ProducerIdentity(7, 3), True, 2, frozenset({P0, P1, P2}))
 NOT_LEADER = common_pb2.ERROR_CODE_NOT_LEADER_OR_FOLLOWER
@@ -112,7 +114,7 @@ class World:
         self.current = asyncio.Event()
         self.current.set()
         self.runner = Runner()
-        self.sender = MarkerSender(Brokers(self.metadata), self.current.wait)
+        self.sender = MarkerSender(Brokers(self.metadata), self.current.wait, lambda runner, report: runner.put(report))
 
     def apply(self, *records: Any) -> None:
         builder = ImageBuilder(self._image)
@@ -127,6 +129,15 @@ class World:
             number, (host, port) = int(name[1:]), split_address(address)
             endpoints = BrokerEndpoint("client", host, port), BrokerEndpoint("internal", host, port)
             self.apply(RegisterBrokerRecord(number, number, bytes([number]) * 16, (bytes([number]) * 16,), endpoints))
+
+    def coordinator(self, number: int, address: str, *, shard_epoch: int) -> None:
+        """Coordinator ``number`` owns the only shard of groups."""
+        host, port = split_address(address)
+        endpoints = BrokerEndpoint("client", "127.0.0.1", 1), BrokerEndpoint("internal", host, port)
+        self.apply(
+            RegisterCoordinatorRecord(number, number, bytes([number]) * 16, endpoints),
+            ShardRecord(OFFSETS_ID, 0, number, shard_epoch),
+        )
 
     def topic(self, *leaders: int, epoch: int = 1) -> None:
         if self._image.topic("t") is None:
@@ -321,5 +332,31 @@ def test_after_its_shard_has_left_nothing_is_sent_or_reported() -> None:
             await other.until(P0, P1, P2)
             assert world.runner.written == {P1, P2}
             assert len(broker.requests) == count + 1
+
+    scenario(test)
+
+
+def test_the_marker_of_a_groups_shard_goes_to_its_owner_and_after_a_move_to_the_next() -> None:
+    """A marker from the broker that leads the partition would change the log's end under the shard's owner."""
+
+    async def test(world: World) -> None:
+        leader, first, second = Broker(), Broker(silent=True), Broker()
+        async with serving(leader) as at_leader, serving(first) as at_first, serving(second) as at_second:
+            world.brokers(b1=at_leader)
+            world.topic(1, 1, 1)
+            world.apply(
+                TopicRecord(OFFSETS_TOPIC, OFFSETS_ID),
+                PartitionRecord(OFFSETS_ID, 0, (1,), (1,), 1, 1, 1, (b"\x01" * 16,)),
+            )
+            shard = TopicPartition(OFFSETS_TOPIC, 0)
+            world.send(MARKER._replace(partitions=frozenset({P0, shard})))
+            await world.runner.until(P0)
+            world.coordinator(1, at_first, shard_epoch=1)
+            await first.asked.wait()
+            assert shard not in world.runner.written
+            world.coordinator(2, at_second, shard_epoch=2)
+            await world.runner.until(shard)
+            assert (leader.partitions(), second.partitions()) == ([[0]], [[0]])
+            assert [each.topic for each in second.requests[0].partitions] == [OFFSETS_TOPIC]
 
     scenario(test)

@@ -252,15 +252,15 @@ def test_offsets_that_a_transaction_may_change_are_not_stable() -> None:
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 0, 1), OffsetToCommit("t", 1, 1))
     for producer_id in (1_000, 1_001):
-        world.logic.book.hold("g", TopicPartition("t", 0), producer_id)
-    world.logic.book.release("g", TopicPartition("t", 0), 1_000)
+        world.send("g", OffsetToCommit("t", 0, 2), producer=(producer_id, 0))
+    world.end((1_000, 1), commit=False)
     found = world.fetch("g", require_stable=True)
     assert isinstance(found["t", 0].error, HeadraceError)
     assert found["t", 0].error.code == "UNSTABLE_OFFSET_COMMIT"
     assert found["t", 0].error.retriable
     assert found["t", 1].offset == 1
     assert world.fetch("g")["t", 0].offset == 1, "who does not ask for stability gets the committed one"
-    world.logic.book.release("g", TopicPartition("t", 0), 1_001)
+    world.end((1_001, 1), commit=False)
     assert world.fetch("g", require_stable=True)["t", 0].error is None
 
 

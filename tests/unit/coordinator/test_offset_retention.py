@@ -95,12 +95,11 @@ def test_an_expiry_that_an_old_client_asked_for_is_kept() -> None:
 
 def test_what_a_transaction_may_still_change_does_not_expire() -> None:
     world = OffsetsWorld()
-    partition = TopicPartition("t", 0)
     world.groups.groups["g"] = Group()
     world.commit("g", OffsetToCommit("t", 0, 1), now_ms=NOW_MS - 8 * DAY_MS)
-    world.logic.book.hold("g", partition, 7)
+    world.send("g", OffsetToCommit("t", 0, 2), now_ms=NOW_MS - 8 * DAY_MS)
     assert _wait(world, NOW_MS + CHECK_MS) == []
-    world.logic.book.release("g", partition, 7)
+    world.end(commit=False)
     assert _wait(world, NOW_MS + 2 * CHECK_MS, since_ms=NOW_MS + CHECK_MS) == ["g"]
 
 

@@ -87,7 +87,7 @@ def test_each_record_goes_to_whom_it_belongs() -> None:
     shard.state.replay(_key(0, encode_key("g", TopicPartition("t", 1))[2:]), offset, 2)
     for kind in (RecordKind.GROUP, RecordKind.MEMBER, RecordKind.STORY):
         shard.state.replay(_key(kind), b"value", 3)
-    for key in (_key(RecordKind.CLAIM), _key(RecordKind.CLASSIC_GROUP), _key(3), _key(1_006), _key(32_000), b"", b"\0"):
+    for key in (_key(RecordKind.CLAIM), _key(RecordKind.CLASSIC_GROUP), _key(3), _key(1_007), _key(32_000), b"", b"\0"):
         shard.state.replay(key, b"value", 4)
     assert shard.offsets("g") == [0, 1]
     assert shard.groups.replayed == [

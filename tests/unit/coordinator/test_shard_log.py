@@ -1,23 +1,30 @@
-"""A coordinator's commits while the disk of a shard's leader is full: they go on at the next leader."""
+"""The log of a shard: appends while its leader's disk is full, and replays of a shard that Kafka wrote."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from headrace_coordinator.group.groups import Groups
+from headrace_coordinator.offsets.codec import CommittedOffset, encode_key, encode_value
+from headrace_coordinator.offsets.messages import EndOffsets, FetchOffsets, OffsetsFetched
+from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import ShardRecord
+from headrace_coordinator.transport import shard_log
 from headrace_coordinator.transport.brokers import Leader
 from headrace_coordinator.transport.shard_log import ShardLog
 from headrace_core.clock import SystemClock
-from headrace_core.errors import DiskFullError
-from headrace_core.records import Compression
+from headrace_core.errors import DiskFullError, RequestTimedOutError
+from headrace_core.log.transactions import Marker, marker_batch
+from headrace_core.records import Compression, encode_batch, with_base
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import produce_pb2
+from headrace_protos.v1 import fetch_pb2, produce_pb2
 
 SHARD = TopicPartition("__consumer_offsets", 3)
+NOW_MS = 1_800_000_000_000
 COMMIT = [[ShardRecord(b"group", b"offset")]]
 
 
@@ -29,7 +36,9 @@ class Brokers:
         self.asked: list[int] = []
         self.expected_ends: set[int] = set()
         self.after_refusal: Callable[[], None] = lambda: None
+        self.is_silent = False  #: Broker 1 does not answer.
         self.metadata: Any = self
+        self.stream: Any = None
         self._watchers: list[Callable[[Any, Any], None]] = []
 
     def elected(self) -> None:
@@ -49,17 +58,23 @@ class Brokers:
         self.asked.append(int(address.removeprefix("internal-")))
         return self
 
+    def fetch_stream(self, address: str) -> Any:
+        return self.stream
+
     async def append(self, message: Any, timeout_s: float) -> Any:
         self.expected_ends.add(message.expected_end)
         result = produce_pb2.ProducePartitionResult(base_offset=7)
+        if self.is_silent and self.asked[-1] == 1:
+            asyncio.get_running_loop().call_soon(self.after_refusal)
+            await asyncio.Event().wait()
         if self.leader == 1:
             result.error.code = DiskFullError.number
             asyncio.get_running_loop().call_soon(self.after_refusal)
         return result
 
 
-async def append(brokers: Brokers, timeout_s: float) -> int:
-    log = ShardLog(
+def log(brokers: Brokers, timeout_s: float) -> ShardLog:
+    return ShardLog(
         brokers,  # type: ignore[arg-type]
         SHARD,
         b"t" * 16,
@@ -69,7 +84,10 @@ async def append(brokers: Brokers, timeout_s: float) -> int:
         load_bytes=1,
         compression=Compression.NONE,
     )
-    return await log.append(COMMIT, 7)
+
+
+async def append(brokers: Brokers, timeout_s: float) -> int:
+    return await log(brokers, timeout_s).append(COMMIT, 7)
 
 
 def test_commit_goes_to_the_new_leader_as_soon_as_one_is_elected() -> None:
@@ -81,8 +99,124 @@ def test_commit_goes_to_the_new_leader_as_soon_as_one_is_elected() -> None:
     assert not brokers._watchers
 
 
+def test_an_append_without_an_answer_does_not_count_as_a_move() -> None:
+    async def no_answer(message: Any, timeout_s: float) -> Any:
+        raise RequestTimedOutError("internal-1 has not answered within 5 s")
+
+    async def once(brokers: Brokers) -> None:
+        brokers.append = no_answer  # type: ignore[method-assign]
+        await log(brokers, 60.0)._append_once(produce_pb2.ProducePartition(), 5.0)
+
+    with pytest.raises(RequestTimedOutError, match="has not answered"):
+        asyncio.run(once(Brokers()))
+
+
+def test_commit_leaves_a_silent_leader_when_another_broker_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_log, "_MOVED_S", 0.02)
+    brokers = Brokers()
+    brokers.is_silent = True
+    brokers.after_refusal = brokers.elected
+    assert asyncio.run(append(brokers, 60.0)) == 7
+    assert brokers.asked == [1, 2]
+    assert not brokers._watchers
+
+
 def test_commit_fails_with_the_full_disk_when_no_other_broker_leads_in_time() -> None:
     brokers = Brokers()
     with pytest.raises(DiskFullError, match="internal-1"):
         asyncio.run(asyncio.wait_for(append(brokers, 0.1), 30))
     assert set(brokers.asked) == {1}
+
+
+class Stream:
+    """A fetch stream, which returns ``data`` in its first response."""
+
+    def __init__(self, data: bytes, end: int) -> None:
+        self._result = fetch_pb2.FetchPartitionResult(records=data, next_offset=end)
+
+    async def run(self, reading: Any, watching: Any) -> None:
+        watching.close()
+        await reading
+
+    async def connected(self) -> None:
+        pass
+
+    async def write(self, request: Any) -> None:
+        pass
+
+    async def read(self) -> Any:
+        return fetch_pb2.FetchResponse(results=[self._result])
+
+
+class KafkasLog:
+    """A shard as Kafka writes it."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.data = b""
+
+    def commit(self, partition: int, offset: int, producer: tuple[int, int] | None = None) -> None:
+        """An offset commit of group g; in a transaction of ``producer`` (id, epoch)."""
+        key = encode_key("g", TopicPartition("t", partition))
+        value = encode_value(CommittedOffset(offset, commit_timestamp_ms=NOW_MS))
+        more: dict[str, Any] = {}
+        if producer is not None:
+            more = {
+                "producer_id": producer[0],
+                "producer_epoch": producer[1],
+                "transactional": True,
+                "base_sequence": 0,
+            }
+        self._add(encode_batch([(NOW_MS, key, value, None)], **more))
+
+    def marker(self, producer: tuple[int, int], *, commit: bool) -> None:
+        self._add(marker_batch(Marker(*producer, commit, 1, 2), NOW_MS))
+
+    def _add(self, batch: bytes) -> None:
+        self.data += with_base(batch, 0, self.end, 0) + batch[16:]
+        self.end += 1
+
+    def replayed(self) -> ShardStateMachine:
+        state_machine = ShardStateMachine(Groups())
+        brokers = Brokers()
+        brokers.stream = Stream(self.data, self.end)
+
+        def take(records: Sequence[tuple[bytes, bytes | None, int]]) -> None:
+            for record in records:
+                state_machine.replay(*record)
+
+        asyncio.run(log(brokers, 1.0).read(self.end, take))
+        return state_machine
+
+
+def offsets(state_machine: ShardStateMachine) -> dict[int, int | None]:
+    """The stable offsets of group g; None: an open transaction may change the offset."""
+    reply = state_machine.handle(FetchOffsets("g", require_stable=True), NOW_MS).reply
+    assert isinstance(reply, OffsetsFetched)
+    return {each.partition: None if each.error else each.offset for each in reply.offsets}
+
+
+def test_a_replay_understands_transactions_that_kafka_wrote() -> None:
+    kafka = KafkasLog()
+    kafka.commit(0, 1)
+    kafka.commit(1, 1)
+    kafka.commit(0, 10, (7, 3))
+    kafka.commit(2, 5)  # of another client, between the transaction's batches
+    kafka.commit(3, 20, (8, 0))
+    kafka.commit(1, 11, (7, 3))
+    assert offsets(kafka.replayed()) == {0: None, 1: None, 2: 5, 3: None}
+    kafka.marker((7, 4), commit=True)
+    assert offsets(kafka.replayed()) == {0: 10, 1: 11, 2: 5, 3: None}
+    kafka.marker((8, 1), commit=False)
+    assert offsets(kafka.replayed()) == {0: 10, 1: 11, 2: 5}
+
+
+def test_a_transaction_that_kafka_left_open_ends_here() -> None:
+    kafka = KafkasLog()
+    kafka.commit(0, 10, (7, 3))
+    state_machine = kafka.replayed()
+    decision = state_machine.handle(EndOffsets(7, 4, True, 2, 1), NOW_MS + 5)
+    assert offsets(state_machine) == {0: 10}
+    for record in decision.records:  # what this coordinator appends behind Kafka's records
+        kafka._add(encode_batch([(NOW_MS, record.key, record.value, None)]))
+    assert offsets(kafka.replayed()) == {0: 10}

@@ -20,6 +20,7 @@ from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.runtime.transactions import Transactions
 from headrace_coordinator.state_machine import ShardRecord
+from headrace_coordinator.transaction.codec import decode_value
 from headrace_coordinator.transaction.messages import (
     AbortTransaction,
     AddPartitions,
@@ -38,7 +39,9 @@ from headrace_core.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    FencedShardEpochError,
     HeadraceError,
+    NotCoordinatorError,
     NotEnoughReplicasError,
     RequestTimedOutError,
 )
@@ -74,6 +77,7 @@ class Log:
 
     def __init__(self) -> None:
         self.records: list[ShardRecord] = []
+        self.appends: list[list[ShardRecord]] = []
         self.error: HeadraceError | None = None
 
     async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int:
@@ -82,7 +86,8 @@ class Log:
             raise error
         base = len(self.records)
         assert expected_end in (-1, base)
-        self.records += [record for batch in batches for record in batch]
+        self.appends.append([record for batch in batches for record in batch])
+        self.records += self.appends[-1]
         return base
 
     async def read(self, end: int, take: Any) -> None:
@@ -144,7 +149,7 @@ class World:
 
     def mark(self, *partitions: TopicPartition) -> None:
         (order, *_) = self.orders
-        self.runner.put(MarkersWritten("t", order.identity, frozenset(partitions)))
+        self.transactions.markers_written(self.runner, MarkersWritten("t", order.identity, frozenset(partitions)))
 
     async def state(self) -> TransactionState:
         return cast(TransactionState, (await self.ask(DescribeTransaction("t"))).state)
@@ -179,6 +184,23 @@ def test_the_next_transactions_requests_wait_for_the_last_marker() -> None:
         assert await asyncio.gather(*adds) == [None, None]
         described = await world.ask(DescribeTransaction("t"))
         assert (described.state, described.partitions) == (TransactionState.ONGOING, frozenset({ONE, TWO}))
+
+    scenario(test)
+
+
+def test_the_end_of_a_transaction_and_the_begin_of_the_next_share_an_append() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        add = world.later(AddPartitions("t", owner, frozenset({TWO})))
+        assert await waits(add)
+        appends = len(world.log.appends)
+        world.mark(ONE)
+        await add
+        [records] = world.log.appends[appends:]
+        assert [decode_value(record.value).state for record in records if record.value] == [
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.ONGOING,
+        ]
 
     scenario(test)
 
@@ -377,5 +399,21 @@ def test_a_brokers_stream_gets_an_answer_for_each_request_and_a_wrong_one_ends_n
         assert stream.answers[5:] == [(6, 0), (7, 0)]
         assert not stream.paused
         assert handler.is_idle()
+
+    scenario(test)
+
+
+def test_a_former_owner_does_not_confirm_offsets_of_a_transaction_that_may_have_ended() -> None:
+    """The shard of a group would take them behind the marker, and they would stay pending for ever."""
+    shard = TopicPartition("__consumer_offsets", 3)
+
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        add = AddPartitions("t", producer, frozenset({ONE, shard}))
+        await world.ask(add)
+        await world.ask(add)  # a repeated one
+        world.log.error = FencedShardEpochError("another coordinator has claimed the shard")
+        with pytest.raises(NotCoordinatorError):
+            await world.ask(add)
 
     scenario(test)

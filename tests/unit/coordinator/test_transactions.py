@@ -257,14 +257,16 @@ def test_a_transaction_times_out_and_its_producer_aborts_it_too() -> None:
     shard.add(owner, ONE)
 
 
-def test_the_next_transaction_has_a_time_out_of_its_own() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_next_transaction_has_a_time_out_of_its_own(version: int) -> None:
+    """Under version 1 it has the identity of the transaction before."""
     shard = Shard()
     producer = shard.init(timeout_ms=5_000)
-    shard.add(producer, ONE)
-    producer = shard.end(producer)
+    shard.add(producer, ONE, version=version)
+    producer = shard.end(producer, version=version)
     shard.mark()
     shard.now_ms += 4_000
-    shard.add(producer, ONE)
+    shard.add(producer, ONE, version=version)
     shard.tick(1_000)
     assert shard.state() is S.ONGOING
     shard.tick(4_000)
@@ -364,6 +366,18 @@ class TestVersion1:
             with pytest.raises(InvalidTxnStateError):
                 shard.end(producer, commit=commit, version=1)
 
+    def test_a_producer_that_goes_on_is_known_after_a_hand_over(self) -> None:
+        """Its InitProducerId (KIP-360) was decided, the answer was lost, and the shard has another owner."""
+        shard = Shard()
+        producer = shard.init()
+        shard.add(producer, ONE, version=1)
+        shard.end(producer, version=1)
+        shard.mark()
+        renewed = shard.init(expected=producer)
+        assert renewed == (1_000, 1)
+        shard.moved()
+        assert shard.init(expected=producer) == renewed
+
     def test_a_time_out_fences_the_producer(self) -> None:
         shard = Shard()
         producer = shard.init(timeout_ms=5_000)
@@ -404,6 +418,19 @@ class TestPrepared:
         with pytest.raises(InvalidTxnStateError, match="already"):
             shard.ask(CompleteTransaction("t", token, not commit))
         assert shard.end(token, commit=commit) == (1_000, 1), "its producer goes on"
+
+    def test_what_timed_out_is_aborted_and_the_producer_goes_on(self) -> None:
+        shard = Shard()
+        producer = shard.init(timeout_ms=5_000)
+        shard.add(producer, ONE)
+        shard.tick(5_000)
+        for _ in range(2):
+            with pytest.raises(TransactionAbortableError, match="abort the transaction in this producer too"):
+                shard.ask(PrepareTransaction("t", producer))
+            shard.mark()
+        assert shard.state() is S.COMPLETE_ABORT
+        owner = shard.end(producer, commit=False)
+        assert shard.ask(PrepareTransaction("t", owner)) == owner
 
     def test_what_is_not_prepared_is_not_completed(self) -> None:
         shard = Shard()

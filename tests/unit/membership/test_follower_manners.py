@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from headrace_core.errors import UnsupportedVersionError
+from headrace_core.membership import metadata_follower
 from headrace_core.membership.metadata_follower import REPLAY_STEP_RECORDS, MetadataFollower
 from headrace_core.metadata import METADATA_VERSION, METADATA_VERSION_FEATURE, FeatureLevelRecord, PartitionRecord
 from headrace_core.metadata.codec import encode_decision
@@ -74,6 +75,28 @@ def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_i
             assert follower.image is known
 
     asyncio.run(work())
+
+
+def test_nodes_begin_at_different_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random choices gathered the nodes' connections at one controller: from 37 to 39 descriptors in a soak."""
+    controllers = [f"127.0.0.1:{port}" for port in (1, 2, 3)]
+    begun: list[str] = []
+
+    class _Begun(Exception):
+        pass
+
+    def open_channel(address: str, purpose: object) -> None:
+        begun.append(address)
+        raise _Begun
+
+    monkeypatch.setattr(metadata_follower, "open_channel", open_channel)
+    for node_id in range(1, 7):
+        with pytest.raises(_Begun):
+            asyncio.run(MetadataFollower(controllers, CLUSTER, node_id=node_id).run())
+    with pytest.raises(_Begun):
+        asyncio.run(MetadataFollower(controllers, CLUSTER).run())
+    assert sorted(begun[:6]) == sorted(controllers * 2)
+    assert begun[6] in controllers
 
 
 async def _outcome(follower: MetadataFollower) -> BaseException | None:

@@ -26,6 +26,7 @@ from headrace_core.metadata import (
     TopicRecord,
 )
 from headrace_core.metadata.shards import OFFSETS_TOPIC, java_hash, owner_of, shard_of
+from headrace_core.sinks import SinkTransaction, parse_sink_transaction, sink_id
 from headrace_protos.v1 import common_pb2, metadata_pb2
 
 TOPIC = b"offsets-topic-id"
@@ -172,3 +173,30 @@ def test_a_watch_of_the_shards_topic_hears_of_owners_and_others_do_not() -> None
     assert not concerns(metadata_pb2.MetadataRequest(topics=["orders"]), after, delta)
     came, delta = after.apply_with_delta([registered(8)], 13, 1)
     assert concerns(metadata_pb2.MetadataRequest(), came, delta), "its address is in every answer"
+
+
+def test_a_sink_and_its_transactions_have_one_shard() -> None:
+    sink = sink_id("queries/7 é", "orders")
+    ids = [str(SinkTransaction(sink, batch, 0, partition, f"{batch:x}")) for batch in range(5) for partition in (0, 9)]
+    assert {shard_of(each, 50) for each in ids} == {shard_of(sink, 50)}
+    assert [str(parse_sink_transaction(each)) for each in ids] == ids
+    assert parse_sink_transaction(ids[-1]) == (sink, 4, 0, 9, "4")
+    assert parse_sink_transaction(ids[0]).query == "queries/7 é"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "orders",
+        "__headrace_sink/q/t",
+        "__headrace_sink/q/t/1/0/3",
+        "__headrace_sink/q/t/1/0/3/a/b",
+        "__headrace_sink/q/t/-1/0/3/a",
+        "__headrace_sink/q/t/1/x/3/a",
+        f"__headrace_sink/q/t/1/0/{'9' * 19}/a",
+        "x__headrace_sink/q/t/1/0/3/a",
+    ],
+)
+def test_other_ids_have_the_shard_that_kafka_says(other: str) -> None:
+    assert parse_sink_transaction(other) is None
+    assert shard_of(other, 2**31 - 1) == abs(java_hash(other)) % (2**31 - 1)

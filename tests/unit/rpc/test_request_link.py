@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ from headrace_core.errors import NetworkError
 from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.request_link import RequestLink
 from headrace_protos.v1 import transactions_pb2, transactions_pb2_grpc
+from tests.worlds.garbage import is_error_freed
 
 REQUESTS = 5
 
@@ -43,5 +45,21 @@ def test_requests_whose_stream_broke_fail_with_errors_of_their_own() -> None:
         await server.stop(0)
         assert all(isinstance(each, NetworkError) and each.was_sent for each in failures), failures
         assert len(set(map(id, failures))) == REQUESTS
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_no_failed_request_waits_for_the_garbage_collector() -> None:
+    async def run() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # and never listens
+            link: RequestLink[Any, Any] = RequestLink(
+                f"127.0.0.1:{taken.getsockname()[1]}",
+                ChannelPurpose.CONTROL,
+                lambda channel: transactions_pb2_grpc.TransactionMarkersStub(channel).WriteMarkers(),  # type: ignore[no-untyped-call]
+                what="a request",
+            )
+            assert await is_error_freed(lambda: link.ask(transactions_pb2.WriteMarkersRequest(), 30))
+            await link.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -290,7 +290,7 @@ PRODUCER = ConfigDef(
             "transaction.two.phase.commit.enable",
             False,
             "Whether another system may commit or abort a prepared transaction.",
-            "transactions are not built yet; leave this key out",
+            "prepare() works without this key, and no timeout ends a prepared transaction; leave this key out",
             source="KIP-939",
         ),
         accepted(

@@ -294,6 +294,14 @@ TRANSACTIONS = (
         "transactional.id.expiration.ms", 604_800_000, "How long the coordinator keeps an unused transactional id."
     ),
     honoured(
+        "transaction.sink.timeout.ms",
+        3_600_000,
+        "How long a prepared transaction of an exactly-once sink (Spark) waits for its query's decision before the "
+        "coordinator aborts it, and how long the coordinator keeps the used transactional ids of such sinks.",
+        low=1,
+        source=HEADRACE,
+    ),
+    honoured(
         "producer.id.expiration.ms",
         86_400_000,
         "How long a partition keeps the state of an idempotent producer that does not write. The broker measures "

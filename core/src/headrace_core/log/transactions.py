@@ -78,14 +78,15 @@ def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPar
         -------------------------------  -----------------  -----------------------------  -----------------------------
         the entry is None                no                 append                         append
         larger                           any                append (KIP-1228)              append
-        equal                            no                 done already (KAFKA-19999)     append
+        equal                            no                 done already (KAFKA-19999)     see below
         equal                            yes                INVALID_PRODUCER_EPOCH         append
         smaller                          any                INVALID_PRODUCER_EPOCH         INVALID_PRODUCER_EPOCH
 
     Under version 2 a marker's epoch is above the epoch of the transaction that the marker ends. A marker with the epoch
     of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under version 1 the epoch
-    does not change at the end of a transaction. A repeated marker of version 1 is appended again, because only its
-    coordinator epoch fences late markers of former coordinators.
+    does not change at the end of a transaction, and only the coordinator epoch in the log fences late markers of former
+    coordinators. A marker of version 1 that finds no open transaction is therefore appended if its coordinator epoch is
+    larger than that of the producer's last marker; if they are equal, the log has the marker already.
 
     In all cases, a marker with a smaller coordinator epoch than the producer's last marker is refused. Raises
     InvalidProducerEpochError, TransactionCoordinatorFencedError.
@@ -98,7 +99,7 @@ def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPar
             f"partition has epoch {entry.epoch}"
         )
     elif marker.version < EPOCH_RAISING_VERSION:
-        appends = True
+        appends = entry.transaction_first_offset is not None or marker.coordinator_epoch != entry.coordinator_epoch
     elif entry.transaction_first_offset is not None:
         raise InvalidProducerEpochError(
             f"{partition}: marker of producer {marker.producer_id} with epoch {marker.epoch} is late: the next "

@@ -103,6 +103,7 @@ class MetadataFollower:
         controllers: Controllers | Sequence[str],
         cluster_id: str,
         *,
+        node_id: int = -1,
         on_change: OnChange | None = None,
         image: MetadataImage = EMPTY_IMAGE,
         freshness: Freshness | None = None,
@@ -110,14 +111,16 @@ class MetadataFollower:
         events: Emitter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """``controllers``: a Controllers object, or ``host:port`` of some controllers' internal listeners. ``image``:
-        the image to start from. ``freshness``: the object in which the follower records the age of its image."""
+        """``controllers``: a Controllers object, or ``host:port`` of some controllers' internal listeners. ``node_id``:
+        the node's configured id, which decides the controller to follow first (-1: any). ``image``: the image to start
+        from. ``freshness``: the object in which the follower records the age of its image."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
         #: Number of records that the follower has read from the metadata log since its start; a local snapshot makes
         #: this number small.
         self.records_read = 0
         self._cluster_id = cluster_id
+        self._node_id = node_id
         self._on_change = on_change
         self._clock = clock or SystemClock()
         self._events = events or Emitter()
@@ -156,7 +159,9 @@ class MetadataFollower:
         DivergingMetadataError (the controllers have lost history that this node has seen), UnsupportedVersionError (the
         log was written by a newer Headrace), CorruptLogError, and the errors of ``on_change``."""
         backoff, outage, in_vain = Backoff(), Outage(logger, "following the metadata log"), 0
-        address = random.choice(self.controllers.candidates())  # spreads followers over the controllers
+        candidates = self.controllers.candidates()
+        first = self._node_id if self._node_id >= 0 else random.randrange(len(candidates))
+        address = candidates[first % len(candidates)]  # spreads followers evenly over the controllers
         while True:
             channel = open_channel(address, ChannelPurpose.CONTROL)
             self._connected_ms = self._answered_ms = 0.0

@@ -2,14 +2,17 @@
 
 A shard is a partition of an internal topic. The shard of a key is the same as in Kafka, so that Kafka's tools look in
 the right partition: ``abs(key.hashCode()) % partitions``. ``hashCode`` is Java's hash of a string, and ``abs`` is
-Kafka's ``Utils.abs``, which maps the smallest int to 0.
+Kafka's ``Utils.abs``, which maps the smallest int to 0. The exception are the transactional ids of exactly-once sinks,
+which Kafka does not have: such an id has the shard of its sink (see sinks.py).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import CoordinatorNotAvailableError
+from ..errors import CoordinatorNotAvailableError, UnknownTopicOrPartitionError
+from ..sinks import shard_key
+from ..types import TopicPartition, join_address
 from .image import MetadataImage
 from .ledger import CoordinatorImage
 
@@ -41,7 +44,7 @@ def java_hash(text: str) -> int:
 
 def shard_of(key: str, partitions: int) -> int:
     """Return the shard of a group id or a transactional id, for a given number of shards."""
-    hashed = java_hash(key)
+    hashed = java_hash(shard_key(key))
     return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
 
 
@@ -53,13 +56,31 @@ def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
         raise CoordinatorNotAvailableError(
             f"topic {topic} does not exist yet: the cluster creates it at first use; retry"
         )
-    shard = shard_of(key, len(shards.partitions))
-    found = image.ledger.shards.get((shards.topic_id, shard))
+    return owner_of_shard(
+        image, TopicPartition(topic, shard_of(key, len(shards.partitions))), f", the shard of {key!r},"
+    )
+
+
+def owner_of_shard(image: MetadataImage, shard: TopicPartition, what: str = "") -> ShardOwner:
+    """Return the coordinator of a shard; ``what`` describes the shard in errors. Raises UnknownTopicOrPartitionError,
+    and CoordinatorNotAvailableError if the shard has no coordinator."""
+    topic = image.topic(shard.topic)
+    if topic is None or shard.partition >= len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"{shard} does not exist")
+    found = image.ledger.shards.get((topic.topic_id, shard.partition))
     coordinator = None if found is None else image.ledger.coordinators.get(found.coordinator_id)
     if found is None or coordinator is None:
         none = "" if image.ledger.coordinators else ": no coordinator is registered (headrace up --coordinators 1)"
-        raise CoordinatorNotAvailableError(f"{topic}-{shard}, the shard of {key!r}, has no coordinator{none}; retry")
-    return ShardOwner(shard, found.shard_epoch, coordinator)
+        raise CoordinatorNotAvailableError(f"{shard}{what} has no coordinator{none}; retry")
+    return ShardOwner(shard.partition, found.shard_epoch, coordinator)
+
+
+def address_of(coordinator: CoordinatorImage, listener: str) -> str:
+    """Return host:port of a coordinator's listener. Raises CoordinatorNotAvailableError if it has no such listener."""
+    for endpoint in coordinator.endpoints:
+        if endpoint.listener == listener:
+            return join_address(endpoint.host, endpoint.port)
+    raise CoordinatorNotAvailableError(f"coordinator {coordinator.coordinator_id} has no listener {listener!r}; retry")
 
 
 def vacancy_of(image: MetadataImage, topic: str, key: str) -> tuple[int, int] | None:

@@ -65,6 +65,7 @@ read_header = _backend.read_header
 record_bytes_max = _backend.record_bytes_max
 split_batches = _backend.split_batches
 validate_batches = _backend.validate_batches
+without_aborted = _backend.without_aborted
 
 __all__ = [
     "ABORT",
@@ -101,5 +102,6 @@ __all__ = [
     "with_base",
     "with_log_append_time",
     "with_max_timestamps",
+    "without_aborted",
     "without_position",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._batches import check_batch, check_slice, read_header, split_batches, validate_batches
 from ._native import BatchBuilder, encode_batch, record_bytes_max
-from ._reader import Record, RecordIterator, decode_batch
+from ._reader import Record, RecordIterator, decode_batch, without_aborted
 
 __all__ = [
     "BatchBuilder",
@@ -18,4 +18,5 @@ __all__ = [
     "record_bytes_max",
     "split_batches",
     "validate_batches",
+    "without_aborted",
 ]

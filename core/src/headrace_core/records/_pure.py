@@ -7,6 +7,7 @@ format.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ..errors import (
@@ -27,6 +28,7 @@ from .batches import read_header as read_header
 from .batches import split_batches as split_batches
 from .compression import decompress
 from .types import (
+    ABORT,
     DEFAULT_LIMITS,
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -319,6 +321,67 @@ class RecordIterator:
             self.position = max(self.position, header.next_offset)
             self._at += header.size
         return False
+
+
+# --- read_committed ------------------------------------------------------------------------------------------------
+
+
+def without_aborted(data: Buffer, aborted: Iterable[tuple[int, int]], *, check_crc: bool = True) -> list[Buffer]:
+    """Return the parts of ``data`` (whole batches) outside the transactions ``aborted``: (producer id, first offset) of
+    each. The parts are views of ``data``, not copies; ``[data]`` when nothing is removed.
+
+    The algorithm is Kafka's (KIP-98, CompletedFetch). A fetch result names every aborted transaction among its records.
+    From an aborted transaction's first offset up to the producer's ABORT marker, the producer's transactional batches
+    are removed, by their headers; markers stay.
+
+    A damaged batch and all batches after it are kept: the decoder raises the error when it reaches that batch. With
+    ``check_crc`` a removed batch counts as damaged if its CRC is wrong, since its header may name the wrong producer.
+    """
+    coming = sorted(aborted, key=itemgetter(1), reverse=True)
+    skipping: set[int] = set()
+    view = memoryview(data)
+    kept: list[Buffer] = []
+    kept_to = position = 0
+    try:
+        while position < len(view) and (coming or skipping):
+            header = read_whole_header(data, position)
+            while coming and coming[-1][1] <= header.last_offset:
+                skipping.add(coming.pop()[0])
+            if header.producer_id in skipping:
+                if header.is_control:
+                    if _is_abort_marker(data, position, check_crc):
+                        skipping.discard(header.producer_id)
+                elif header.is_transactional:
+                    if check_crc:
+                        check_batch(data, position)
+                    if kept_to < position:
+                        kept.append(view[kept_to:position])
+                    kept_to = position + header.size
+            position += header.size
+    except (CorruptMessageError, InvalidRecordError):
+        pass
+    if not kept_to:
+        return [data]
+    if kept_to < len(view):
+        kept.append(view[kept_to:])
+    return kept
+
+
+def _is_abort_marker(data: Buffer, position: int, check_crc: bool) -> bool:
+    """Whether the control batch at ``position``, which is of a producer with an aborted transaction, is the
+    transaction's ABORT marker. A control batch with a correct CRC and unreadable records ends no transaction, as in the
+    broker. Without ``check_crc`` a damaged control batch counts as the marker: the next control batch of the producer
+    can only be the marker."""
+    try:
+        records = decode_batch(data, position)
+    except InvalidRecordError:
+        return False
+    except CorruptMessageError:
+        if check_crc:
+            raise
+        return True
+    key = records[0].key if records else None
+    return key is not None and len(key) >= 4 and int.from_bytes(key[2:4], "big") == ABORT
 
 
 # --- validation ----------------------------------------------------------------------------------------------------

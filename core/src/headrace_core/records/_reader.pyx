@@ -13,19 +13,23 @@ from ._wire cimport (
     CONTROL_FLAG,
     HEADER_SIZE,
     SOUND,
+    TRANSACTIONAL_FLAG,
     BatchFields,
     RecordView,
     Walk,
     begin_walk,
     bytes_t,
     get_varint32,
+    parse_header,
     step,
 )
 
-from ..errors import IllegalStateError
+from operator import itemgetter
+
+from ..errors import CorruptMessageError, IllegalStateError, InvalidRecordError
 from ..types import TimestampType, TopicPartition
 from ._faults import invalid_record
-from .types import DEFAULT_LIMITS
+from .types import ABORT, DEFAULT_LIMITS
 
 cdef object _CREATE_TIME = TimestampType.CREATE_TIME
 
@@ -327,3 +331,58 @@ def decode_batch(
         if has_body_view:
             PyBuffer_Release(&body_view)
         PyBuffer_Release(&view)
+
+
+def without_aborted(data, aborted, *, bint check_crc=True):
+    cdef Py_buffer view
+    cdef BatchFields batch
+    cdef bytes_t p
+    cdef Py_ssize_t position = 0
+    cdef Py_ssize_t kept_to = 0
+    cdef list kept = []
+    cdef list coming = sorted(aborted, key=itemgetter(1), reverse=True)
+    cdef set skipping = set()
+    cdef long long next_first = coming[len(coming) - 1][1] if coming else 0
+    whole = memoryview(data)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <bytes_t>view.buf
+        while position < view.len and (coming or skipping):
+            if not parse_header(p + position, view.len - position, &batch) or batch.size > view.len - position:
+                break
+            while coming and next_first <= batch.base_offset + batch.last_offset_delta:
+                skipping.add(coming.pop()[0])
+                next_first = coming[len(coming) - 1][1] if coming else 0
+            if skipping and batch.producer_id in skipping:
+                if batch.attributes & CONTROL_FLAG:
+                    if _is_abort_marker(data, position, check_crc):
+                        skipping.discard(batch.producer_id)
+                elif batch.attributes & TRANSACTIONAL_FLAG:
+                    if check_crc:
+                        check_crc_of(data, p, position, &batch)
+                    if kept_to < position:
+                        kept.append(whole[kept_to:position])
+                    kept_to = position + batch.size
+            position += batch.size
+    except (CorruptMessageError, InvalidRecordError):
+        pass
+    finally:
+        PyBuffer_Release(&view)
+    if not kept_to:
+        return [data]
+    if kept_to < len(whole):
+        kept.append(whole[kept_to:])
+    return kept
+
+
+cdef bint _is_abort_marker(data, Py_ssize_t position, bint check_crc) except -1:
+    try:
+        records = decode_batch(data, position)
+    except InvalidRecordError:
+        return False
+    except CorruptMessageError:
+        if check_crc:
+            raise
+        return True
+    key = (<Record>records[0]).key if records else None
+    return key is not None and len(key) >= 4 and int.from_bytes(key[2:4], "big") == ABORT

@@ -74,6 +74,7 @@ class RequestLink(Generic[Request, Response]):
         finally:
             self._waiting.pop(number, None)  # if the request is still queued, it is not sent
             self._written.discard(number)
+            del answer  # the traceback of its error keeps this frame
 
     async def close(self) -> None:
         """Fail pending requests, and end the stream."""

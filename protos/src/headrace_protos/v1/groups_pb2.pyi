@@ -270,7 +270,7 @@ class DescribeGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[DescribedGroup, _Mapping]]] = ...) -> None: ...
 
 class DescribedGroup(_message.Message):
-    __slots__ = ("group_id", "error", "state", "group_epoch", "assignment_epoch", "assignor", "members")
+    __slots__ = ("group_id", "error", "state", "group_epoch", "assignment_epoch", "assignor", "members", "pending_offsets")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +278,7 @@ class DescribedGroup(_message.Message):
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     error: _common_pb2.Error
     state: str
@@ -285,7 +286,26 @@ class DescribedGroup(_message.Message):
     assignment_epoch: int
     assignor: str
     members: _containers.RepeatedCompositeFieldContainer[DescribedMember]
-    def __init__(self, group_id: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., state: _Optional[str] = ..., group_epoch: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., assignor: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ...) -> None: ...
+    pending_offsets: _containers.RepeatedCompositeFieldContainer[PendingOffset]
+    def __init__(self, group_id: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., state: _Optional[str] = ..., group_epoch: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., assignor: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_offsets: _Optional[_Iterable[_Union[PendingOffset, _Mapping]]] = ...) -> None: ...
+
+class PendingOffset(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "transactional_id", "producer_id", "producer_epoch", "received_at_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    received_at_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., received_at_ms: _Optional[int] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
     __slots__ = ("member_id", "instance_id", "client_id", "host", "rack", "member_epoch", "topics", "topic_regex", "assigned", "revoking", "target")

@@ -118,8 +118,70 @@ class CompleteTransactionResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class CommitSinkBatchRequest(_message.Message):
+    __slots__ = ("sink_id", "batch", "tokens", "is_final", "wait_for_markers", "generation")
+    SINK_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FOR_MARKERS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    sink_id: str
+    batch: int
+    tokens: _containers.RepeatedCompositeFieldContainer[TransactionToken]
+    is_final: bool
+    wait_for_markers: bool
+    generation: int
+    def __init__(self, sink_id: _Optional[str] = ..., batch: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[TransactionToken, _Mapping]]] = ..., is_final: _Optional[bool] = ..., wait_for_markers: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class CommitSinkBatchResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: SinkState
+    def __init__(self, state: _Optional[_Union[SinkState, _Mapping]] = ...) -> None: ...
+
+class AbortSinkBatchRequest(_message.Message):
+    __slots__ = ("sink_id", "batch", "generation", "is_final", "wait_for_markers")
+    SINK_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FOR_MARKERS_FIELD_NUMBER: _ClassVar[int]
+    sink_id: str
+    batch: int
+    generation: int
+    is_final: bool
+    wait_for_markers: bool
+    def __init__(self, sink_id: _Optional[str] = ..., batch: _Optional[int] = ..., generation: _Optional[int] = ..., is_final: _Optional[bool] = ..., wait_for_markers: _Optional[bool] = ...) -> None: ...
+
+class AbortSinkBatchResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: SinkState
+    def __init__(self, state: _Optional[_Union[SinkState, _Mapping]] = ...) -> None: ...
+
+class DescribeSinkRequest(_message.Message):
+    __slots__ = ("sink_id",)
+    SINK_ID_FIELD_NUMBER: _ClassVar[int]
+    sink_id: str
+    def __init__(self, sink_id: _Optional[str] = ...) -> None: ...
+
+class DescribeSinkResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: SinkState
+    def __init__(self, state: _Optional[_Union[SinkState, _Mapping]] = ...) -> None: ...
+
+class SinkState(_message.Message):
+    __slots__ = ("batch", "generation")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    generation: int
+    def __init__(self, batch: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
 class CommitTransactionOffsetsRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "transaction_version", "group_id", "member_id", "member_epoch", "instance_id", "offsets")
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "transaction_version", "group_id", "member_id", "member_epoch", "instance_id", "offsets", "sequence")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +191,7 @@ class CommitTransactionOffsetsRequest(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -138,7 +201,8 @@ class CommitTransactionOffsetsRequest(_message.Message):
     member_epoch: int
     instance_id: str
     offsets: _containers.RepeatedCompositeFieldContainer[_groups_pb2.OffsetToCommit]
-    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., transaction_version: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[_groups_pb2.OffsetToCommit, _Mapping]]] = ...) -> None: ...
+    sequence: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., transaction_version: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[_groups_pb2.OffsetToCommit, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class CommitTransactionOffsetsResponse(_message.Message):
     __slots__ = ("results",)
@@ -305,12 +369,14 @@ class AddPartitionsRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., transaction_version: _Optional[int] = ..., verify_only: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[_groups_pb2.PartitionName, _Mapping]]] = ...) -> None: ...
 
 class AddPartitionsResponse(_message.Message):
-    __slots__ = ("correlation_id", "error")
+    __slots__ = ("correlation_id", "error", "coordinator_epoch")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: _common_pb2.Error
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    coordinator_epoch: int
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., coordinator_epoch: _Optional[int] = ...) -> None: ...
 
 class WriteMarkersRequest(_message.Message):
     __slots__ = ("correlation_id", "producer_id", "producer_epoch", "commit", "transaction_version", "coordinator_epoch", "partitions")

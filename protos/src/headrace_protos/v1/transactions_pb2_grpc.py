@@ -75,6 +75,21 @@ class TransactionsStub:
                 request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortTransactionRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortTransactionResponse.FromString,
                 _registered_method=True)
+        self.CommitSinkBatch = channel.unary_unary(
+                '/headrace.v1.Transactions/CommitSinkBatch',
+                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.CommitSinkBatchRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.CommitSinkBatchResponse.FromString,
+                _registered_method=True)
+        self.AbortSinkBatch = channel.unary_unary(
+                '/headrace.v1.Transactions/AbortSinkBatch',
+                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortSinkBatchRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortSinkBatchResponse.FromString,
+                _registered_method=True)
+        self.DescribeSink = channel.unary_unary(
+                '/headrace.v1.Transactions/DescribeSink',
+                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.DescribeSinkRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.DescribeSinkResponse.FromString,
+                _registered_method=True)
 
 
 class TransactionsServicer:
@@ -119,9 +134,15 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitTransactionOffsets(self, request, context):
-        """Commits offsets of a group as a part of the producer's transaction (KIP-447): the offsets take effect when the
-        transaction is committed. Send CommitTransactionOffsets to the coordinator of the group, not of the transactional
-        id.
+        """Adds offsets of a group to the producer's transaction (KIP-447): the offsets take effect when the transaction is
+        committed, and an abort drops them. Send CommitTransactionOffsets to the coordinator of the group, not of the
+        transactional id. The response comes when the pending offsets are durable; end the transaction afterwards. The
+        member is checked as in Groups.CommitOffsets (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        GROUP_ID_NOT_FOUND). INVALID_PRODUCER_EPOCH: the transaction has ended, or another producer has taken over the
+        transactional id. TRANSACTION_ABORTABLE: the transaction ended while the offsets were added. INVALID_TXN_STATE: the
+        transaction is prepared. INVALID_COMMIT_OFFSET_SIZE: the transaction's offsets do not fit into a batch. After each
+        of these errors, abort the transaction. CONCURRENT_TRANSACTIONS: the markers of the former transaction are missing;
+        repeat the request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,6 +167,40 @@ class TransactionsServicer:
         """Aborts the open transaction of a transactional id, also a prepared one, and fences its producer. The producer may
         abort the transaction too and continue (version 2). TRANSACTIONAL_ID_NOT_FOUND: the coordinator does not know the
         transactional id. INVALID_TXN_STATE: no transaction is open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitSinkBatch(self, request, context):
+        """The next calls decide the batches of an exactly-once sink: what one query writes to one target. Each attempt of a
+        task writes in a prepared transaction of its own, with a transactional id below the sink's id:
+
+        sink          __headrace_sink/QUERY/TARGET
+        transaction   __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
+
+        FindCoordinator returns the same coordinator for a sink and for its transactions. CompleteTransaction commits no
+        transaction of a sink, but may abort one until its batch is decided.
+
+        Decides a batch: commits the transactions of the tokens, and aborts the sink's other transactions up to the batch.
+        If the batch or a later one is decided already, the call changes nothing, and the tokens that the earlier decision
+        does not name are aborted. PRODUCER_FENCED: the batch was aborted, and a token has the older generation.
+        INVALID_TXN_STATE: a token's transaction is not prepared. After an error, repeat the batch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortSinkBatch(self, request, context):
+        """Aborts a batch: raises the sink's generation and aborts the sink's open transactions. If the batch is decided, or
+        the sink's generation is higher than the request's, the call changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeSink(self, request, context):
+        """Describes a sink. A task asks before it writes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,6 +248,21 @@ def add_TransactionsServicer_to_server(servicer, server):
                     servicer.AbortTransaction,
                     request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortTransactionRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortTransactionResponse.SerializeToString,
+            ),
+            'CommitSinkBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitSinkBatch,
+                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.CommitSinkBatchRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.CommitSinkBatchResponse.SerializeToString,
+            ),
+            'AbortSinkBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortSinkBatch,
+                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortSinkBatchRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AbortSinkBatchResponse.SerializeToString,
+            ),
+            'DescribeSink': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSink,
+                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.DescribeSinkRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.DescribeSinkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -422,6 +492,87 @@ class Transactions:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def CommitSinkBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Transactions/CommitSinkBatch',
+            headrace__protos_dot_v1_dot_transactions__pb2.CommitSinkBatchRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_transactions__pb2.CommitSinkBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortSinkBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Transactions/AbortSinkBatch',
+            headrace__protos_dot_v1_dot_transactions__pb2.AbortSinkBatchRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_transactions__pb2.AbortSinkBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeSink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Transactions/DescribeSink',
+            headrace__protos_dot_v1_dot_transactions__pb2.DescribeSinkRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_transactions__pb2.DescribeSinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class ProducersStub:
     """The producers of partitions. Brokers serve Producers on the client listener, for partitions that they lead.
@@ -547,7 +698,7 @@ class Producers:
 
 class TransactionPartitionsStub:
     """Calls of the brokers to the coordinators of transactions. Coordinators serve TransactionPartitions on the internal
-    listener.
+    listener. For a partition of __consumer_offsets, the coordinator that owns the shard calls in place of a broker.
     """
 
     def __init__(self, channel):
@@ -565,7 +716,7 @@ class TransactionPartitionsStub:
 
 class TransactionPartitionsServicer:
     """Calls of the brokers to the coordinators of transactions. Coordinators serve TransactionPartitions on the internal
-    listener.
+    listener. For a partition of __consumer_offsets, the coordinator that owns the shard calls in place of a broker.
     """
 
     def AddPartitions(self, request_iterator, context):
@@ -596,7 +747,7 @@ def add_TransactionPartitionsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TransactionPartitions:
     """Calls of the brokers to the coordinators of transactions. Coordinators serve TransactionPartitions on the internal
-    listener.
+    listener. For a partition of __consumer_offsets, the coordinator that owns the shard calls in place of a broker.
     """
 
     @staticmethod

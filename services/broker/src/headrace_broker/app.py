@@ -413,6 +413,7 @@ class Broker:
         follower = self._follower = MetadataFollower(
             self._controllers,
             cluster_id,
+            node_id=self.config.node_id,
             on_change=self._metadata_changed,
             freshness=self._freshness,
             clock=self.clock,

@@ -185,17 +185,16 @@ class ControllerDriver:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: Any) -> None:
-            if future.done():  # the caller has left
-                return
-            if isinstance(result, HeadraceError):
-                future.set_exception(result)
-            else:
+            if not future.done():  # else the caller has left
                 future.set_result(result)
 
         ask(done)
         if self.controller.until_due_ms() <= 0:  # (not for a deferred read)
             self._wake.set()
-        return await future
+        result = await future
+        if isinstance(result, HeadraceError):
+            raise result.copy()  # whose traceback does not keep this frame in a cycle
+        return result
 
     def receive(self, message: Message) -> None:
         """Process a message of another replica."""

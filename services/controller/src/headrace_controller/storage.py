@@ -169,11 +169,32 @@ class MetadataStorage:
         segment_bytes: int | None = None,
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
-        unformatted or belongs to another node, and StorageError if another process uses the directory. Raises also
-        CorruptLogError, UnsupportedVersionError, and OSError. ``segment_bytes``: size of the log's segments; None:
-        SEGMENT_BYTES."""
+        unformatted or belongs to another node, StorageError if another process uses the directory, and DiskFullError if
+        the log needs a file for which the disk has no room. Raises also CorruptLogError, UnsupportedVersionError, and
+        OSError. ``segment_bytes``: size of the log's segments; None: SEGMENT_BYTES."""
         _refuse_lost_log(fs, root.rstrip("/"))
         config = _LOG_CONFIG if segment_bytes is None else replace(_LOG_CONFIG, segment_bytes=segment_bytes)
+        try:
+            return cls._open(fs, root, clock, cluster_id, node_id, reserve_bytes, config)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            raise DiskFullError(
+                f"{root}: cannot open the metadata log: no space left on the disk ({error.strerror}); free some space, "
+                "and start the controller again"
+            ) from None
+
+    @classmethod
+    def _open(
+        cls,
+        fs: FileSystem,
+        root: str,
+        clock: Clock,
+        cluster_id: str,
+        node_id: int,
+        reserve_bytes: int,
+        config: LogConfig,
+    ) -> MetadataStorage:
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: config, cluster_id=cluster_id, node_id=node_id
         )

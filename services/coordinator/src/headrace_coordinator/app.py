@@ -39,6 +39,7 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_description import NodeService
 from headrace_core.membership.producer_ids import ProducerIdBlock, ProducerIds
+from headrace_core.membership.transaction_partitions import TransactionPartitions
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.freshness import Freshness
 from headrace_core.metadata.shards import OFFSETS_TOPIC
@@ -59,11 +60,12 @@ from .group.groups import Groups
 from .handlers.groups import GroupsService
 from .handlers.membership import Members
 from .handlers.metadata import MetadataService
-from .handlers.transactions import TransactionPartitionsService, TransactionsService
+from .handlers.transactions import TransactionMarkersService, TransactionPartitionsService, TransactionsService
 from .runtime.claims import Claim
 from .runtime.runner import ShardRunner
 from .runtime.shard import Shard, ShardState
 from .runtime.shards import Shards
+from .runtime.transaction_offsets import TransactionOffsets
 from .runtime.transactions import Transactions
 from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
 from .shard_state_machine import ShardStateMachine
@@ -101,8 +103,12 @@ class Coordinator:
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), lambda: self.metadata.lag.ms)
         self._calls = ControllerCalls(self._controllers, self.clock)
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
-        self._markers = MarkerSender(self.brokers, self._wait_current)
+        self._markers = MarkerSender(
+            self.brokers, self._wait_current, lambda runner, report: self.transactions.markers_written(runner, report)
+        )
         self.transactions = Transactions(self.current_shards, self._markers.send)
+        self._partitions = TransactionPartitions(self.metadata, self.clock)
+        self._offsets = TransactionOffsets(self.current_shards, self._partitions.verify)
         self._watermarks = Watermarks(self.brokers, self._watched, interval_s=WATERMARKS_INTERVAL_S)
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._listeners: dict[str, Listener] = {}
@@ -131,6 +137,7 @@ class Coordinator:
         follower = self._follower = MetadataFollower(
             self._controllers,
             self._cluster_id,
+            node_id=self.config.node_id,
             on_change=self._metadata_changed,
             freshness=self._freshness,
             clock=self.clock,
@@ -170,7 +177,7 @@ class Coordinator:
 
     async def _bind(self) -> None:
         groups = GroupsService(self.current_shards, self.members)
-        transactions = TransactionsService(self.current_shards, self.transactions, self._producer_ids)
+        transactions = TransactionsService(self.current_shards, self.transactions, self._offsets, self._producer_ids)
         timeout_ms = self.config.values["request.timeout.ms"]
         served: dict[str, list[tuple[Any, Any, str]]] = {
             INTERNAL: [
@@ -178,7 +185,12 @@ class Coordinator:
                     transactions_pb2_grpc.add_TransactionPartitionsServicer_to_server,
                     TransactionPartitionsService(self.transactions),
                     "headrace.v1.TransactionPartitions",
-                )
+                ),
+                (
+                    transactions_pb2_grpc.add_TransactionMarkersServicer_to_server,
+                    TransactionMarkersService(self.current_shards),
+                    "headrace.v1.TransactionMarkers",
+                ),
             ]
         }
         for name in (CLIENT, EXTERNAL):
@@ -378,6 +390,7 @@ class Coordinator:
             await listener.stop(STREAMS_GRACE_S)
         await self._tasks.cancel()
         await self._markers.close()
+        await self._partitions.close()
         await self._producer_ids.close()
         await self._calls.close()
         await self.brokers.close()

@@ -1,7 +1,7 @@
 """The state machine of a group shard, with its groups and their offsets. Pure.
 
-    a record, by its kind    0 1 -> offsets; 1001 to 1005 -> groups; others are skipped: the claim is the runtime's,
-                             2 and 3 are Kafka's own
+    a record, by its kind    0 1 1006 -> offsets; 1001 to 1005 -> groups; others are skipped: the claim is the
+                             runtime's, 2 and 3 are Kafka's own
     a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
 The shard's state machine combines groups and offsets: removing a group removes its offsets, and removing a topic
@@ -29,15 +29,18 @@ from .group.messages import (
 from .offsets.logic import OffsetSettings, OffsetsLogic
 from .offsets.messages import (
     CommitOffsets,
+    CommitTransactionOffsets,
     DeleteGroup,
     DeleteOffsets,
     DescribeLag,
+    EndOffsets,
     FetchOffsets,
+    VerificationFailed,
     WatermarksSeen,
 )
 from .state_machine import Decision, GroupStateMachine, Push, RecordKind, kind_of
 
-_OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
+_OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT, RecordKind.PENDING_OFFSETS)
 _GROUP_KINDS = (
     RecordKind.GROUP,
     RecordKind.MEMBER,
@@ -100,7 +103,7 @@ class ShardStateMachine:
         group_id = request.group_id
         if self._groups.exists(group_id):
             deleted = self._groups.delete(group_id)
-        elif self._offsets.book.of(group_id):
+        elif self._offsets.book.has(group_id):
             deleted = Decision()
         else:
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
@@ -115,7 +118,7 @@ class ShardStateMachine:
         return decision
 
     def _has_offsets_only(self, group_id: str) -> bool:
-        return not self._groups.exists(group_id) and bool(self._offsets.book.of(group_id))
+        return not self._groups.exists(group_id) and self._offsets.book.has(group_id)
 
     def _list(self, request: ListGroups, now_ms: int) -> Decision:
         decision = self._groups.handle(request, now_ms)
@@ -131,8 +134,14 @@ class ShardStateMachine:
 
     def _describe(self, request: DescribeGroup, now_ms: int) -> Decision:
         if self._has_offsets_only(request.group_id):
-            return Decision(reply=DescribedGroup(request.group_id, GroupState.EMPTY, 0, 0, "", ()))
-        return self._groups.handle(request, now_ms)
+            decision = Decision(reply=DescribedGroup(request.group_id, GroupState.EMPTY, 0, 0, "", ()))
+        else:
+            decision = self._groups.handle(request, now_ms)
+        pending = self._offsets.pending(request.group_id)
+        if not pending:
+            return decision
+        assert isinstance(decision.reply, DescribedGroup)
+        return decision._replace(reply=decision.reply._replace(pending=pending))
 
     def _explain(self, request: ExplainGroup, now_ms: int) -> Decision:
         if self._has_offsets_only(request.group_id):
@@ -142,6 +151,9 @@ class ShardStateMachine:
 
 _BY_TYPE: dict[type, Callable[[ShardStateMachine, Any, int], Decision]] = {
     CommitOffsets: lambda state, request, now_ms: state._offsets.commit(request, now_ms),
+    CommitTransactionOffsets: lambda state, request, now_ms: state._offsets.commit_in_transaction(request, now_ms),
+    VerificationFailed: lambda state, request, _: state._offsets.verification_failed(request),
+    EndOffsets: lambda state, request, now_ms: state._offsets.end_transaction(request, now_ms),
     FetchOffsets: lambda state, request, now_ms: state._offsets.fetch(request, now_ms),
     DeleteOffsets: lambda state, request, _: state._offsets.delete(request),
     WatermarksSeen: lambda state, request, now_ms: state._offsets.watermarks_seen(request, now_ms),

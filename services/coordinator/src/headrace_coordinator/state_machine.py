@@ -37,6 +37,8 @@ class RecordKind(enum.IntEnum):
     TARGET_ASSIGNMENT = 1003
     CURRENT_ASSIGNMENT = 1004
     STORY = 1005
+    PENDING_OFFSETS = 1006
+    SINK = 1010
 
 
 def kind_of(key: bytes) -> int:

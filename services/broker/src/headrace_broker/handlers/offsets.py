@@ -172,20 +172,16 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
     Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will
     delete theirs. ``delete_records`` also raises the error with which the leader resigned.
     """
-    reached: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    reached: asyncio.Future[HeadraceError | None] = asyncio.get_running_loop().create_future()
 
     def done(error: HeadraceError | None) -> None:
-        if reached.done():
-            return
-        if error is None:
-            reached.set_result(leader.low_watermark)
-        else:
-            reached.set_exception(error)
+        if not reached.done():
+            reached.set_result(error)
 
     leader.when_deleted(offset, done)
     try:
         async with asyncio.timeout(timeout_s):
-            return await reached
+            error = await reached
     except TimeoutError:
         behind = leader.yet_to_delete(offset)
         raise RequestTimedOutError(
@@ -194,3 +190,6 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
         ) from None
     finally:
         leader.forget_deletion(done)
+    if error is not None:
+        raise error.copy()  # whose traceback does not keep this frame in a cycle
+    return leader.low_watermark

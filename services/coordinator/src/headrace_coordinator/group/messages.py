@@ -191,6 +191,18 @@ class DescribedMember(NamedTuple):
     target: Parts
 
 
+class DescribedPending(NamedTuple):
+    """An offset of an open transaction. ``transactional_id``: "" if Kafka wrote the offset."""
+
+    topic: str
+    partition: int
+    offset: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    received_ms: int
+
+
 class DescribedGroup(NamedTuple):
     """``names``: names of the topics whose ids appear in the description, if the topics exist."""
 
@@ -201,6 +213,7 @@ class DescribedGroup(NamedTuple):
     assignor: str
     members: tuple[DescribedMember, ...]
     names: Mapping[bytes, str] = {}
+    pending: tuple[DescribedPending, ...] = ()
 
 
 class ListedGroup(NamedTuple):

@@ -37,7 +37,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         async def one(item: Any) -> Any:
             asked = messages.fetch_offsets(item, require_stable=request.require_stable)
-            fetched = await self._ask(item.group_id, asked)
+            # Guard: a former owner of the shard may not know of a transaction, or of its end.
+            runner = self._shards().of_group(item.group_id)
+            fetched = await runner.ask(asked, is_fenced=request.require_stable)
             return groups_pb2.CommittedOffsetsOfGroup(
                 group_id=item.group_id, offsets=[messages.committed_offset(each) for each in fetched.offsets]
             )

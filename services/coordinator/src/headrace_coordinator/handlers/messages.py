@@ -117,6 +117,7 @@ def _parts(message: Any) -> Parts:
 
 
 def commit_offsets(message: Any) -> CommitOffsets:
+    """The commit in a CommitOffsetsRequest or a CommitTransactionOffsetsRequest."""
     return CommitOffsets(
         message.group_id,
         tuple(
@@ -174,6 +175,18 @@ def described_group(group: DescribedGroup) -> Any:
         assignment_epoch=group.assignment_epoch,
         assignor=group.assignor,
         members=[_described_member(member, group.names) for member in group.members],
+        pending_offsets=[
+            groups_pb2.PendingOffset(
+                topic=each.topic,
+                partition=each.partition,
+                offset=each.offset,
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                received_at_ms=each.received_ms,
+            )
+            for each in group.pending
+        ],
     )
 
 

@@ -1,35 +1,45 @@
-"""headrace.v1.Transactions and headrace.v1.TransactionPartitions: forward each request to the shard of its
-transactional id."""
+"""headrace.v1.Transactions, headrace.v1.TransactionPartitions and headrace.v1.TransactionMarkers: forward each request
+to the shard of its transactional id, or of its group."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, InvalidRequestError
+from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, InvalidRequestError, InvalidTopicError
 from headrace_core.membership.producer_ids import ProducerIds
-from headrace_core.metadata.shards import TRANSACTIONS_TOPIC
+from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_grpc
 
+from ..offsets.messages import CommitTransactionOffsets, EndOffsets
+from ..runtime.runner import Done
 from ..runtime.shards import Shards
+from ..runtime.transaction_offsets import TransactionOffsets
 from ..runtime.transactions import Transactions
 from ..transaction.messages import (
+    AbortSinkBatch,
     AbortTransaction,
     AddPartitions,
+    CommitSinkBatch,
     CompleteTransaction,
+    DescribeSink,
     DescribeTransaction,
     EndTransaction,
     InitProducerId,
     ListedTransaction,
     ListTransactions,
     PrepareTransaction,
+    SinkState,
 )
-from ..transaction.state import ProducerIdentity, Transaction, TransactionState
+from ..transaction.state import EPOCH_MAX, ProducerIdentity, Transaction, TransactionState
 from ..transaction.transactions import LISTED_MAX
+from . import messages
 from .descriptions import each_described
 
 #: Seconds that a request for the next transaction waits for the markers of the former transaction.
@@ -54,12 +64,19 @@ _STATE_PAIRS: dict[int, tuple[TransactionState, bool]] = {number: pair for pair,
 
 
 class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
-    """The calls of clients; CommitTransactionOffsets is not served yet."""
+    """The calls of clients."""
 
-    def __init__(self, shards: Callable[[], Shards], transactions: Transactions, producer_ids: ProducerIds) -> None:
+    def __init__(
+        self,
+        shards: Callable[[], Shards],
+        transactions: Transactions,
+        offsets: TransactionOffsets,
+        producer_ids: ProducerIds,
+    ) -> None:
         """``shards`` returns this coordinator's shards; during the start ``shards`` raises an error."""
         self._shards = shards
         self._transactions = transactions
+        self._offsets = offsets
         self._producer_ids = producer_ids
 
     async def InitProducer(self, request: Any, context: Any) -> Any:
@@ -103,9 +120,48 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         await self._end(asked, context, wait_for_markers=request.wait_for_markers)
         return transactions_pb2.CompleteTransactionResponse()
 
+    async def CommitTransactionOffsets(self, request: Any, context: Any) -> Any:
+        version = _version(request.transaction_version)
+        identity = _identity(request)
+        if identity.producer_id < 0 or not 0 <= identity.epoch <= EPOCH_MAX or request.sequence < 0:
+            raise InvalidRequestError(
+                f"producer {identity.producer_id} with epoch {identity.epoch} and sequence {request.sequence} sends "
+                f"offsets: none may be negative, and an epoch is at most {EPOCH_MAX}"
+            )
+        if not request.transactional_id:
+            raise InvalidRequestError("the transactional id is empty: set transactional.id")
+        asked = CommitTransactionOffsets(
+            messages.commit_offsets(request), request.transactional_id, *identity, request.sequence
+        )
+        committed = await self._offsets.commit(asked, version, request.ByteSize())
+        return transactions_pb2.CommitTransactionOffsetsResponse(results=messages.partition_outcomes(committed.results))
+
     async def AbortTransaction(self, request: Any, context: Any) -> Any:
         await self._transactions.ask(AbortTransaction(request.transactional_id), PARKED_S)
         return transactions_pb2.AbortTransactionResponse()
+
+    async def CommitSinkBatch(self, request: Any, context: Any) -> Any:
+        tokens = tuple((_sink_transaction(token.transactional_id), _identity(token)) for token in request.tokens)
+        generation = _not_negative("generation", request.generation) if request.HasField("generation") else None
+        asked = CommitSinkBatch(
+            request.sink_id, _not_negative("batch", request.batch), tokens, request.is_final, generation
+        )
+        state = await self._end(asked, context, wait_for_markers=request.wait_for_markers)
+        return transactions_pb2.CommitSinkBatchResponse(state=_sink_state(state))
+
+    async def AbortSinkBatch(self, request: Any, context: Any) -> Any:
+        asked = AbortSinkBatch(
+            request.sink_id,
+            _not_negative("batch", request.batch),
+            _not_negative("generation", request.generation),
+            request.is_final,
+        )
+        state = await self._end(asked, context, wait_for_markers=request.wait_for_markers)
+        return transactions_pb2.AbortSinkBatchResponse(state=_sink_state(state))
+
+    async def DescribeSink(self, request: Any, context: Any) -> Any:
+        state = await self._transactions.ask(DescribeSink(request.sink_id), PARKED_S)
+        return transactions_pb2.DescribeSinkResponse(state=_sink_state(state))
 
     async def _end(self, asked: Any, context: Any, *, wait_for_markers: bool) -> Any:
         within_s = PARKED_S
@@ -197,24 +253,103 @@ class AddPartitionsStream(StreamHandler[Any]):
         self._unanswered += 1
         if self._unanswered >= UNANSWERED_MAX:
             self._stream.pause()
-        self._transactions.put(asked, lambda outcome: self._answered(number, outcome), PARKED_S)
+        self._transactions.put(asked, lambda outcome: self._answered(asked, number, outcome), PARKED_S)
 
     def is_idle(self) -> bool:
         return self._unanswered == 0
 
-    def _answered(self, number: int, outcome: object) -> None:
+    def _answered(self, asked: AddPartitions, number: int, outcome: object) -> None:
         self._unanswered -= 1
         if self._stream.paused and self._unanswered <= UNANSWERED_MAX // 2:
             self._stream.resume()
-        self._answer(number, outcome)
+        self._answer(number, outcome, self._transactions.epoch_of(asked.transactional_id))
 
-    def _answer(self, number: int, outcome: object) -> None:
+    def _answer(self, number: int, outcome: object, coordinator_epoch: int = 0) -> None:
         error = error_to_proto(outcome) if isinstance(outcome, HeadraceError) else None
-        self._stream.send(transactions_pb2.AddPartitionsResponse(correlation_id=number, error=error))
+        response = transactions_pb2.AddPartitionsResponse(
+            correlation_id=number, error=error, coordinator_epoch=coordinator_epoch
+        )
+        self._stream.send(response)
+
+
+class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer):
+    """The markers of transactions with offsets, which their coordinators send to the owners of the groups' shards."""
+
+    def __init__(self, shards: Callable[[], Shards]) -> None:
+        self._shards = shards
+
+    async def WriteMarkers(self, request_iterator: Any, context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        await stream.run(MarkersStream(self._shards, stream))
+
+
+class MarkersStream(StreamHandler[Any]):
+    """The stream of one coordinator. Answers come in any order."""
+
+    __slots__ = ("_shards", "_stream", "_unanswered")
+
+    def __init__(self, shards: Callable[[], Shards], stream: ServerStream[Any, Any]) -> None:
+        self._shards = shards
+        self._stream = stream
+        self._unanswered = 0
+
+    def on_request(self, request: Any) -> None:
+        self._unanswered += 1
+        if self._unanswered >= UNANSWERED_MAX:
+            self._stream.pause()
+        outcomes: list[HeadraceError | None] = [None] * len(request.partitions)
+        missing = len(outcomes)
+
+        def ended(index: int, outcome: object) -> None:
+            nonlocal missing
+            outcomes[index] = outcome if isinstance(outcome, HeadraceError) else None
+            missing -= 1
+            if not missing:
+                self._answer(request, outcomes)
+
+        if not outcomes:
+            self._answer(request, outcomes)
+        for index, name in enumerate(request.partitions):
+            done = partial(ended, index)
+            try:
+                self._end(_marker(request), TopicPartition(name.topic, name.partition), done)
+            except HeadraceError as error:
+                done(error)
+
+    def _end(self, marker: EndOffsets, shard: TopicPartition, done: Done) -> None:
+        """Guard: the answer is fenced, because a former owner does not know whether offsets are pending."""
+        if shard.topic != OFFSETS_TOPIC:
+            raise InvalidTopicError(f"{shard}: the leader of the partition writes its markers; send it the marker")
+        self._shards().of_shard(shard).put(marker, done, is_fenced=True)
+
+    def is_idle(self) -> bool:
+        return self._unanswered == 0
+
+    def _answer(self, request: Any, outcomes: list[HeadraceError | None]) -> None:
+        self._unanswered -= 1
+        if self._stream.paused and self._unanswered <= UNANSWERED_MAX // 2:
+            self._stream.resume()
+        response = transactions_pb2.WriteMarkersResponse(correlation_id=request.correlation_id)
+        for name, error in zip(request.partitions, outcomes, strict=True):
+            response.results.add(topic=name.topic, partition=name.partition, error=error_to_proto(error))
+        self._stream.send(response)
 
 
 def _identity(message: Any) -> ProducerIdentity:
     return ProducerIdentity(message.producer_id, message.producer_epoch)
+
+
+def _marker(request: Any) -> EndOffsets:
+    marker = EndOffsets(
+        request.producer_id,
+        request.producer_epoch,
+        request.commit,
+        request.transaction_version,
+        request.coordinator_epoch,
+    )
+    if marker.producer_id < 0 or not 0 <= marker.epoch <= EPOCH_MAX or marker.version not in _VERSIONS:
+        raise InvalidRequestError(f"invalid marker: {marker}")
+    return marker
 
 
 def _version(version: int) -> int:
@@ -230,6 +365,23 @@ def _partitions(names: Any) -> frozenset[TopicPartition]:
         if not name.topic or name.partition < 0:
             raise InvalidRequestError(f"{name.topic!r}-{name.partition} is not a partition")
     return frozenset(TopicPartition(name.topic, name.partition) for name in names)
+
+
+def _not_negative(name: str, number: int) -> int:
+    if number < 0:
+        raise InvalidRequestError(f"{name}={number}: must not be negative")
+    return number
+
+
+def _sink_transaction(transactional_id: str) -> SinkTransaction:
+    found = parse_sink_transaction(transactional_id)
+    if found is None:
+        raise InvalidRequestError(f"{transactional_id!r} is not the transactional id of a sink")
+    return found
+
+
+def _sink_state(state: SinkState) -> Any:
+    return transactions_pb2.SinkState(batch=state.batch, generation=state.generation)
 
 
 def _state_pair(number: int) -> tuple[TransactionState, bool]:

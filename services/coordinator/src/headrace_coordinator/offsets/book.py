@@ -7,26 +7,31 @@ from collections.abc import Iterator, Mapping
 from headrace_core.types import TopicPartition
 
 from .codec import CommittedOffset
+from .pending import PendingBook
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class OffsetBook:
-    """Committed offsets by group and partition, and which of these offsets an open transaction may still change."""
+    """Committed offsets by group and partition, and the pending offsets, which open transactions may still commit."""
 
-    __slots__ = ("_by_group", "_pending")
+    __slots__ = ("_by_group", "pending")
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self._pending: dict[tuple[str, TopicPartition], set[int]] = {}
+        self.pending = PendingBook()
 
     def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """All committed offsets of a group. Do not keep the mapping of committed offsets, because it changes."""
         return self._by_group.get(group_id, _NOTHING)
 
+    def has(self, group_id: str) -> bool:
+        """Whether the group has committed or pending offsets."""
+        return group_id in self._by_group or bool(self.pending.partitions(group_id))
+
     def group_ids(self) -> tuple[str, ...]:
-        """Ids of the groups with committed offsets."""
-        return tuple(self._by_group)
+        """Ids of the groups with committed or pending offsets."""
+        return tuple(dict.fromkeys((*self._by_group, *self.pending.group_ids())))
 
     def __iter__(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset]]:
         for group_id, offsets in self._by_group.items():
@@ -41,22 +46,3 @@ class OffsetBook:
         offsets = self._by_group.get(group_id)
         if offsets is not None and offsets.pop(partition, None) is not None and not offsets:
             del self._by_group[group_id]
-
-    # Offsets that a transaction commits take effect when the transaction commits (KIP-98). Until a transaction with
-    # offsets ends, a stable fetch of the offsets must wait (KIP-447).
-
-    def hold(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
-        """An open transaction of the producer has an offset for the partition."""
-        self._pending.setdefault((group_id, partition), set()).add(producer_id)
-
-    def release(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
-        """The producer's transaction has ended, committed or aborted."""
-        producers = self._pending.get((group_id, partition))
-        if producers is not None:
-            producers.discard(producer_id)
-            if not producers:
-                del self._pending[group_id, partition]
-
-    def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction may still change the committed offset of the partition."""
-        return (group_id, partition) in self._pending

@@ -1,4 +1,4 @@
-"""Decisions about committed offsets: commit, fetch, delete, expire. Pure.
+"""Decisions about committed offsets: commit, fetch, delete, expire; and about offsets of open transactions. Pure.
 
 Each decision about offsets first makes the records, and refuses a request before any change. After the records are
 made, a decision about offsets applies the values in them, as ``replay`` does.
@@ -9,21 +9,26 @@ would refuse a decision that exceeds a batch, and the shard would drop its state
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from headrace_core.config import from_key
 from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import (
+    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
     HeadraceError,
     InvalidCommitOffsetSizeError,
     InvalidGroupIdError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTopicError,
     OffsetMetadataTooLargeError,
+    TransactionAbortableError,
+    TransactionCoordinatorFencedError,
     UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -32,16 +37,19 @@ from headrace_core.errors import (
 from headrace_core.metadata.shards import SHARD_TOPICS
 from headrace_core.types import NO_EPOCH, TopicPartition, check_topic_name
 
-from ..group.messages import Topic, TopicsChanged
-from ..state_machine import Decision, GroupStateMachine, ShardRecord
+from ..group.messages import DescribedPending, Topic, TopicsChanged
+from ..state_machine import Decision, GroupStateMachine, RecordKind, ShardRecord, kind_of
+from ..transaction.state import BUMPING_VERSION
 from .book import OffsetBook
 from .codec import STRING_BYTES_MAX, TOPIC_ID_BYTES, CommittedOffset, decode_key, decode_value, encode_key, encode_value
 from .lag import LagBook
 from .messages import (
     NO_OFFSET,
     CommitOffsets,
+    CommitTransactionOffsets,
     DeleteOffsets,
     DescribeLag,
+    EndOffsets,
     FetchedOffset,
     FetchOffsets,
     OffsetsCommitted,
@@ -50,11 +58,24 @@ from .messages import (
     OffsetToCommit,
     OffsetToFetch,
     PartitionResult,
+    VerificationFailed,
     WatermarksSeen,
+)
+from .pending import (
+    PendingKey,
+    PendingOffset,
+    PendingOffsets,
+    Verifications,
+    decode_pending,
+    decode_pending_key,
+    encode_pending,
+    encode_pending_key,
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
 _RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
+
+DESCRIBED_PENDING_MAX = 10_000  #: Maximum number of pending offsets in the description of a group.
 
 #: Age in milliseconds from which a committed offset with a different topic id must belong to a deleted topic of the
 #: same name. After NAMESAKE_AGE_MS every live coordinator knows the newest topic of the name.
@@ -68,7 +89,8 @@ class OffsetSettings:
     """Limits of commits.
 
     ``metadata_bytes_max``: offset.metadata.max.bytes. ``commit_bytes_max``: maximum bytes of the records of one commit,
-    which are one batch; it must be below max.message.bytes of ``__consumer_offsets``. ``retention``: after what time
+    which are one batch, and of the commit of a transaction's pending offsets; it must be below max.message.bytes of
+    ``__consumer_offsets``. ``retention``: after what time
     committed offsets expire.
     """
 
@@ -80,7 +102,7 @@ class OffsetSettings:
 class OffsetsLogic:
     """The committed offsets of one shard. ``groups`` is used only to look up members and subscriptions."""
 
-    __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "book", "lags")
+    __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "_verifications", "book", "lags")
 
     def __init__(self, groups: GroupStateMachine, settings: OffsetSettings) -> None:
         self._groups = groups
@@ -88,12 +110,16 @@ class OffsetsLogic:
         self._sweep = RetentionSweep(settings.retention)
         self._topics: Mapping[str, Topic] | None = None  # None: not set yet
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
+        self._verifications = Verifications()
         self.book = OffsetBook()
         self.lags = LagBook()
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError, after which the shard must not
         serve."""
+        if kind_of(key) == RecordKind.PENDING_OFFSETS:
+            self.book.pending.apply(decode_pending_key(key), None if value is None else decode_pending(value))
+            return
         group_id, partition = decode_key(key)
         self._apply(group_id, partition, None if value is None else decode_value(value))
 
@@ -108,15 +134,7 @@ class OffsetsLogic:
         """Kafka's OffsetCommit. Raises the errors that refuse the whole request: InvalidGroupIdError,
         GroupIdNotFoundError, the errors of check_commit, InvalidCommitOffsetSizeError."""
         self._check_committer(request)
-        results = []
-        accepted: list[tuple[TopicPartition, CommittedOffset]] = []
-        for offset in request.offsets:
-            error = self._refused(offset)
-            results.append(PartitionResult(offset.topic, offset.partition, error))
-            if error is None:
-                topic_id = offset.topic_id or self._id_of(offset.topic)
-                committed = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_ms, None, topic_id)
-                accepted.append((TopicPartition(offset.topic, offset.partition), committed))
+        results, accepted = self._accepted(request, now_ms)
         records = tuple(
             ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
             for partition, committed in accepted
@@ -124,7 +142,95 @@ class OffsetsLogic:
         self._check_size(request.group_id, records)
         for partition, committed in accepted:
             self._apply(request.group_id, partition, committed)
-        return Decision(records, OffsetsCommitted(tuple(results)))
+        return Decision(records, OffsetsCommitted(results))
+
+    def _accepted(
+        self, request: CommitOffsets, now_ms: int
+    ) -> tuple[tuple[PartitionResult, ...], list[tuple[TopicPartition, CommittedOffset]]]:
+        """The result of each partition, and the offsets that can be committed."""
+        results = []
+        accepted = []
+        for offset in request.offsets:
+            error = self._refused(offset)
+            results.append(PartitionResult(offset.topic, offset.partition, error))
+            if error is None:
+                topic_id = offset.topic_id or self._id_of(offset.topic)
+                committed = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_ms, None, topic_id)
+                accepted.append((TopicPartition(offset.topic, offset.partition), committed))
+        return tuple(results), accepted
+
+    def commit_in_transaction(self, request: CommitTransactionOffsets, now_ms: int) -> Decision:
+        """Kafka's TxnOffsetCommit. Raises the errors of ``commit``. TransactionAbortableError: the transaction has
+        ended since the verification began, or the producer's former transaction has no marker yet.
+        InvalidProducerEpochError: the shard has pending offsets of a larger epoch. CoordinatorNotAvailableError: the
+        verification is from before the last replay."""
+        commit, producer_id = request.commit, request.producer_id
+        if request.verification is None:
+            self._check_committer(commit)
+            return Decision(reply=self._verifications.begin(producer_id, request.epoch))
+        if not self._verifications.end(request.verification):
+            if request.verification.of is not self._verifications:
+                raise CoordinatorNotAvailableError(
+                    f"the shard of group {commit.group_id!r} was loaded again while offsets were added to a "
+                    "transaction; retry"
+                )
+            raise TransactionAbortableError(
+                f"the transaction of producer {producer_id} with epoch {request.epoch} has ended while offsets of "
+                f"group {commit.group_id!r} were added to it: abort the transaction"
+            )
+        self._check_committer(commit)
+        of_producer = self.book.pending.of_producer(producer_id)
+        for pending in of_producer.values():
+            _check_same_transaction(request, pending.epoch)
+        results, accepted = self._accepted(commit, now_ms)
+        if not accepted:
+            return Decision(reply=OffsetsCommitted(results))
+        before = of_producer.get(commit.group_id)
+        offsets = {} if before is None else dict(before.offsets)
+        for partition, committed in accepted:
+            known = offsets.get(partition)
+            is_delayed = known is not None and 0 < request.sequence < known.sequence  # and was repeated meanwhile
+            if not is_delayed:
+                offsets[partition] = PendingOffset(committed, request.sequence)
+        coordinator_epoch = max(request.coordinator_epoch, NO_EPOCH if before is None else before.coordinator_epoch)
+        after = PendingOffsets(request.epoch, offsets, request.transactional_id, coordinator_epoch)
+        key = PendingKey(producer_id, commit.group_id)
+        record = ShardRecord(encode_pending_key(*key), encode_pending(after))
+        self._check_size(commit.group_id, (record,))
+        self._check_size(commit.group_id, _end_records(producer_id, {**of_producer, commit.group_id: after}, 0))
+        self.book.pending.apply(key, after)
+        return Decision((record,), OffsetsCommitted(results))
+
+    def verification_failed(self, request: VerificationFailed) -> Decision:
+        self._verifications.end(request.verification)
+        return Decision()
+
+    def end_transaction(self, request: EndOffsets, now_ms: int) -> Decision:
+        """Commit or drop the pending offsets of a producer: its transaction has ended.
+
+            marker's epoch, to the pending offsets'  version 2                 version 1
+            ---------------------------------------  ------------------------  ------------------------
+            nothing is pending                       done already              done already
+            larger                                   end                       end
+            equal                                    INVALID_PRODUCER_EPOCH    end
+            smaller                                  INVALID_PRODUCER_EPOCH    INVALID_PRODUCER_EPOCH
+
+        Under version 2, a marker with the epoch of the pending offsets is a late marker of the transaction before
+        (KAFKA-17754). A marker of an older coordinator epoch than the one that confirmed the offsets is also late:
+        TransactionCoordinatorFencedError. A committed offset counts from now on, and not from when it was pending, for
+        retention and lag."""
+        of_producer = self.book.pending.of_producer(request.producer_id)
+        is_bumping = request.version >= BUMPING_VERSION
+        for pending in of_producer.values():
+            _check_marker(request, pending, is_bumping=is_bumping)
+        self._verifications.cancel(request.producer_id, request.epoch - 1 if is_bumping else request.epoch)
+        ended: Mapping[str, PendingOffsets | None] = of_producer if request.commit else dict.fromkeys(of_producer)
+        records = _end_records(request.producer_id, ended, now_ms)
+        for group_id, pending in list(of_producer.items()):
+            self.book.pending.apply(PendingKey(request.producer_id, group_id), None)
+            for partition, one in pending.offsets.items() if request.commit else ():
+                self._apply(group_id, partition, one.committed._replace(commit_timestamp_ms=now_ms))
+        return Decision(records)
 
     def _check_committer(self, request: CommitOffsets) -> None:
         group_id = request.group_id
@@ -203,10 +309,12 @@ class OffsetsLogic:
                 "join the group again"
             )
         offsets = self.book.of(request.group_id)
+        unstable = self.book.pending.partitions(request.group_id) if request.require_stable else set()
         if request.partitions is not None:
-            found = [self._fetched(request, offsets, one, now_ms) for one in request.partitions]
+            found = [self._fetched(request, offsets, unstable, one, now_ms) for one in request.partitions]
         else:
-            all_of_it = [self._fetched(request, offsets, OffsetToFetch(*one), now_ms) for one in sorted(offsets)]
+            partitions = sorted(offsets.keys() | unstable)
+            all_of_it = [self._fetched(request, offsets, unstable, OffsetToFetch(*one), now_ms) for one in partitions]
             found = [one for one in all_of_it if one.error is not None or one.offset != NO_OFFSET]
         return Decision(reply=OffsetsFetched(tuple(found)))
 
@@ -214,11 +322,12 @@ class OffsetsLogic:
         self,
         request: FetchOffsets,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        unstable: Set[TopicPartition],
         wanted: OffsetToFetch,
         now_ms: int,
     ) -> FetchedOffset:
         partition = TopicPartition(wanted.topic, wanted.partition)
-        if request.require_stable and self.book.is_pending(request.group_id, partition):
+        if partition in unstable:
             error: HeadraceError = UnstableOffsetCommitError(
                 f"{partition}: an open transaction has offsets of group {request.group_id!r}: retry when it has ended"
             )
@@ -246,7 +355,7 @@ class OffsetsLogic:
         offsets."""
         _check_group_id(request.group_id)
         self._check_known(request.group_id)
-        offsets = self.book.of(request.group_id)
+        known = self.book.of(request.group_id).keys() | self.book.pending.partitions(request.group_id)
         results = []
         gone: dict[TopicPartition, None] = {}
         for partition in request.partitions:
@@ -255,22 +364,41 @@ class OffsetsLogic:
                 error = GroupSubscribedToTopicError(
                     f"{partition}: group {request.group_id!r} has members that subscribe to the topic; stop them first"
                 )
-            elif partition in offsets:
+            elif partition in known:
                 gone[partition] = None
             results.append(PartitionResult(*partition, error))
         records = self.remove((request.group_id, partition) for partition in gone)
         return Decision(records, OffsetsDeleted(tuple(results)), is_atomic=False)
 
     def remove(self, offsets: Iterable[tuple[str, TopicPartition]]) -> tuple[ShardRecord, ...]:
-        """Tombstones for ``offsets``; the tombstones are already applied."""
-        gone = tuple(offsets)
-        for group_id, partition in gone:
-            self._apply(group_id, partition, None)
-        return tuple(ShardRecord(encode_key(group_id, partition), None) for group_id, partition in gone)
+        """Records that remove ``offsets``, committed and pending ones; the records are already applied."""
+        return self._remove((group_id, partition, None) for group_id, partition in offsets)
+
+    def _remove(self, offsets: Iterable[tuple[str, TopicPartition, bytes | None]]) -> tuple[ShardRecord, ...]:
+        """As ``remove``, but with a topic id, remove only offsets that may belong to the topic with this id."""
+        records = []
+        by_producer: dict[PendingKey, dict[TopicPartition, PendingOffset]] = {}
+        for group_id, partition, topic_id in offsets:
+            committed = self.book.of(group_id).get(partition)
+            if committed is not None and _may_belong(committed, topic_id):
+                self._apply(group_id, partition, None)
+                records.append(ShardRecord(encode_key(group_id, partition), None))
+            for producer_id, pending in self.book.pending.of_group(group_id):
+                one = pending.offsets.get(partition)
+                if one is not None and _may_belong(one.committed, topic_id):
+                    key = PendingKey(producer_id, group_id)
+                    by_producer.setdefault(key, dict(pending.offsets)).pop(partition, None)
+        for key, left in by_producer.items():
+            before = self.book.pending.of_producer(key.producer_id)[key.group_id]
+            after = before._replace(offsets=left) if left else None
+            self.book.pending.apply(key, after)
+            records.append(ShardRecord(encode_pending_key(*key), None if after is None else encode_pending(after)))
+        return tuple(records)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
-        """Tombstones for all offsets of the group; the tombstones are already applied."""
-        return self.remove([(group_id, partition) for partition in self.book.of(group_id)])
+        """Records that remove all offsets of the group; the records are already applied."""
+        partitions = (*self.book.of(group_id), *self.book.pending.partitions(group_id))
+        return self.remove([(group_id, partition) for partition in dict.fromkeys(partitions)])
 
     def topics_changed(self, request: TopicsChanged) -> None:
         """Mark the committed offsets of topics that were removed after the last call, so that the next ticks delete
@@ -287,9 +415,14 @@ class OffsetsLogic:
             if name in before and (name not in request.topics or request.topics[name].topic_id != before[name].topic_id)
         }
         if gone:
+            pending = [
+                (group_id, partition)
+                for group_id in self.book.pending.group_ids()
+                for partition in sorted(self.book.pending.partitions(group_id))
+            ]
             self._doomed.extend(
                 (group_id, partition, gone[partition.topic])
-                for group_id, partition, _ in self.book
+                for group_id, partition in dict.fromkeys([*(each[:2] for each in self.book), *pending])
                 if partition.topic in gone
             )
 
@@ -305,21 +438,13 @@ class OffsetsLogic:
         return 0 if self._doomed else self._sweep.next_due_ms()
 
     def tick(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
-        """Tombstones of the next marked or expired offsets, already applied; and the empty groups without offsets."""
+        """Records that remove the next marked or expired offsets, already applied; and the empty groups without
+        offsets."""
         if self._doomed:
-            return self.remove(self._next_doomed()), ()
+            count = min(len(self._doomed), REMOVALS_PER_TICK)
+            return self._remove([self._doomed.popleft() for _ in range(count)]), ()
         expired = self._sweep.tick(now_ms, self.book, self._groups)
         return self.remove(expired.offsets), expired.groups
-
-    def _next_doomed(self) -> list[tuple[str, TopicPartition]]:
-        """The marked offsets to delete next, without offsets that now belong to a new topic of the same name."""
-        doomed: dict[tuple[str, TopicPartition], None] = {}
-        while self._doomed and len(doomed) < REMOVALS_PER_TICK:
-            group_id, partition, topic_id = self._doomed.popleft()
-            committed = self.book.of(group_id).get(partition)
-            if committed is not None and committed.topic_id in (None, topic_id):
-                doomed[group_id, partition] = None
-        return list(doomed)
 
     def watermarks_seen(self, request: WatermarksSeen, now_ms: int) -> Decision:
         self.lags.seen(request.ends, now_ms)
@@ -330,9 +455,75 @@ class OffsetsLogic:
         self._check_known(request.group_id)
         return Decision(reply=self.lags.describe(request.group_id, self.book.of(request.group_id), now_ms))
 
+    def pending(self, group_id: str) -> tuple[DescribedPending, ...]:
+        """Describe the first pending offsets of a group, in the order of their partitions."""
+        return tuple(
+            heapq.nsmallest(
+                DESCRIBED_PENDING_MAX,
+                (
+                    DescribedPending(
+                        *partition,
+                        one.committed.offset,
+                        pending.transactional_id,
+                        producer_id,
+                        pending.epoch,
+                        one.committed.commit_timestamp_ms,
+                    )
+                    for producer_id, pending in self.book.pending.of_group(group_id)
+                    for partition, one in pending.offsets.items()
+                ),
+            )
+        )
+
     def _check_known(self, group_id: str) -> None:
-        if not self._groups.exists(group_id) and not self.book.of(group_id):
+        if not self._groups.exists(group_id) and not self.book.has(group_id):
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
+
+
+def _end_records(
+    producer_id: int, pending: Mapping[str, PendingOffsets | None], now_ms: int
+) -> tuple[ShardRecord, ...]:
+    """The records that end a transaction, by group: commits of the pending offsets (None: no commit), and tombstones
+    for the pending offsets."""
+    records = []
+    for group_id, of_group in pending.items():
+        for partition, one in of_group.offsets.items() if of_group is not None else ():
+            committed = one.committed._replace(commit_timestamp_ms=now_ms)
+            records.append(ShardRecord(encode_key(group_id, partition), encode_value(committed)))
+        records.append(ShardRecord(encode_pending_key(producer_id, group_id), None))
+    return tuple(records)
+
+
+def _check_same_transaction(request: CommitTransactionOffsets, epoch: int) -> None:
+    """Check that new offsets belong to the same transaction as the pending offsets of ``epoch``."""
+    if request.epoch < epoch:
+        raise InvalidProducerEpochError(
+            f"producer {request.producer_id} with epoch {request.epoch} is out of date: the group "
+            f"{request.commit.group_id!r} has offsets of epoch {epoch}"
+        )
+    if request.epoch > epoch:
+        raise TransactionAbortableError(
+            f"producer {request.producer_id} with epoch {request.epoch} cannot commit offsets of group "
+            f"{request.commit.group_id!r}: its former transaction, with epoch {epoch}, has no marker yet; abort the "
+            "transaction"
+        )
+
+
+def _check_marker(marker: EndOffsets, pending: PendingOffsets, *, is_bumping: bool) -> None:
+    if marker.epoch < pending.epoch or (is_bumping and marker.epoch == pending.epoch):
+        raise InvalidProducerEpochError(
+            f"marker of producer {marker.producer_id} with epoch {marker.epoch} is late: offsets of the next "
+            f"transaction, with epoch {pending.epoch}, are pending"
+        )
+    if marker.coordinator_epoch < pending.coordinator_epoch:
+        raise TransactionCoordinatorFencedError(
+            f"marker of producer {marker.producer_id} is refused: its coordinator epoch {marker.coordinator_epoch} is "
+            f"out of date, the pending offsets were confirmed under coordinator epoch {pending.coordinator_epoch}"
+        )
+
+
+def _may_belong(committed: CommittedOffset, topic_id: bytes | None) -> bool:
+    return topic_id is None or committed.topic_id in (None, topic_id)
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:

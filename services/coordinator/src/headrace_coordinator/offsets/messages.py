@@ -13,6 +13,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .codec import CommittedOffset
+from .pending import Verification
 
 NO_OFFSET = -1  #: The offset with which Kafka answers for a partition without a committed offset.
 
@@ -51,6 +52,44 @@ class OffsetsCommitted(NamedTuple):
     """The reply to CommitOffsets; results are in the request's order."""
 
     results: tuple[PartitionResult, ...]
+
+
+class CommitTransactionOffsets(NamedTuple):
+    """Kafka's TxnOffsetCommit (KIP-447): the offsets become pending, and take effect when the transaction is committed.
+
+    The reply to a request without ``verification`` is a Verification. The caller then adds the shard to the transaction
+    at the transaction's coordinator, or verifies that the producer has added it (version 1). If the coordinator
+    confirms, the caller sends the request again with the verification and the epoch of the transaction's shard
+    (``coordinator_epoch``), and the reply is OffsetsCommitted. If the verification is not used, the caller sends
+    VerificationFailed.
+
+    ``sequence``: the number of the request among the producer's requests of the transaction; 0: without a number."""
+
+    commit: CommitOffsets
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    sequence: int = 0
+    verification: Verification | None = None
+    coordinator_epoch: int = NO_EPOCH
+
+
+class VerificationFailed(NamedTuple):
+    """The transaction is not confirmed, or the caller has given up; the reply is None."""
+
+    verification: Verification
+
+
+class EndOffsets(NamedTuple):
+    """A transaction's marker for the shard: commit or drop the producer's pending offsets. ``epoch``: the marker's
+    producer epoch. ``version``: the transaction version; under version 2, each end of a transaction raises the epoch.
+    ``coordinator_epoch``: the epoch of the transaction's shard. The reply is None, also if nothing is pending."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    version: int
+    coordinator_epoch: int
 
 
 class OffsetToFetch(NamedTuple):
@@ -92,7 +131,7 @@ class OffsetsFetched(NamedTuple):
 
 
 class DeleteOffsets(NamedTuple):
-    """Kafka's OffsetDelete (KIP-496)."""
+    """Kafka's OffsetDelete (KIP-496). Pending offsets of the partitions are dropped too."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...]
@@ -105,7 +144,8 @@ class OffsetsDeleted(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """Delete a group and its offsets, if the group has no members. The reply to DeleteGroup is None."""
+    """Delete a group and its offsets, also pending ones, if the group has no members. The reply to DeleteGroup is
+    None."""
 
     group_id: str
 

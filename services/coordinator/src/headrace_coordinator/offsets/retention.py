@@ -101,17 +101,18 @@ class RetentionSweep:
                 continue
             empty_since_ms = groups.empty_since_ms(group_id)
             offsets = book.of(group_id)
-            looks += len(offsets)
+            pending = book.pending.partitions(group_id)
+            looks += len(offsets) + len(pending)
             old = [
                 partition
                 for partition, committed in offsets.items()
-                if self._is_expired(committed, empty_since_ms, now_ms) and not book.is_pending(group_id, partition)
+                if self._is_expired(committed, empty_since_ms, now_ms) and partition not in pending
             ]
             room = REMOVALS_PER_TICK - len(expired) - len(gone)
             expired.extend((group_id, partition) for partition in old[:room])
             if len(old) > room:
                 self._todo.appendleft(group_id)
-            elif len(old) == len(offsets) and groups.exists(group_id):
+            elif len(old) == len(offsets) and groups.exists(group_id) and not pending:
                 gone.append(group_id)
         return Expired(tuple(expired), tuple(gone))
 

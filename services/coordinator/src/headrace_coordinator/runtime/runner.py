@@ -104,20 +104,21 @@ class ShardRunner:
     def start(self) -> None:
         self._schedule()
 
-    async def ask(self, request: object) -> Any:
+    async def ask(self, request: object, *, is_fenced: bool = False) -> Any:
         """Send a request to the shard; returns the reply when every record that the reply depends on is committed.
-        ``ask`` raises the error that refuses the request."""
+        ``ask`` raises the error that refuses the request. ``is_fenced``: the reply proves that no other coordinator
+        owned the shard when the request was decided."""
         reply: asyncio.Future[Any] = self._loop.create_future()
-        self.put(request, partial(resolve, reply))
+        self.put(request, partial(resolve, reply), is_fenced=is_fenced)
         try:
             return await reply
         finally:
             del reply  # the traceback of its error keeps this frame: a cycle with the request
 
-    def put(self, request: object, done: Done | None = None) -> None:
+    def put(self, request: object, done: Done | None = None, *, is_fenced: bool = False) -> None:
         """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in the same order as the pushes. None:
         no caller."""
-        self.shard.ask(done, request, self._now_ms(), is_fenced=not self._is_believed())
+        self.shard.ask(done, request, self._now_ms(), is_fenced=is_fenced or not self._is_believed())
         self._schedule()
 
     async def close(self) -> None:

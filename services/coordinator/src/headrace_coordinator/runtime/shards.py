@@ -67,17 +67,28 @@ class Shards:
             raise InvalidRequestError("the transactional id is empty: set transactional.id")
         return self._of(TRANSACTIONS_TOPIC, transactional_id, "transactional id")
 
+    def of_shard(self, shard: TopicPartition) -> ShardRunner:
+        """The runner of a shard. NotCoordinatorError."""
+        return self._of_shard(shard, f"{shard}")
+
+    def shard_of_group(self, group_id: str) -> TopicPartition:
+        """The shard to which a group belongs. CoordinatorNotAvailableError."""
+        return self._shard(OFFSETS_TOPIC, group_id)
+
     def _of(self, topic: str, key: str, kind: str) -> ShardRunner:
+        shard = self._shard(topic, key)
+        return self._of_shard(shard, f"{kind} {key!r} belongs to {shard}, which")
+
+    def _shard(self, topic: str, key: str) -> TopicPartition:
         count = self._counts.get(topic)
         if not count:
             raise CoordinatorNotAvailableError(f"{topic} does not exist yet; ask a broker for the coordinator")
-        shard = TopicPartition(topic, shard_of(key, count))
+        return TopicPartition(topic, shard_of(key, count))
+
+    def _of_shard(self, shard: TopicPartition, what: str) -> ShardRunner:
         found = self._running.get(shard)
         if found is None:
-            raise NotCoordinatorError(
-                f"{kind} {key!r} belongs to {shard}, which belongs to another coordinator; look up the coordinator "
-                "again"
-            )
+            raise NotCoordinatorError(f"{what} belongs to another coordinator; look up the coordinator again")
         return found[2]
 
     def of_topic(self, topic: str) -> list[ShardRunner]:

@@ -1,12 +1,13 @@
 """Sends requests to the transaction shards of this coordinator, and delivers the messages that the shards push.
 
     put(request) ---> the shard of its transactional id ---> the reply
-                        |   `--- CONCURRENT_TRANSACTIONS ---> parked until TransactionEnded, then asked again
-                        `--- WriteMarkers ---> the marker sender
+                        |   `--- CONCURRENT_TRANSACTIONS ---> parked until the last marker, then asked again
+                        `--- WriteMarkers ---> the marker sender ---> MarkersWritten
 
 A request for the next transaction that arrives while markers are missing waits here, so that neither a producer nor a
-partition's leader has to poll. A parked request is answered at the latest when its time limit is over, or when the
-shard stops serving.
+partition's leader has to poll. When the last marker is written, the request is asked again at once: its record and the
+record that completes the former transaction share an append. A parked request is answered at the latest when its time
+limit is over, or when the shard stops serving.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, RequestTimedOutError
+from headrace_core.metadata.shards import OFFSETS_TOPIC
 
-from ..transaction.messages import TransactionEnded, WriteMarkers
-from ..transaction.state import PREPARING
+from ..transaction.messages import AddPartitions, MarkersWritten, TransactionEnded, WriteMarkers
 from ..transaction.transactions import TransactionsStateMachine
 from .runner import Done, ShardRunner, resolve
 from .shards import Shards
@@ -43,9 +44,10 @@ class _Asked(NamedTuple):
 
 class _Parked:
     """A request that waits until a transaction has ended. Exactly one of its callbacks is called: ``ended``; ``moved``
-    when the shard of ``runner`` stops serving; ``expired`` when the request's time is over."""
+    when the shard of ``runner`` stops serving; ``expired`` when the request's time is over. ``is_next``: the request is
+    for the next transaction, and need not wait until the end of the former one is committed."""
 
-    __slots__ = ("ended", "expired", "moved", "runner", "timer")
+    __slots__ = ("ended", "expired", "is_next", "moved", "runner", "timer")
 
     def __init__(
         self,
@@ -54,8 +56,10 @@ class _Parked:
         ended: Callable[[], None],
         moved: Callable[[], None],
         expired: Callable[[], None],
+        is_next: bool,
     ) -> None:
         self.runner = runner
+        self.is_next = is_next
         self.ended = ended
         self.moved = moved
         self.expired = expired
@@ -83,9 +87,9 @@ class Transactions:
             del reply  # the traceback of its error keeps this frame: a cycle with the request
 
     def put(self, request: Any, done: Done, within_s: float, *, wait_for_markers: bool = False) -> None:
-        """Send ``request``, which has a transactional id, to its shard. ``done`` is called with the reply or the
+        """Send ``request`` to the shard of its transactional id or its sink. ``done`` is called with the reply or the
         HeadraceError. ``within_s``: time in seconds that the request may be parked. ``wait_for_markers``: call ``done``
-        when the transaction that the request ended has all its markers; after ``within_s`` with
+        when the transactions that the request ended have all their markers; after ``within_s`` with
         RequestTimedOutError."""
         self._ask_shard(_Asked(request, done, asyncio.get_running_loop().time() + within_s, wait_for_markers))
 
@@ -95,22 +99,35 @@ class Transactions:
         except HeadraceError as error:
             asked.done(error)
             return
-        runner.put(asked.request, partial(self._decided, runner, asked))
+        # Guard: a former owner of the shard would confirm a transaction that has ended since. A partition's log refuses
+        # the transaction's batches behind the marker, but a shard of groups keeps no epoch of an ended transaction.
+        is_fenced = isinstance(asked.request, AddPartitions) and any(
+            partition.topic == OFFSETS_TOPIC for partition in asked.request.partitions
+        )
+        runner.put(asked.request, partial(self._decided, runner, asked), is_fenced=is_fenced)
 
     def _decided(self, runner: ShardRunner, asked: _Asked, outcome: object) -> None:
         transactional_id, again = asked.request.transactional_id, partial(self._ask_shard, asked)
         if isinstance(outcome, ConcurrentTransactionsError):
-            parked = _Parked(runner, ended=again, moved=again, expired=partial(asked.done, outcome))
+            parked = _Parked(runner, ended=again, moved=again, expired=partial(asked.done, outcome), is_next=True)
         elif asked.wait_for_markers and not isinstance(outcome, Exception) and _is_ending(runner, transactional_id):
             late = RequestTimedOutError(
                 f"the transaction of {transactional_id!r} is decided, but some of its markers are not written yet; "
                 "repeat the request to wait for them"
             )
-            parked = _Parked(runner, ended=partial(asked.done, outcome), moved=again, expired=partial(asked.done, late))
+            answer, late_answer = partial(asked.done, outcome), partial(asked.done, late)
+            parked = _Parked(runner, ended=answer, moved=again, expired=late_answer, is_next=False)
         else:
             asked.done(outcome)
             return
         self._park(transactional_id, parked, asked.until_s)
+
+    def epoch_of(self, transactional_id: str) -> int:
+        """The epoch of the transactional id's shard; 0 if this coordinator does not own the shard."""
+        try:
+            return self._shards().of_transactional_id(transactional_id).shard.claim.shard_epoch
+        except HeadraceError:
+            return 0
 
     def tell(self, runner: ShardRunner, pushes: Sequence[object]) -> None:
         """Take the pushes of a shard, whose decisions are committed."""
@@ -120,6 +137,13 @@ class Transactions:
             elif isinstance(push, TransactionEnded):
                 for parked in self._released(push.transactional_id):
                     parked.ended()
+
+    def markers_written(self, runner: ShardRunner, report: MarkersWritten) -> None:
+        """Report written markers to the shard."""
+        runner.put(report)
+        if not _is_ending(runner, report.transactional_id):
+            for parked in self._released(report.transactional_id, only_next=True):
+                parked.ended()
 
     def shard_left(self, runner: ShardRunner) -> None:
         """The shard of ``runner`` no longer serves: send its parked requests again, so that their senders get an
@@ -146,19 +170,22 @@ class Transactions:
         self._parked_count -= 1
         parked.expired()
 
-    def _released(self, transactional_id: str) -> list[_Parked]:
-        """Remove and return the parked requests of a transactional id, in their order."""
+    def _released(self, transactional_id: str, *, only_next: bool = False) -> list[_Parked]:
+        """Remove and return the parked requests of a transactional id, in their order; ``only_next``: those for the
+        next transaction."""
         some = self._parked.pop(transactional_id, [])
-        self._parked_count -= len(some)
-        for parked in some:
+        released = [parked for parked in some if parked.is_next or not only_next]
+        if len(released) < len(some):
+            self._parked[transactional_id] = [parked for parked in some if not parked.is_next]
+        self._parked_count -= len(released)
+        for parked in released:
             assert parked.timer is not None
             parked.timer.cancel()
-        return some
+        return released
 
 
 def _is_ending(runner: ShardRunner, transactional_id: str) -> bool:
     state_machine = runner.state_machine
     if not isinstance(state_machine, TransactionsStateMachine):  # the shard has stopped serving
         return False
-    transaction = state_machine.transactions.get(transactional_id)
-    return transaction is not None and transaction.state in PREPARING
+    return state_machine.is_ending(transactional_id)

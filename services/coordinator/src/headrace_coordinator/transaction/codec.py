@@ -29,6 +29,8 @@ from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, Trans
 
 TRANSACTION_KIND = 0  #: The kind of a record's key, in the key's first two bytes.
 ID_BYTES_MAX = 0x7FFF  #: Maximum bytes of a transactional id, because the length of a string is an int16.
+#: Maximum bytes of a record's value; the coordinator refuses a transaction whose partitions do not fit into the record.
+RECORD_BYTES_MAX = 512 * 1024
 _PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
 
 _INT8 = struct.Struct(">b")
@@ -69,14 +71,13 @@ def _partitions(transaction: Transaction) -> bytes:
     if transaction.state is TransactionState.EMPTY:
         return varint(0)
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions):
+    for topic, partition in transaction.partitions:
         by_topic.setdefault(topic, []).append(partition)
     out = [varint(len(by_topic) + 1)]
-    for topic, partitions in by_topic.items():
-        name = topic.encode()
+    for topic in sorted(by_topic):
+        name, partitions = topic.encode(), sorted(by_topic[topic])
         out += (varint(len(name) + 1), name, varint(len(partitions) + 1))
-        out += map(_INT32.pack, partitions)
-        out.append(varint(0))
+        out += (struct.pack(f">{len(partitions)}i", *partitions), varint(0))
     return b"".join(out)
 
 
@@ -89,7 +90,8 @@ def _tagged_fields(transaction: Transaction) -> bytes:
         (_PREPARED_TAG, _INT8, int(transaction.is_prepared), 0),
     ]
     out = [_tagged(tag, form, value) for tag, form, value, default in fields if value != default]
-    if transaction.version >= BUMPING_VERSION:  # also -1, which is not the same as a record of Kafka's without it
+    if transaction.version >= BUMPING_VERSION or transaction.last_producer_epoch != NO_EPOCH:
+        # Under version 2 also -1: a record of Kafka's, without this field, has another last epoch.
         out.append(_tagged(_LAST_EPOCH_TAG, _INT16, transaction.last_producer_epoch))
     return varint(len(out)) + b"".join(out)
 

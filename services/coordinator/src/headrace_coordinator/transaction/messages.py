@@ -8,6 +8,9 @@
     AbortTransaction ----> None                an administrator ends an open transaction
     DescribeTransaction, ListTransactions      questions
     MarkersWritten                             the marker sender's report; no answer
+    CommitSinkBatch -----> SinkState           the decision about a batch of an exactly-once sink
+    AbortSinkBatch ------> SinkState           abort the batch, unless it is decided
+    DescribeSink --------> SinkState           a question
 
 A shard of transactions pushes two kinds of messages. ``WriteMarkers`` is for the marker sender, ``TransactionEnded``
 for requests that wait for the end of a transaction. ``WriteMarkers`` and ``TransactionEnded`` are sent when the record
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace_core.sinks import SinkTransaction
 from headrace_core.types import TopicPartition
 
 from .state import BUMPING_VERSION, ProducerIdentity, TransactionState
@@ -94,6 +98,55 @@ class DescribeTransaction(NamedTuple):
     transactional_id: str
 
 
+class DescribeSink(NamedTuple):
+    sink: str
+
+    @property
+    def transactional_id(self) -> str:
+        """The key of the request's shard."""
+        return self.sink
+
+
+class CommitSinkBatch(NamedTuple):
+    """Commit the transactions of ``tokens``, unless the batch or a later one is decided. The other transactions of the
+    sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the generation that all
+    tasks of the batch have read, also the ones without a transaction; None: only the tokens are checked."""
+
+    sink: str
+    batch: int
+    tokens: tuple[tuple[SinkTransaction, ProducerIdentity], ...]
+    is_final: bool = False
+    generation: int | None = None
+
+    @property
+    def transactional_id(self) -> str:
+        """The key of the request's shard."""
+        return self.sink
+
+
+class AbortSinkBatch(NamedTuple):
+    """Raise the sink's generation and abort its open transactions, unless the batch is decided, or the sink's
+    generation is above ``generation``."""
+
+    sink: str
+    batch: int
+    generation: int
+    is_final: bool = False
+
+    @property
+    def transactional_id(self) -> str:
+        """The key of the request's shard."""
+        return self.sink
+
+
+class SinkState(NamedTuple):
+    """``batch``: the last decided batch, -1 before the first one. ``generation``: the generation that the transactions
+    of the next batch must have."""
+
+    batch: int
+    generation: int
+
+
 class ListTransactions(NamedTuple):
     """Empty filters: all. ``states``: pairs (state, is prepared). ``open_for_ms``: list only transactions that have
     been open for at least this many milliseconds. ``prefix``: list only transactional ids that begin with this prefix.
@@ -125,6 +178,7 @@ class WriteMarkers(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """All markers of a transaction are written, so the next transaction of the transactional id may begin."""
+    """All markers of a transaction are written, so the next transaction of the transactional id may begin. For a sink's
+    id: no decided transaction of the sink lacks a marker."""
 
     transactional_id: str

@@ -56,6 +56,7 @@ class TransactionState(enum.IntEnum):
 #: The transaction's outcome is decided, but some of its markers are not written yet.
 PREPARING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+ABORTED = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
 _AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 LEGAL: dict[TransactionState | None, tuple[TransactionState | None, ...]] = {

@@ -13,9 +13,12 @@ While markers are missing, a request for the next transaction gets ConcurrentTra
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace_core.config import from_key
 from headrace_core.config.server_keys import SERVER
@@ -32,14 +35,18 @@ from headrace_core.errors import (
     TransactionAbortableError,
     TransactionalIdNotFoundError,
 )
+from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 from headrace_core.types import TopicPartition
 
-from ..state_machine import ClockSet, Decision, ShardRecord, kind_of
-from .codec import TRANSACTION_KIND, decode_key, decode_value, encode_key, encode_value
+from ..state_machine import ClockSet, Decision, RecordKind, ShardRecord, kind_of
+from .codec import RECORD_BYTES_MAX, TRANSACTION_KIND, decode_key, decode_value, encode_key, encode_value
 from .messages import (
+    AbortSinkBatch,
     AbortTransaction,
     AddPartitions,
+    CommitSinkBatch,
     CompleteTransaction,
+    DescribeSink,
     DescribeTransaction,
     EndTransaction,
     InitProducerId,
@@ -48,10 +55,24 @@ from .messages import (
     MarkersWritten,
     PrepareTransaction,
     ProducerIdReply,
+    SinkState,
     TransactionEnded,
     WriteMarkers,
 )
+from .sinks import (
+    NO_RECORD,
+    SinkRecord,
+    check_open,
+    checked_sink,
+    decided,
+    decode_sink_key,
+    decode_sink_value,
+    encode_sink_key,
+    encode_sink_value,
+    unprepared,
+)
 from .state import (
+    ABORTED,
     BUMPING_VERSION,
     COMMITTED,
     EPOCH_MAX,
@@ -65,9 +86,6 @@ from .state import (
     TransactionState,
 )
 
-#: Maximum bytes of a transaction record; the coordinator refuses a transaction whose partitions do not fit into the
-#: record.
-RECORD_BYTES_MAX = 512 * 1024
 #: Maximum number of transactions that one tick aborts after their timeout, and of transactional ids that one tick
 #: expires.
 ABORTS_PER_TICK = 100
@@ -76,6 +94,10 @@ LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransac
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and
 #: none was available.
 RETRY_MS = 1_000
+#: Entries of ended transactions in ``_timeouts``, beyond two per transactional id, before they are removed.
+_TIMEOUTS_SPARE = 1_000
+#: Due (ms), transactional id, identity, whether prepared, start (ms).
+_Timeout = tuple[int, str, ProducerIdentity, bool, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +107,7 @@ class TransactionSettings:
     timeout_ms_max: int = from_key(SERVER, "transaction.max.timeout.ms")
     expiration_ms: int = from_key(SERVER, "transactional.id.expiration.ms")
     expiration_interval_ms: int = from_key(SERVER, "transaction.remove.expired.transaction.cleanup.interval.ms")
+    sink_timeout_ms: int = from_key(SERVER, "transaction.sink.timeout.ms")
     may_have_no_timeout: bool = from_key(SERVER, "transaction.two.phase.commit.enable")
     epoch_max: int = EPOCH_MAX
 
@@ -100,8 +123,15 @@ class TransactionsStateMachine:
         self.transactions: dict[str, Transaction] = {}
         #: For each transaction in PREPARE_*: the partitions whose markers are missing.
         self._missing: dict[str, frozenset[TopicPartition]] = {}
-        #: (when it times out, transactional id, identity), also of transactions that have ended since.
-        self._timeouts: list[tuple[int, str, ProducerIdentity]] = []
+        #: (when it times out, transactional id, identity, whether it is prepared, start), also of ended transactions.
+        self._timeouts: list[_Timeout] = []
+        #: The records of exactly-once sinks; see sinks.py.
+        self.sinks: dict[str, SinkRecord] = {}
+        #: Sink -> number of its transactions in PREPARE_*.
+        self._sink_endings: Counter[str] = Counter()
+        #: Completed transactional ids of sinks, in the order of completion, also ids that are removed since. Each id is
+        #: used once, and its producer id is free for a new transactional id of a sink.
+        self._free: dict[str, None] = {}
         #: Milliseconds between the wall clock and the clock on which transaction timeouts are measured.
         self._ahead_ms = 0
         self._next_expiry_ms: int | None = None
@@ -110,7 +140,14 @@ class TransactionsStateMachine:
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError if this version cannot serve
         the shard."""
-        if kind_of(key) != TRANSACTION_KIND:
+        kind = kind_of(key)
+        if kind == RecordKind.SINK:
+            sink = decode_sink_key(key)
+            if value is None:
+                self.sinks.pop(sink, None)
+            else:
+                self.sinks[sink] = decode_sink_value(value)
+        if kind != TRANSACTION_KIND:
             return
         transactional_id = decode_key(key)
         if value is None:
@@ -124,17 +161,31 @@ class TransactionsStateMachine:
         self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
         records: list[ShardRecord] = []
         pushes: list[object] = []
+        completed: list[tuple[int, str]] = []
+        unfinished: dict[str, None] = {}  # the sinks of whose decision the log lacks some ends, in order
         for transactional_id, transaction in list(self.transactions.items()):
+            sink = parse_sink_transaction(transactional_id)
             if transaction.state is TransactionState.ONGOING:
                 self._watch(transactional_id, transaction, now_ms)
+                if sink is not None and self.sinks.get(sink.sink, NO_RECORD).is_over(sink):
+                    unfinished[sink.sink] = None
+            elif transaction.state in _COMPLETE and sink is not None:
+                completed.append((transaction.updated_ms, transactional_id))
             elif transaction.state in PREPARING:
                 self._missing[transactional_id] = transaction.partitions
+                if sink is not None:
+                    self._sink_endings[sink.sink] += 1
                 if transaction.partitions:
                     pushes.append(_markers(transactional_id, transaction, transaction.partitions))
                 else:  # Kafka aborts what has no partition in two steps
                     decision = self._complete(transactional_id, transaction, now_ms)
                     records += decision.records
                     pushes += decision.pushes
+        self._free.update(dict.fromkeys(transactional_id for _, transactional_id in sorted(completed)))
+        for sink_name in unfinished:
+            decision = self._end_decided(sink_name, now_ms)
+            records += decision.records
+            pushes += decision.pushes
         return Decision(tuple(records), None, tuple(pushes), is_atomic=False)
 
     def handle(self, request: object, now_ms: int) -> Decision:
@@ -148,9 +199,9 @@ class TransactionsStateMachine:
         return Decision()
 
     def _init(self, request: InitProducerId, now_ms: int) -> Decision:
-        """Raises InvalidTransactionTimeoutError and ProducerFencedError. PolicyViolationError: transactions without a
-        timeout are not allowed. ConcurrentTransactionsError means that the former transaction has not ended yet; if it
-        was open, InitProducerId has aborted it."""
+        """Raises InvalidTransactionTimeoutError, ProducerFencedError and, for a sink's id, the errors of _check_sink.
+        PolicyViolationError: transactions without a timeout are not allowed. ConcurrentTransactionsError means that the
+        former transaction has not ended yet; if it was open, InitProducerId has aborted it."""
         if request.has_no_timeout and not self._settings.may_have_no_timeout:
             raise PolicyViolationError(
                 f"transactional id {request.transactional_id!r} must have a transaction timeout, because "
@@ -165,11 +216,14 @@ class TransactionsStateMachine:
                 "transaction.timeout.ms"
             )
         transactional_id = _checked_id(request.transactional_id)
+        sink = self._check_sink(transactional_id)
         before = self.transactions.get(transactional_id)
         if before is None:
-            identity = ProducerIdentity(self._new_producer_id(), 0)
+            free = None if sink is None else self._free_id()
+            identity = self._first_identity(free)
             made = Transaction(*identity, timeout_ms, TransactionState.EMPTY, frozenset(), now_ms)
-            return self._write(transactional_id, made, now_ms, reply=ProducerIdReply(identity))
+            decision = self._write(transactional_id, made, now_ms, reply=ProducerIdReply(identity))
+            return decision if free is None else decision._replace(records=(self._remove(free), *decision.records))
         if request.expected is not None:
             self._check_expected(transactional_id, before, request.expected)
         if before.state in PREPARING:
@@ -183,6 +237,14 @@ class TransactionsStateMachine:
             decision = self._end(transactional_id, before, now_ms, commit=False, is_fence=True, forget_producer=fenced)
             return decision._replace(reply=_concurrent(transactional_id, self.transactions[transactional_id]))
         return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
+
+    def _first_identity(self, free: str | None) -> ProducerIdentity:
+        """The identity of a new transactional id, which takes over the producer id of the sink's transactional id
+        ``free``. One epoch is skipped, so that no former user of the producer id has the new identity."""
+        if free is None:
+            return ProducerIdentity(self._new_producer_id(), 0)
+        former = self.transactions[free].identity
+        return ProducerIdentity(former.producer_id, former.epoch + 1)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
         """Check that the producer with the identity ``expected`` may continue (KIP-360). The identity of a producer
@@ -241,7 +303,8 @@ class TransactionsStateMachine:
     def _add(self, request: AddPartitions, now_ms: int) -> Decision:
         """Raises InvalidProducerIdMappingError, ProducerFencedError and ConcurrentTransactionsError.
         TransactionAbortableError: a partition to be verified is not in the open transaction. InvalidTxnStateError: the
-        transaction is prepared."""
+        transaction is prepared, or the batch of the sink is decided."""
+        self._check_sink(request.transactional_id)
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
             raise _fenced(transactional_id, request.identity, before)
@@ -249,6 +312,10 @@ class TransactionsStateMachine:
             raise _concurrent(transactional_id, before)
         is_open = before.state is TransactionState.ONGOING
         there = before.partitions if is_open else frozenset()
+        if is_open and before.is_prepared:
+            raise InvalidTxnStateError(
+                f"transaction of {transactional_id!r} is prepared: complete the transaction before the next send"
+            )
         if request.partitions <= there:
             return Decision()
         if request.verify_only:
@@ -257,10 +324,6 @@ class TransactionsStateMachine:
                 f"not in the open transaction of {transactional_id!r}: {missing}; abort the "
                 "transaction and begin a new one"
             )
-        if is_open and before.is_prepared:
-            raise InvalidTxnStateError(
-                f"transaction of {transactional_id!r} is prepared: complete the transaction before the next send"
-            )
         after = before._replace(
             state=TransactionState.ONGOING,
             partitions=there | request.partitions,
@@ -268,19 +331,23 @@ class TransactionsStateMachine:
             updated_ms=now_ms,
             started_ms=before.started_ms if is_open else now_ms,
         )
-        if len(encode_value(after)) > RECORD_BYTES_MAX:
+        value = encode_value(after)
+        if len(value) > RECORD_BYTES_MAX:
             raise InvalidRequestError(
                 f"transaction of {transactional_id!r} would have {len(after.partitions)} partitions, more than fit "
                 f"into a record of {RECORD_BYTES_MAX} bytes: write to fewer partitions in one transaction"
             )
-        return self._write(transactional_id, after, now_ms)
+        return self._write(transactional_id, after, now_ms, value=value)
 
     def _end_asked(self, request: EndTransaction | CompleteTransaction, now_ms: int) -> Decision:
         """Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError and
         InvalidTxnStateError. TransactionAbortableError: the request commits a transaction that a timeout or an
         administrator has aborted."""
-        transactional_id, before = self._known(request.transactional_id)
         is_token = isinstance(request, CompleteTransaction)
+        sink = parse_sink_transaction(request.transactional_id)
+        if sink is not None and (is_token or request.commit) and self._has_ended_so(sink, request):
+            return Decision()
+        transactional_id, before = self._known(request.transactional_id)
         version = BUMPING_VERSION if isinstance(request, CompleteTransaction) else request.version
         if before.state is TransactionState.ONGOING:
             if request.identity != (before.identity if is_token else before.owner):
@@ -295,10 +362,7 @@ class TransactionsStateMachine:
             if (before.state in COMMITTED) == request.commit:
                 return Decision(reply=None if is_token else before.owner)
             if request.commit and not is_token:
-                raise TransactionAbortableError(
-                    f"transaction of {transactional_id!r} was aborted, by its timeout or by an administrator: abort "
-                    "the transaction in this producer too, then repeat its work"
-                )
+                raise _aborted(transactional_id)
             outcome = "committed" if before.state in COMMITTED else "aborted"
             raise InvalidTxnStateError(
                 f"transaction of {transactional_id!r} is already {outcome} and cannot be changed"
@@ -312,9 +376,13 @@ class TransactionsStateMachine:
         return self._end(transactional_id, before._replace(version=version), now_ms, commit=False)
 
     def _prepare(self, request: PrepareTransaction, now_ms: int) -> Decision:
-        """Raises the errors of AddPartitions."""
+        """Raises the errors of AddPartitions. TransactionAbortableError also means that a timeout or an administrator
+        has aborted the transaction."""
+        self._check_sink(request.transactional_id)
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
+            if before.state in ABORTED and before.was_owned_by(request.identity):
+                raise _aborted(transactional_id)
             raise _fenced(transactional_id, request.identity, before)
         if before.state in PREPARING:
             raise _concurrent(transactional_id, before)
@@ -420,6 +488,9 @@ class TransactionsStateMachine:
             return self._complete(transactional_id, after, now_ms)._replace(reply=owner)
         decision = self._write(transactional_id, after, now_ms, reply=owner)
         self._missing[transactional_id] = after.partitions
+        sink = parse_sink_transaction(transactional_id)
+        if sink is not None:
+            self._sink_endings[sink.sink] += 1
         return decision._replace(pushes=(_markers(transactional_id, after, after.partitions),))
 
     def _complete(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
@@ -435,30 +506,146 @@ class TransactionsStateMachine:
             partitions=frozenset(),
             updated_ms=now_ms,
         )
-        self._missing.pop(transactional_id, None)
-        return self._write(transactional_id, after, now_ms)._replace(pushes=(TransactionEnded(transactional_id),))
+        was_ending = self._missing.pop(transactional_id, None) is not None
+        pushes: tuple[object, ...] = (TransactionEnded(transactional_id),)
+        sink = parse_sink_transaction(transactional_id)
+        if sink is not None:
+            self._free[transactional_id] = None
+            self._sink_endings[sink.sink] -= was_ending
+            if not self._sink_endings[sink.sink]:
+                del self._sink_endings[sink.sink]
+                pushes += (TransactionEnded(sink.sink),)
+        return self._write(transactional_id, after, now_ms)._replace(pushes=pushes)
+
+    def is_ending(self, key: str) -> bool:
+        """Whether a transaction is decided and lacks markers: the transaction of a transactional id, or any of a
+        sink."""
+        transaction = self.transactions.get(key)
+        return key in self._sink_endings or (transaction is not None and transaction.state in PREPARING)
+
+    # -- exactly-once sinks ------------------------------------------------------------------------------------------
+
+    def _check_sink(self, transactional_id: str) -> SinkTransaction | None:
+        """The parts of a sink's transactional id, None for other ids. Raises InvalidTxnStateError (the batch is
+        decided) and ProducerFencedError (the batch was aborted)."""
+        sink = parse_sink_transaction(transactional_id)
+        if sink is not None:
+            check_open(sink, self.sinks.get(sink.sink, NO_RECORD))
+        return sink
+
+    def _describe_sink(self, request: DescribeSink, now_ms: int) -> Decision:
+        return Decision(reply=_sink_state(self.sinks.get(checked_sink(request.sink), NO_RECORD)))
+
+    def _commit_sink(self, request: CommitSinkBatch, now_ms: int) -> Decision:
+        """Raises InvalidRequestError, ProducerFencedError (a token has an older generation) and InvalidTxnStateError (a
+        token's transaction is not prepared)."""
+        record = self.sinks.get(checked_sink(request.sink), NO_RECORD)
+        if request.batch <= record.batch:
+            return Decision(reply=_sink_state(record))
+        made = decided(request, record, now_ms)
+        wrong = [str(token) for token, identity in request.tokens if not self._is_prepared(str(token), identity)]
+        if wrong:
+            raise unprepared(wrong)
+        return self._write_sink(request.sink, made, now_ms)
+
+    def _abort_sink(self, request: AbortSinkBatch, now_ms: int) -> Decision:
+        """Raises InvalidRequestError."""
+        record = self.sinks.get(checked_sink(request.sink), NO_RECORD)
+        if request.generation > record.generation:
+            raise InvalidRequestError(
+                f"{request.sink!r} has generation {record.generation}, not {request.generation}: describe it again"
+            )
+        if request.batch <= record.batch or request.generation < record.generation:
+            return Decision(reply=_sink_state(record))
+        made = msgspec.structs.replace(
+            record, generation=record.generation + 1, is_final=request.is_final, updated_ms=now_ms
+        )
+        return self._write_sink(request.sink, made, now_ms)
+
+    def _is_prepared(self, transactional_id: str, identity: ProducerIdentity) -> bool:
+        transaction = self.transactions.get(transactional_id)
+        return transaction is not None and transaction.is_prepared and transaction.identity == identity
+
+    def _write_sink(self, sink: str, record: SinkRecord, now_ms: int) -> Decision:
+        self.sinks[sink] = record
+        ends = self._end_decided(sink, now_ms)
+        written = ShardRecord(encode_sink_key(sink), encode_sink_value(record))
+        return Decision((written, *ends.records), _sink_state(record), ends.pushes, is_atomic=False)
+
+    def _end_decided(self, sink: str, now_ms: int) -> Decision:
+        """End the open transactions of a sink whose outcome its record decides."""
+        record, prefix = self.sinks[sink], f"{sink}/"
+        named = frozenset(record.tokens)
+        records: list[ShardRecord] = []
+        pushes: list[object] = []
+        for transactional_id, before in list(self.transactions.items()):
+            if before.state is not TransactionState.ONGOING or not transactional_id.startswith(prefix):
+                continue
+            found = parse_sink_transaction(transactional_id)
+            if found is None or not record.is_over(found):
+                continue
+            commit = found.batch == record.batch and (found.nonce, *before.identity) in named
+            # forget_producer: a sink's id is used once, so its producer needs no next identity
+            decision = self._end(transactional_id, before, now_ms, commit=commit, is_fence=True, forget_producer=True)
+            records += decision.records
+            pushes += decision.pushes
+        return Decision(tuple(records), None, tuple(pushes))
+
+    def _has_ended_so(self, sink: SinkTransaction, request: EndTransaction | CompleteTransaction) -> bool:
+        """Whether a sink's transaction has already ended as the request demands. Raises InvalidTxnStateError (it ended
+        differently, or the request commits it alone) and ProducerFencedError (its outcome is no longer known)."""
+        record = self.sinks.get(sink.sink, NO_RECORD)
+        if not record.is_over(sink):
+            if request.commit:
+                raise InvalidTxnStateError(
+                    f"transaction {str(sink)!r} is committed with its batch only, by the query's CommitSinkBatch; it "
+                    "may be aborted alone, and then its batch fails"
+                )
+            return False
+        if sink.batch < record.batch:
+            raise ProducerFencedError(
+                f"transaction {str(sink)!r} has ended, and its outcome is no longer known: batch {record.batch} of its "
+                "sink is decided"
+            )
+        is_committed = record.names(sink, request.identity)
+        if is_committed != request.commit:
+            raise InvalidTxnStateError(
+                f"transaction {str(sink)!r} is already {'committed' if is_committed else 'aborted'} and cannot be "
+                "changed"
+            )
+        return True
+
+    def _free_id(self) -> str | None:
+        """Take a completed transactional id of a sink whose producer id may get a new epoch. An id whose producer began
+        another transaction is not free until that transaction is complete."""
+        while self._free:
+            del self._free[transactional_id := next(iter(self._free))]
+            transaction = self.transactions.get(transactional_id)
+            if transaction is None or transaction.state not in _COMPLETE:
+                continue
+            if transaction.producer_epoch + 1 < self._settings.epoch_max:
+                return transactional_id
+        return None
+
+    # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Decision:
-        """Abort transactions that have timed out, and remove transactional ids that were not used for
-        transactional.id.expiration.ms."""
+        """Abort transactions that have timed out, also prepared ones of sinks without a decision; remove transactional
+        ids that were not used for transactional.id.expiration.ms, and the used ids of sinks."""
         records: list[ShardRecord] = []
         pushes: list[object] = []
         aborted = 0
         while self._timeouts and self._timeouts[0][0] + self._ahead_ms <= now_ms and aborted < ABORTS_PER_TICK:
-            _, transactional_id, identity = heapq.heappop(self._timeouts)
-            transaction = self.transactions.get(transactional_id)
-            if (
-                transaction is None
-                or transaction.state is not TransactionState.ONGOING
-                or transaction.identity != identity
-                or transaction.is_undecided_for_ever
-            ):
+            timeout = heapq.heappop(self._timeouts)
+            transaction = self._waiting_for(timeout)
+            if transaction is None:
                 continue
+            _, transactional_id, identity, is_prepared, started_ms = timeout
             try:
                 decision = self._end(transactional_id, transaction, now_ms, commit=False, is_fence=True)
             except RetriableError:  # there is no new producer id yet
                 again_ms = now_ms - self._ahead_ms + RETRY_MS
-                heapq.heappush(self._timeouts, (again_ms, transactional_id, identity))
+                heapq.heappush(self._timeouts, (again_ms, transactional_id, identity, is_prepared, started_ms))
                 continue
             records += decision.records
             pushes += decision.pushes
@@ -480,29 +667,62 @@ class TransactionsStateMachine:
             if self._next_expiry_ms is None or now_ms < self._next_expiry_ms:
                 return []
             self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
-            self._expiring = iter(tuple(self.transactions))
+            self._expiring = iter((*self.transactions, *self.sinks))
         tombstones: list[ShardRecord] = []
         for _ in range(EXPIRIES_PER_TICK):
-            transactional_id = next(self._expiring, None)
-            if transactional_id is None:
+            key = next(self._expiring, None)
+            if key is None:
                 self._expiring = None
                 break
-            transaction = self.transactions.get(transactional_id)
-            if (
-                transaction is not None
-                and None in LEGAL[transaction.state]
-                and now_ms - transaction.updated_ms >= self._settings.expiration_ms
-            ):
-                del self.transactions[transactional_id]
-                tombstones.append(ShardRecord(encode_key(transactional_id), None))
+            transaction, sink = self.transactions.get(key), self.sinks.get(key)
+            if transaction is not None and None in LEGAL[transaction.state]:
+                is_of_sink = parse_sink_transaction(key) is not None
+                kept_ms = self._settings.sink_timeout_ms if is_of_sink else self._settings.expiration_ms
+                if now_ms - transaction.updated_ms >= kept_ms:
+                    tombstones.append(self._remove(key))
+            elif sink is not None and sink.is_final and now_ms - sink.updated_ms >= self._settings.sink_timeout_ms:
+                del self.sinks[key]
+                tombstones.append(ShardRecord(encode_sink_key(key), None))
         return tombstones
 
+    def _remove(self, transactional_id: str) -> ShardRecord:
+        """Remove the transactional id; return its tombstone."""
+        assert None in LEGAL[self.transactions[transactional_id].state]
+        del self.transactions[transactional_id]
+        return ShardRecord(encode_key(transactional_id), None)
+
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
-        """Record in ``_timeouts`` when the open transaction times out."""
-        if not transaction.is_undecided_for_ever:
-            started_ms = min(transaction.started_ms, now_ms)
-            due_ms = started_ms + transaction.timeout_ms - self._ahead_ms
-            heapq.heappush(self._timeouts, (due_ms, transactional_id, transaction.identity))
+        """Record in ``_timeouts`` when the open transaction times out. A prepared transaction of a sink times out,
+        too, because its query may never come back."""
+        since_ms, timeout_ms = transaction.started_ms, transaction.timeout_ms
+        if transaction.is_prepared and parse_sink_transaction(transactional_id) is not None:
+            since_ms, timeout_ms = transaction.updated_ms, self._settings.sink_timeout_ms
+        elif transaction.is_undecided_for_ever:
+            return
+        due_ms = min(since_ms, now_ms) + timeout_ms - self._ahead_ms
+        heapq.heappush(
+            self._timeouts,
+            (due_ms, transactional_id, transaction.identity, transaction.is_prepared, transaction.started_ms),
+        )
+
+        if len(self._timeouts) > 2 * len(self.transactions) + _TIMEOUTS_SPARE:
+            self._timeouts = [timeout for timeout in self._timeouts if self._waiting_for(timeout) is not None]
+            heapq.heapify(self._timeouts)
+
+    def _waiting_for(self, timeout: _Timeout) -> Transaction | None:
+        """The open transaction that an entry of ``_timeouts`` belongs to, None if that transaction has ended."""
+        _, transactional_id, identity, is_prepared, started_ms = timeout
+        transaction = self.transactions.get(transactional_id)
+        if (
+            transaction is None
+            or transaction.state is not TransactionState.ONGOING
+            or transaction.identity != identity
+            or transaction.is_prepared != is_prepared
+            # Guard: under version 1 the producer's next transaction has the same identity.
+            or transaction.started_ms != started_ms
+        ):
+            return None
+        return transaction
 
     def _known(self, transactional_id: str) -> tuple[str, Transaction]:
         transaction = self.transactions.get(_checked_id(transactional_id))
@@ -519,17 +739,33 @@ class TransactionsStateMachine:
             raise TransactionalIdNotFoundError(f"transactional id {transactional_id!r} is unknown")
         return transactional_id, transaction
 
-    def _write(self, transactional_id: str, after: Transaction, now_ms: int, *, reply: object = None) -> Decision:
+    def _write(
+        self,
+        transactional_id: str,
+        after: Transaction,
+        now_ms: int,
+        *,
+        reply: object = None,
+        value: bytes | None = None,
+    ) -> Decision:
+        """``value``: the encoded transaction, if the caller has it."""
         before = self.transactions.get(transactional_id)
         was = None if before is None else before.state
         assert after.state in LEGAL[was], f"{transactional_id}: {was} to {after.state}"
-        record = ShardRecord(encode_key(transactional_id), encode_value(after))  # may refuse a new id
+        record = ShardRecord(encode_key(transactional_id), value or encode_value(after))  # may refuse a new id
         self.transactions[transactional_id] = after
-        if after.state is TransactionState.ONGOING and was is not after.state:
+        if after.state is TransactionState.ONGOING and (
+            before is None or was is not after.state or before.is_prepared != after.is_prepared
+        ):
             self._watch(transactional_id, after, now_ms)
         return Decision((record,), reply)
 
 
+def _sink_state(record: SinkRecord) -> SinkState:
+    return SinkState(record.batch, record.generation)
+
+
+_COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 #: States with a transaction that has begun and does not have all its markers yet.
 _OPEN = (TransactionState.ONGOING, *PREPARING)
 
@@ -555,6 +791,13 @@ def _checked_id(transactional_id: str) -> str:
 def _markers(transactional_id: str, transaction: Transaction, partitions: frozenset[TopicPartition]) -> WriteMarkers:
     return WriteMarkers(
         transactional_id, transaction.identity, transaction.state in COMMITTED, transaction.version, partitions
+    )
+
+
+def _aborted(transactional_id: str) -> HeadraceError:
+    return TransactionAbortableError(
+        f"transaction of {transactional_id!r} was aborted, by its timeout or by an administrator: abort the "
+        "transaction in this producer too, then repeat its work"
     )
 
 
@@ -587,5 +830,8 @@ _RULES: dict[type, Callable[[TransactionsStateMachine, Any, int], Decision]] = {
     MarkersWritten: TransactionsStateMachine._markers_written,
     DescribeTransaction: TransactionsStateMachine._describe,
     ListTransactions: TransactionsStateMachine._list,
+    DescribeSink: TransactionsStateMachine._describe_sink,
+    CommitSinkBatch: TransactionsStateMachine._commit_sink,
+    AbortSinkBatch: TransactionsStateMachine._abort_sink,
     ClockSet: TransactionsStateMachine._clock_set,
 }

@@ -9,6 +9,7 @@ import grpc.aio
 
 from headrace_core.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.membership.node_links import NodeLinks
 from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.duplex import Duplex
@@ -32,8 +33,8 @@ class Brokers:
 
     def __init__(self, metadata: MetadataState) -> None:
         self.metadata = metadata
-        self._links: dict[str, ProduceLink] = {}
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._links: NodeLinks[ProduceLink] = NodeLinks(metadata)
+        self._channels: NodeLinks[grpc.aio.Channel] = NodeLinks(metadata)
 
     def leader_of(self, partition: TopicPartition) -> Leader:
         """The leader of a partition, according to the current metadata. UnknownTopicOrPartitionError,
@@ -74,7 +75,4 @@ class Brokers:
         return offsets_pb2_grpc.OffsetsStub(channel)  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
-        links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*(link.close() for link in links))
-        channels, self._channels = list(self._channels.values()), {}
-        await asyncio.gather(*(channel.close() for channel in channels))
+        await asyncio.gather(self._links.close(), self._channels.close())

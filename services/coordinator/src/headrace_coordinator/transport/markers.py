@@ -8,6 +8,9 @@ partition has it.
 Each request names the partitions of one transaction that one broker leads. A broker that is slow, frozen or dead
 therefore delays only markers of its own partitions. Markers are written at least once: leaders accept a repeated marker
 without an append.
+
+The markers for ``__consumer_offsets`` go to the coordinators that own the groups' shards, in place of the brokers that
+lead the partitions: a marker from a broker would change the log's end under the shard's owner.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 from headrace_core.errors import (
+    CoordinatorNotAvailableError,
     HeadraceError,
     InvalidProducerEpochError,
     LeaderNotAvailableError,
@@ -25,6 +29,9 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
     from_number,
 )
+from headrace_core.membership.node_links import NodeLinks
+from headrace_core.metadata.shards import OFFSETS_TOPIC, address_of, owner_of_shard
+from headrace_core.node.listeners import INTERNAL
 from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX, pages
 from headrace_core.rpc.outage import Backoff, Outage
@@ -43,12 +50,12 @@ ANSWER_S = 10.0  #: Seconds after which a request without an answer is sent agai
 #: Seconds between two checks whether a broker that does not answer still leads the partitions of the request.
 LOOK_S = 0.5
 
-_Target = tuple[int, str]  #: A broker's id and the address of its internal listener.
+_Target = tuple[int, str]  #: A broker's or coordinator's id, and the address of its internal listener.
 Link = RequestLink[transactions_pb2.WriteMarkersRequest, transactions_pb2.WriteMarkersResponse]
 
 
 class _Peer:
-    """One broker, at its internal listener."""
+    """One broker or coordinator, at its internal listener."""
 
     def __init__(self, address: str) -> None:
         self.link: Link = RequestLink(
@@ -61,21 +68,31 @@ class _Peer:
         self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self.outage = Outage(logger, "transaction markers", whom="the broker")
 
+    async def close(self) -> None:
+        await self.link.close()
+
 
 class MarkerSender:
     """See the module. Call all methods in one event loop."""
 
-    def __init__(self, brokers: Brokers, wait_current: Callable[[], Awaitable[Any]]) -> None:
-        """``wait_current`` returns when the metadata contain everything that was committed before the call."""
+    def __init__(
+        self,
+        brokers: Brokers,
+        wait_current: Callable[[], Awaitable[Any]],
+        report: Callable[[ShardRunner, MarkersWritten], None],
+    ) -> None:
+        """``wait_current`` returns when the metadata contain everything that was committed before the call. ``report``
+        receives the written markers."""
         self._brokers = brokers
         self._wait_current = wait_current
-        self._peers: dict[str, _Peer] = {}
+        self._report = report
+        self._peers: NodeLinks[_Peer] = NodeLinks(brokers.metadata)
         self._tasks: dict[ShardRunner, set[asyncio.Task[None]]] = {}
         #: Log lines about partitions whose leader refuses markers.
         self._refusals: dict[TopicPartition, Outage] = {}
 
     def send(self, runner: ShardRunner, order: WriteMarkers) -> None:
-        """Write the markers, and report each written marker to ``runner``."""
+        """Write the markers, and report each written marker."""
         self._route(runner, order, order.partitions, Backoff())
 
     def shard_left(self, runner: ShardRunner) -> None:
@@ -90,8 +107,7 @@ class MarkerSender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        peers, self._peers = list(self._peers.values()), {}
-        await asyncio.gather(*(peer.link.close() for peer in peers))
+        await self._peers.close()
 
     def _route(
         self, runner: ShardRunner, order: WriteMarkers, partitions: Iterable[TopicPartition], backoff: Backoff
@@ -101,7 +117,7 @@ class MarkerSender:
         for partition in sorted(partitions):
             try:
                 leader: _Target | None = self._leader_of(partition)
-            except LeaderNotAvailableError:
+            except (LeaderNotAvailableError, CoordinatorNotAvailableError):
                 leader = None
             except UnknownTopicOrPartitionError:
                 unknown.append(partition)
@@ -114,6 +130,10 @@ class MarkerSender:
             self._spawn(runner, self._check_deleted(runner, order, unknown, backoff))
 
     def _leader_of(self, partition: TopicPartition) -> _Target:
+        """The node that writes the partition's markers."""
+        if partition.topic == OFFSETS_TOPIC:
+            owner = owner_of_shard(self._brokers.metadata.image, partition).coordinator
+            return owner.coordinator_id, address_of(owner, INTERNAL)
         leader = self._brokers.leader_of(partition)
         return leader.broker_id, leader.internal
 
@@ -155,7 +175,7 @@ class MarkerSender:
                 peer.outage.failed(address, error)
             else:
                 peer.outage.over()
-        _report(runner, order, written)
+        self._written(runner, order, written)
         await self._again(runner, order, [each for each in partitions if each not in written], backoff)
 
     async def _ask(
@@ -231,8 +251,12 @@ class MarkerSender:
             if topic is None or partition.partition >= len(topic.partitions):
                 gone.add(partition)
                 self._refusals.pop(partition, None)
-        _report(runner, order, frozenset(gone))
+        self._written(runner, order, frozenset(gone))
         self._route(runner, order, [each for each in partitions if each not in gone], backoff)
+
+    def _written(self, runner: ShardRunner, order: WriteMarkers, partitions: frozenset[TopicPartition]) -> None:
+        if partitions:
+            self._report(runner, MarkersWritten(order.transactional_id, order.identity, partitions))
 
     async def _again(
         self, runner: ShardRunner, order: WriteMarkers, partitions: Collection[TopicPartition], backoff: Backoff
@@ -240,11 +264,6 @@ class MarkerSender:
         if partitions:
             await asyncio.sleep(backoff.next_s())
             self._route(runner, order, partitions, backoff)
-
-
-def _report(runner: ShardRunner, order: WriteMarkers, written: frozenset[TopicPartition]) -> None:
-    if written:
-        runner.put(MarkersWritten(order.transactional_id, order.identity, written))
 
 
 def _check(request: transactions_pb2.WriteMarkersRequest, response: transactions_pb2.WriteMarkersResponse) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace_core.clock import Clock
@@ -21,12 +21,23 @@ from headrace_core.errors import (
     RequestTimedOutError,
     from_number,
 )
-from headrace_core.records import Compression, RecordIterator, encode_batch
+from headrace_core.records import (
+    COMMIT,
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    RecordIterator,
+    decode_batch,
+    encode_batch,
+    iterate_headers,
+)
+from headrace_core.records.types import LENGTH_PREFIX_BYTES, TRANSACTIONAL_BIT
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
 
+from ..offsets.kafka_transactions import KafkaTransactions, Replayed
 from ..state_machine import ShardRecord
 from .brokers import Brokers, Leader
 
@@ -55,11 +66,12 @@ _TURN_RECORDS = 500  #: Maximum number of records that a replay passes on before
 #: Seconds without progress after which a coordinator gives up a replay, because the log's end may have been truncated.
 _STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
+_ATTRIBUTES_AT = 22  #: Position in a batch of the attributes' lower byte.
 
 Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
 #: Receives the (key, value, timestamp) of each record of the next batches.
-Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
+Take = Callable[[Sequence[Replayed]], None]
 
 
 class ShardLog:
@@ -140,30 +152,25 @@ class ShardLog:
     async def _unless_moved(self, answer: Any, leader: Leader) -> Any:
         """Return the answer. Raises NetworkError if the metadata has named another leader for a while and no answer has
         arrived."""
-        task = asyncio.ensure_future(answer)
-        news = asyncio.Event()
-        unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
-        waiting = asyncio.ensure_future(news.wait())
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(None)
+
+        def look(image: object, delta: object) -> None:
+            if limit.when() is None and self._is_led_elsewhere(leader):
+                limit.reschedule(loop.time() + _MOVED_S)
+
+        unwatch = self._brokers.metadata.watch(look)
         try:
-            while not task.done():
-                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
-                    break
-                if self._is_led_elsewhere(leader):
-                    await asyncio.wait({task}, timeout=_MOVED_S)
-                    if not task.done():
-                        raise NetworkError(
-                            f"{leader.internal} does not answer and is no longer the leader of {self.partition}"
-                        )
-                news.clear()
-                waiting = asyncio.ensure_future(news.wait())
-            return task.result()
+            async with limit:
+                return await answer
+        except TimeoutError:
+            if not limit.expired():  # the answer itself is a RequestTimedOutError
+                raise
+            raise NetworkError(
+                f"{leader.internal} does not answer and is no longer the leader of {self.partition}"
+            ) from None
         finally:
             unwatch()
-            waiting.cancel()
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
     def _is_led_elsewhere(self, leader: Leader) -> bool:
         try:
@@ -215,6 +222,7 @@ class _Reading:
         self._end = end
         self._take = take
         self._load_bytes = load_bytes
+        self._kafka = KafkaTransactions()
 
     async def run(self, stream: Stream) -> None:
         await stream.connected()
@@ -247,9 +255,12 @@ class _Reading:
                 self.position = result.log_start_offset
                 return True
             raise error
-        if result.records:
+        for data, header in _parts(result.records):
+            if header is not None:
+                self._take(self._of_kafka(data, header))
+                continue
             records = RecordIterator(
-                result.records,
+                data,
                 topic=self._partition.topic,
                 partition=self._partition.partition,
                 start_offset=self.position,
@@ -261,3 +272,44 @@ class _Reading:
                 await asyncio.sleep(0)
         self.position = max(self.position, result.next_offset)
         return False
+
+    def _of_kafka(self, data: memoryview, header: BatchHeader) -> list[Replayed]:
+        """The records for a transactional batch or a marker; Headrace writes neither into a shard."""
+        found = decode_batch(data, start_offset=self.position)
+        records = [(each.key or b"", each.value, each.timestamp_ms) for each in found if each.offset < self._end]
+        if not header.is_control:
+            return self._kafka.batch(header.producer_id, header.producer_epoch, records)
+        return [
+            ended
+            for key, _, timestamp_ms in records
+            for ended in self._kafka.marker(
+                header.producer_id, commit=int.from_bytes(key[2:4], "big") == COMMIT, timestamp_ms=timestamp_ms
+            )
+        ]
+
+
+def _parts(data: bytes) -> Iterator[tuple[memoryview, BatchHeader | None]]:
+    """Split whole batches: each transactional batch with its header, and the plain batches between them without."""
+    view = memoryview(data)
+    if not _has_transactional(data):
+        yield view, None
+        return
+    plain_from = 0
+    for position, header in iterate_headers(view):
+        if header.is_transactional:  # also a marker
+            if plain_from < position:
+                yield view[plain_from:position], None
+            plain_from = position + header.size
+            yield view[position:plain_from], header
+    if plain_from < len(view):
+        yield view[plain_from:], None
+
+
+def _has_transactional(data: bytes) -> bool:
+    """Whether a batch is transactional. Nearly always none is, so this reads two fields of each header only."""
+    position, size = 0, len(data)
+    while position + HEADER_BYTES <= size:
+        if data[position + _ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+            return True
+        position += LENGTH_PREFIX_BYTES + int.from_bytes(data[position + 8 : position + LENGTH_PREFIX_BYTES], "big")
+    return False

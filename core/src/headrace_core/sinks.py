@@ -1,0 +1,66 @@
+"""The transactional ids of an exactly-once sink. Pure.
+
+    sink            __headrace_sink/QUERY/TARGET
+    transaction     __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
+
+A sink is what one query writes to one target (a topic, or ``*`` for rows that name their topics). Each attempt of a
+task has a transaction of its own. A sink and its transactions belong to one shard of ``__transaction_state``, so that
+one state machine decides a batch together with its transactions: the shard of such a transactional id is the shard of
+the sink's id (see metadata/shards.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+_PREFIX = "__headrace_sink/"
+_DIGITS_MAX = 18  #: Maximum number of digits of a number in an id, so that the number fits into an int64.
+
+
+def sink_id(query: str, target: str) -> str:
+    """The id of the sink with which ``query`` (any text) writes to ``target`` (any text)."""
+    return f"{_PREFIX}{quote(query, safe='')}/{quote(target, safe='*')}"
+
+
+class SinkTransaction(NamedTuple):
+    """What a transactional id of a sink consists of. ``generation``: the generation of the sink when the task began
+    (see SinkState of transactions.proto)."""
+
+    sink: str
+    batch: int
+    generation: int
+    partition: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.sink}/{self.batch}/{self.generation}/{self.partition}/{self.nonce}"
+
+    @property
+    def query(self) -> str:
+        return unquote(self.sink.removeprefix(_PREFIX).partition("/")[0])
+
+
+def parse_sink_transaction(transactional_id: str) -> SinkTransaction | None:
+    """The parts of a sink's transactional id; None for other transactional ids."""
+    if not transactional_id.startswith(_PREFIX):
+        return None
+    parts = transactional_id.split("/")
+    if len(parts) != 7 or not all(map(_is_number, parts[3:6])):
+        return None
+    return SinkTransaction("/".join(parts[:3]), int(parts[3]), int(parts[4]), int(parts[5]), parts[6])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+
+
+def is_sink_id(text: str) -> bool:
+    """Whether ``text`` is the id of a sink."""
+    return text.startswith(_PREFIX) and text.count("/") == 2
+
+
+def shard_key(key: str) -> str:
+    """The text whose hash chooses the shard of ``key``: the sink's id for a sink's transactional id, else ``key``."""
+    found = parse_sink_transaction(key)
+    return key if found is None else found.sink

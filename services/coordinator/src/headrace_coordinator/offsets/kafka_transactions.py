@@ -1,0 +1,60 @@
+"""Kafka's transactional offset commits, as the records that Headrace writes for them. Pure.
+
+Kafka appends the offsets of a transaction as ordinary offset commits in a transactional batch, and the transaction's
+marker as a control batch. A replay of a shard that Kafka wrote passes these batches through ``KafkaTransactions``:
+
+    a transactional batch   ->  the pending offsets of its producer (pending.py)
+    a COMMIT marker         ->  the offset commits, and tombstones for the pending offsets
+    an ABORT marker         ->  tombstones for the pending offsets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace_core.types import TopicPartition
+
+from ..state_machine import RecordKind, kind_of
+from .codec import decode_key, decode_value, encode_key, encode_value
+from .pending import PendingOffset, PendingOffsets, encode_pending, encode_pending_key
+
+_OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
+
+#: Key, value and timestamp of a record.
+Replayed = tuple[bytes, bytes | None, int]
+
+
+@dataclass
+class KafkaTransactions:
+    """The open transactions of a replay, as far as Kafka wrote them."""
+
+    #: Producer id -> group id -> its pending offsets.
+    _open: dict[int, dict[str, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
+
+    def batch(self, producer_id: int, epoch: int, records: Iterable[Replayed]) -> list[Replayed]:
+        """A transactional batch. Raises the errors of ``codec``."""
+        groups = self._open.setdefault(producer_id, {})
+        changed: dict[str, int] = {}
+        for key, value, timestamp_ms in records:
+            if kind_of(key) in _OFFSET_KINDS and value is not None:
+                group_id, partition = decode_key(key)
+                groups.setdefault(group_id, {})[partition] = PendingOffset(decode_value(value))
+                changed[group_id] = timestamp_ms
+        return [
+            (
+                encode_pending_key(producer_id, group_id),
+                encode_pending(PendingOffsets(epoch, groups[group_id])),
+                timestamp_ms,
+            )
+            for group_id, timestamp_ms in changed.items()
+        ]
+
+    def marker(self, producer_id: int, *, commit: bool, timestamp_ms: int) -> list[Replayed]:
+        """A marker of the producer's transaction."""
+        ended: list[Replayed] = []
+        for group_id, offsets in self._open.pop(producer_id, {}).items():
+            for partition, one in offsets.items() if commit else ():
+                ended.append((encode_key(group_id, partition), encode_value(one.committed), timestamp_ms))
+            ended.append((encode_pending_key(producer_id, group_id), None, timestamp_ms))
+        return ended

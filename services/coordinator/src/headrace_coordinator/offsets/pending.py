@@ -1,0 +1,203 @@
+"""The offsets of open transactions (KIP-447): their records, the book of pending offsets, and verifications. Pure.
+
+    key      int16 1006 | msgpack [producer id, group id]
+    value    int16 1 | msgpack [producer epoch, transactional id, coordinator epoch, offsets]
+             offsets: [topic, partition, sequence, the value of the offset commit as in codec.py] each
+
+A record has all pending offsets of one producer in one group. A transaction's marker replaces the records of its
+producer: if it commits, by offset commits and tombstones in one batch, else by tombstones. Kafka writes pending offsets
+as transactional batches instead (see kafka_transactions.py).
+
+All pending offsets of a producer have the same epoch. The offsets of the next transaction are refused until the marker
+has come, as in a partition's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from headrace_core.errors import CorruptLogError, UnsupportedVersionError
+from headrace_core.types import NO_EPOCH, TopicPartition
+
+from ..state_machine import RecordKind
+from .codec import CommittedOffset, decode_value, encode_value
+
+VERSION = 1  #: The version of the records that this coordinator writes, and the newest that it can read.
+_KIND = int(RecordKind.PENDING_OFFSETS).to_bytes(2, "big")
+
+
+class PendingOffset(NamedTuple):
+    """The offset that a transaction commits for a partition. ``sequence``: the number of the producer's request, by
+    which a delayed request is recognized; 0 without a number."""
+
+    committed: CommittedOffset
+    sequence: int = 0
+
+
+class PendingOffsets(NamedTuple):
+    """The pending offsets of one producer in one group. ``epoch``: the producer epoch of the transaction.
+    ``coordinator_epoch``: the epoch of the transaction's shard that confirmed the transaction, -1 if it is unknown."""
+
+    epoch: int
+    offsets: Mapping[TopicPartition, PendingOffset]
+    transactional_id: str = ""
+    coordinator_epoch: int = NO_EPOCH
+
+
+class PendingKey(NamedTuple):
+    producer_id: int
+    group_id: str
+
+
+class _Value(msgspec.Struct, frozen=True, array_like=True):
+    epoch: int
+    transactional_id: str
+    coordinator_epoch: int
+    offsets: tuple[tuple[str, int, int, bytes], ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_key_decoder = msgspec.msgpack.Decoder(tuple[int, str])
+_value_decoder = msgspec.msgpack.Decoder(_Value)
+
+
+def encode_pending_key(producer_id: int, group_id: str) -> bytes:
+    return _KIND + _encoder.encode((producer_id, group_id))
+
+
+def decode_pending_key(key: bytes) -> PendingKey:
+    """CorruptLogError."""
+    try:
+        return PendingKey(*_key_decoder.decode(key[2:]))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptLogError(f"cannot decode the key of pending offsets: {error}") from None
+
+
+def encode_pending(pending: PendingOffsets) -> bytes:
+    offsets = tuple(
+        (*partition, one.sequence, encode_value(one.committed)) for partition, one in sorted(pending.offsets.items())
+    )
+    value = _Value(pending.epoch, pending.transactional_id, pending.coordinator_epoch, offsets)
+    return VERSION.to_bytes(2, "big") + _encoder.encode(value)
+
+
+def decode_pending(value: bytes) -> PendingOffsets:
+    """UnsupportedVersionError for a record of a newer Headrace, and CorruptLogError."""
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if version > VERSION:
+        raise UnsupportedVersionError(
+            f"a record of pending offsets has version {version}, this coordinator supports at most {VERSION}: upgrade "
+            "the coordinator"
+        )
+    try:
+        found = _value_decoder.decode(value[2:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptLogError(f"cannot decode pending offsets: {error}") from None
+    offsets = {
+        TopicPartition(topic, partition): PendingOffset(decode_value(committed), sequence)
+        for topic, partition, sequence, committed in found.offsets
+    }
+    return PendingOffsets(found.epoch, offsets, found.transactional_id, found.coordinator_epoch)
+
+
+_NOTHING: Mapping[str, PendingOffsets] = {}
+
+
+class PendingBook:
+    """The pending offsets of a shard, derived from the records alone."""
+
+    __slots__ = ("_by_producer", "_producers")
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
+        #: Group -> the producers with pending offsets of it.
+        self._producers: dict[str, set[int]] = {}
+
+    def apply(self, key: PendingKey, pending: PendingOffsets | None) -> None:
+        """Apply a record. A value of None is a tombstone, perhaps of a record that does not exist."""
+        producer_id, group_id = key
+        if pending is not None:
+            self._by_producer.setdefault(producer_id, {})[group_id] = pending
+            self._producers.setdefault(group_id, set()).add(producer_id)
+            return
+        groups = self._by_producer.get(producer_id, {})
+        if groups.pop(group_id, None) is None:
+            return
+        if not groups:
+            del self._by_producer[producer_id]
+        producers = self._producers[group_id]
+        producers.discard(producer_id)
+        if not producers:
+            del self._producers[group_id]
+
+    def of_producer(self, producer_id: int) -> Mapping[str, PendingOffsets]:
+        """The pending offsets of a producer by group. Do not keep the mapping, because it changes."""
+        return self._by_producer.get(producer_id, _NOTHING)
+
+    def of_group(self, group_id: str) -> Iterator[tuple[int, PendingOffsets]]:
+        """The producers with pending offsets of a group, in order, each with its pending offsets."""
+        for producer_id in sorted(self._producers.get(group_id, ())):
+            yield producer_id, self._by_producer[producer_id][group_id]
+
+    def partitions(self, group_id: str) -> set[TopicPartition]:
+        """The partitions with pending offsets of a group: open transactions may still change their committed
+        offsets."""
+        return {partition for _, pending in self.of_group(group_id) for partition in pending.offsets}
+
+    def group_ids(self) -> tuple[str, ...]:
+        """Ids of the groups with pending offsets."""
+        return tuple(self._producers)
+
+
+class Verification:
+    """One check of a transaction at its coordinator, which is in progress. A verification equals only itself, so a
+    confirmation from before a replay of the shard counts for nothing. ``of``: the verifications that it is one of."""
+
+    __slots__ = ("epoch", "of", "producer_id")
+
+    def __init__(self, of: Verifications, producer_id: int, epoch: int) -> None:
+        self.of = of
+        self.producer_id = producer_id
+        self.epoch = epoch
+
+
+class Verifications:
+    """The verifications of a shard that are in progress.
+
+    A marker cancels the verifications of the transactions that it ends: their answers may be from before the marker,
+    and offsets that are added behind the marker would stay pending for ever.
+    """
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        #: Producer id -> its verifications.
+        self._of: dict[int, set[Verification]] = {}
+
+    def begin(self, producer_id: int, epoch: int) -> Verification:
+        verification = Verification(self, producer_id, epoch)
+        self._of.setdefault(producer_id, set()).add(verification)
+        return verification
+
+    def end(self, verification: Verification) -> bool:
+        """Remove a verification; returns whether it was still in progress."""
+        found = self._of.get(verification.producer_id)
+        if found is None or verification not in found:
+            return False
+        self._keep(verification.producer_id, found - {verification})
+        return True
+
+    def cancel(self, producer_id: int, last_ended_epoch: int) -> None:
+        """A marker has ended the producer's transactions up to this epoch."""
+        found = self._of.get(producer_id)
+        if found is not None:
+            self._keep(producer_id, {each for each in found if each.epoch > last_ended_epoch})
+
+    def _keep(self, producer_id: int, left: set[Verification]) -> None:
+        if left:
+            self._of[producer_id] = left
+        else:
+            self._of.pop(producer_id, None)

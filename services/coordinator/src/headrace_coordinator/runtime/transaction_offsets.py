@@ -1,0 +1,72 @@
+"""Adds offsets to transactions: between the group's shard and the coordinator of the transaction.
+
+    commit(request) ---> the shard of the group ---> a Verification
+                                                          |
+                          the transaction's coordinator <-'--- confirmed ---> the shard of the group ---> the reply
+                                 `--- refused ---> VerificationFailed
+
+Every request is verified, so a request that arrives after the decision of its transaction is refused, although the
+marker has not come yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from headrace_core.errors import ServerBusyError
+from headrace_core.membership.transaction_partitions import TransactionalProducer
+from headrace_core.types import TopicPartition
+
+from ..offsets.messages import CommitTransactionOffsets, OffsetsCommitted, VerificationFailed
+from .shards import Shards
+
+#: Maximum number and bytes of the requests of a coordinator that wait for the coordinators of their transactions. A
+#: single request may be larger.
+WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 16 * 1024 * 1024
+
+#: Adds the partitions to the producer's transaction; returns the epoch of the transaction's shard.
+Verify = Callable[[TransactionalProducer, Iterable[TopicPartition]], Awaitable[int]]
+
+
+class TransactionOffsets:
+    """See the module. Call all methods in one event loop."""
+
+    def __init__(self, shards: Callable[[], Shards], verify: Verify) -> None:
+        """``shards`` returns this coordinator's shards, or raises a HeadraceError."""
+        self._shards = shards
+        self._verify = verify
+        self._waiting = 0
+        self._waiting_bytes = 0
+
+    async def commit(self, request: CommitTransactionOffsets, version: int, size: int) -> OffsetsCommitted:
+        """Add the offsets of the request to its transaction. ``version``: the client's transaction version. ``size``:
+        bytes of the request. Raises the errors of ``Shards.of_group``, of the shard and of ``verify``, and
+        ServerBusyError."""
+        if self._waiting and (self._waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX):
+            raise ServerBusyError(
+                f"{self._waiting} requests with {self._waiting_bytes} bytes wait for their transactions' coordinators: "
+                "retry"
+            )
+        self._waiting += 1
+        self._waiting_bytes += size
+        try:
+            return await self._commit(request, version)
+        finally:
+            self._waiting -= 1
+            self._waiting_bytes -= size
+
+    async def _commit(self, request: CommitTransactionOffsets, version: int) -> OffsetsCommitted:
+        group_id = request.commit.group_id
+        shard = self._shards().shard_of_group(group_id)
+        runner = self._shards().of_group(group_id)
+        producer = TransactionalProducer(request.transactional_id, request.producer_id, request.epoch, version)
+        verification = await runner.ask(request)
+        try:
+            coordinator_epoch = await self._verify(producer, [shard])
+            confirmed = request._replace(verification=verification, coordinator_epoch=coordinator_epoch)
+            # Look the runner up again: if the shard has moved, the former runner answers no request any more.
+            committed: OffsetsCommitted = await self._shards().of_group(group_id).ask(confirmed)
+        finally:
+            runner.put(VerificationFailed(verification))  # of no effect after the confirmed request
+        return committed

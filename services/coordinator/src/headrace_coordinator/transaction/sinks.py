@@ -1,0 +1,154 @@
+"""The decisions of exactly-once sinks, as records of ``__transaction_state``. Pure.
+
+    key      int16 1010 | sink id: string (see headrace_core.sinks)
+    value    int16 version, then a msgpack array of the fields of SinkRecord; fields are only ever added at the end
+
+Kafka's readers skip record kinds from 1000 on.
+
+A task of a sink writes its rows in a prepared transaction of its own. The record of the sink decides a batch: it names
+the transactions that are committed. All other transactions of the sink are aborted, up to that batch. The transactions
+of a sink are in the shard of its record. Therefore one decision of the state machine writes the record first, and the
+ends of the transactions after it. A new owner of the shard ends the transactions whose ends are missing in the log.
+
+The *generation* of a sink grows when a batch is aborted. A transaction of an older generation is never committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace_core.errors import (
+    CorruptLogError,
+    HeadraceError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    UnsupportedVersionError,
+)
+from headrace_core.sinks import SinkTransaction, is_sink_id
+
+from ..kafka_fields import FieldReader
+from ..state_machine import RecordKind
+from .codec import RECORD_BYTES_MAX
+from .messages import CommitSinkBatch
+from .state import ProducerIdentity
+
+NO_BATCH = -1
+_VERSION = 0
+_KIND = int(RecordKind.SINK).to_bytes(2, "big")
+
+
+class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
+    """``batch``: the last decided batch, NO_BATCH before the first decision. ``tokens``: the committed transactions of
+    that batch, as (last part of the transactional id, producer id, epoch). ``generation``: the generation of the
+    transactions that a later decision may commit. ``is_final``: no batch follows, so the record expires."""
+
+    batch: int = NO_BATCH
+    generation: int = 0
+    tokens: tuple[tuple[str, int, int], ...] = ()
+    is_final: bool = False
+    updated_ms: int = 0
+
+    def is_over(self, transaction: SinkTransaction) -> bool:
+        """Whether the decision, or a newer generation, has decided the transaction's outcome."""
+        return transaction.batch <= self.batch or transaction.generation < self.generation
+
+    def names(self, transaction: SinkTransaction, identity: ProducerIdentity) -> bool:
+        """Whether the decision commits the transaction."""
+        return transaction.batch == self.batch and (transaction.nonce, *identity) in self.tokens
+
+
+#: The state of a sink without a record.
+NO_RECORD = SinkRecord()
+
+
+def encode_sink_key(sink: str) -> bytes:
+    name = sink.encode()
+    return _KIND + len(name).to_bytes(2, "big") + name
+
+
+def decode_sink_key(key: bytes) -> str:
+    """The sink of a key of RecordKind.SINK. Raises CorruptLogError."""
+    reader = FieldReader(key, 2, "the key of a sink")
+    sink = reader.string(reader.int16())
+    reader.end()
+    return sink
+
+
+def encode_sink_value(record: SinkRecord) -> bytes:
+    return _VERSION.to_bytes(2, "big") + msgspec.msgpack.encode(record)
+
+
+def decode_sink_value(value: bytes) -> SinkRecord:
+    """Inverse of encode_sink_value. Raises CorruptLogError, and UnsupportedVersionError for a newer version."""
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if version != _VERSION:
+        raise UnsupportedVersionError(
+            f"the record of a sink has version {version}, which this node does not know: upgrade this node"
+        )
+    try:
+        return msgspec.msgpack.decode(value[2:], type=SinkRecord)
+    except msgspec.MsgspecError as error:
+        raise CorruptLogError(f"the value of a sink is damaged: {error}") from None
+
+
+def checked_sink(sink: str) -> str:
+    if not is_sink_id(sink) or len(sink.encode()) > 0x7FFF:
+        raise InvalidRequestError(f"{sink!r:.200} is not the id of a sink: __headrace_sink/QUERY/TARGET")
+    return sink
+
+
+def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRecord:
+    """The record with the decision of ``request``. Raises InvalidRequestError: a token is not of the sink and batch, or
+    the tokens are too many. ProducerFencedError: the request or a token has an older generation."""
+    if request.generation not in (None, record.generation):
+        raise ProducerFencedError(
+            f"batch {request.batch} of {request.sink!r} was written under generation {request.generation}, its sink "
+            f"has generation {record.generation}: the batch was aborted meanwhile; write the batch again"
+        )
+    seen: set[int] = set()
+    for transaction, _ in request.tokens:
+        if (transaction.sink, transaction.batch) != (request.sink, request.batch):
+            raise InvalidRequestError(f"token {str(transaction)!r} is not of batch {request.batch} of {request.sink!r}")
+        if transaction.partition in seen:
+            raise InvalidRequestError(f"two tokens of partition {transaction.partition} of batch {request.batch}")
+        seen.add(transaction.partition)
+        if transaction.generation != record.generation:
+            raise old_generation(transaction, record)
+    tokens = tuple((transaction.nonce, *identity) for transaction, identity in request.tokens)
+    made = SinkRecord(request.batch, record.generation, tokens, request.is_final, now_ms)
+    if len(encode_sink_value(made)) > RECORD_BYTES_MAX:
+        raise InvalidRequestError(
+            f"batch {request.batch} of {request.sink!r} has {len(tokens)} tasks with rows, more than fit into a record "
+            f"of {RECORD_BYTES_MAX} bytes: use fewer tasks (coalesce)"
+        )
+    return made
+
+
+def check_open(transaction: SinkTransaction, record: SinkRecord) -> None:
+    """Check that a later decision may commit the transaction. Raises InvalidTxnStateError and ProducerFencedError."""
+    if transaction.batch <= record.batch:
+        raise InvalidTxnStateError(
+            f"batch {transaction.batch} of {transaction.sink!r} is decided (the last decided batch is "
+            f"{record.batch}): its rows are written, skip them"
+        )
+    if transaction.generation != record.generation:
+        raise old_generation(transaction, record)
+
+
+def old_generation(transaction: SinkTransaction, record: SinkRecord) -> HeadraceError:
+    return ProducerFencedError(
+        f"transaction {str(transaction)!r} has generation {transaction.generation}, its sink has generation "
+        f"{record.generation}: batch {transaction.batch} was aborted meanwhile; write the batch again"
+    )
+
+
+def unprepared(transactions: Iterable[str]) -> HeadraceError:
+    """The error of a decision that names transactions that are not prepared."""
+    names = ", ".join(map(repr, list(transactions)[:3]))
+    return InvalidTxnStateError(
+        f"not prepared: {names}. A transaction was aborted meanwhile, by an operator, or because it waited for its "
+        "decision longer than transaction.sink.timeout.ms; write the batch again"
+    )

@@ -1,0 +1,199 @@
+"""Requests with offsets of a transaction on their way between two shards, and the stream of markers for groups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from headrace_coordinator.handlers.transactions import MarkersStream
+from headrace_coordinator.offsets.messages import (
+    CommitOffsets,
+    CommitTransactionOffsets,
+    EndOffsets,
+    OffsetsCommitted,
+    OffsetToCommit,
+    VerificationFailed,
+)
+from headrace_coordinator.offsets.pending import Verifications
+from headrace_coordinator.runtime import transaction_offsets
+from headrace_coordinator.runtime.shards import Shards
+from headrace_coordinator.runtime.transaction_offsets import TransactionOffsets
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NotCoordinatorError,
+    ServerBusyError,
+)
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2, transactions_pb2
+
+SHARD = TopicPartition("__consumer_offsets", 3)
+REQUEST = CommitTransactionOffsets(CommitOffsets("g", (OffsetToCommit("t", 0, 5),)), "payments", 7, 3)
+
+
+class OneShard:
+    """The shards of a coordinator that owns one shard of groups; stands for its runner, too."""
+
+    has_moved = False
+
+    def __init__(self) -> None:
+        self.verification = Verifications().begin(7, 3)
+        self.asked: list[object] = []
+        self.updates: list[object] = []
+        self.markers: list[tuple[EndOffsets, Callable[[object], None]]] = []
+
+    def of_group(self, group_id: str) -> OneShard:
+        if self.has_moved:
+            raise NotCoordinatorError("it has moved")
+        return self
+
+    def shard_of_group(self, group_id: str) -> TopicPartition:
+        return SHARD
+
+    def of_shard(self, shard: TopicPartition) -> OneShard:
+        if shard != SHARD:
+            raise NotCoordinatorError(f"{shard} belongs to another coordinator")
+        return self
+
+    async def ask(self, request: CommitTransactionOffsets) -> object:
+        self.asked.append(request)
+        return self.verification if request.verification is None else OffsetsCommitted(())
+
+    def put(self, request: object, done: Any = None, *, is_fenced: bool = False) -> None:
+        if isinstance(request, EndOffsets):
+            assert is_fenced
+            self.markers.append((request, done))
+        else:
+            self.updates.append(request)
+
+
+def offsets_of(shard: OneShard, verify: Any) -> TransactionOffsets:
+    return TransactionOffsets(lambda: cast(Shards, shard), verify)
+
+
+def test_a_confirmed_request_carries_its_verification_and_the_coordinators_epoch() -> None:
+    shard = OneShard()
+
+    async def verify(producer: Any, partitions: Any) -> int:
+        assert (*producer, *partitions) == ("payments", 7, 3, 2, SHARD)
+        return 9
+
+    assert asyncio.run(offsets_of(shard, verify).commit(REQUEST, 2, 100)) == OffsetsCommitted(())
+    assert shard.asked == [REQUEST, REQUEST._replace(verification=shard.verification, coordinator_epoch=9)]
+
+
+def test_a_refused_request_gives_its_verification_up() -> None:
+    shard = OneShard()
+
+    async def verify(producer: Any, partitions: Any) -> int:
+        raise InvalidProducerEpochError("fenced")
+
+    with pytest.raises(InvalidProducerEpochError):
+        asyncio.run(offsets_of(shard, verify).commit(REQUEST, 2, 100))
+    assert (shard.asked, shard.updates) == ([REQUEST], [VerificationFailed(shard.verification)])
+
+
+def test_a_request_whose_shard_moves_meanwhile_gets_an_answer() -> None:
+    """The runner of a shard that has moved answers nothing."""
+    shard = OneShard()
+
+    async def verify(producer: Any, partitions: Any) -> int:
+        shard.has_moved = True
+        return 9
+
+    with pytest.raises(NotCoordinatorError):
+        asyncio.run(offsets_of(shard, verify).commit(REQUEST, 2, 100))
+    assert shard.asked == [REQUEST]
+
+
+def test_waiting_requests_are_limited_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_offsets, "WAITING_MAX", 3)
+    monkeypatch.setattr(transaction_offsets, "WAITING_BYTES_MAX", 1_000)
+
+    async def run() -> None:
+        answer = asyncio.Event()
+
+        async def verify(producer: Any, partitions: Any) -> int:
+            await answer.wait()
+            return 1
+
+        offsets = offsets_of(OneShard(), verify)
+        waiting = [asyncio.create_task(offsets.commit(REQUEST, 2, 2_000))]  # a single one may be larger
+        await asyncio.sleep(0)
+        with pytest.raises(ServerBusyError):
+            await offsets.commit(REQUEST, 2, 1)
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
+        waiting = [asyncio.create_task(offsets.commit(REQUEST, 2, 10)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(ServerBusyError):
+            await offsets.commit(REQUEST, 2, 10)
+        answer.set()
+        assert await asyncio.gather(*waiting) == [OffsetsCommitted(())] * 3
+        await offsets.commit(REQUEST, 2, 10)
+
+    asyncio.run(run())
+
+
+class Stream:
+    """Stands for ServerStream."""
+
+    paused = False
+
+    def __init__(self) -> None:
+        self.answers: dict[int, list[int]] = {}
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def send(self, response: Any) -> None:
+        self.answers[response.correlation_id] = [each.error.code for each in response.results]
+
+
+def marker(number: int, *partitions: TopicPartition, **fields: int) -> Any:
+    return transactions_pb2.WriteMarkersRequest(
+        **{"producer_id": 7, "producer_epoch": 4, "commit": True, "transaction_version": 2, "coordinator_epoch": 5}
+        | fields,
+        correlation_id=number,
+        partitions=[groups_pb2.PartitionName(topic=topic, partition=partition) for topic, partition in partitions],
+    )
+
+
+def test_a_marker_is_answered_when_each_of_its_shards_has_answered() -> None:
+    shard, answers = OneShard(), Stream()
+    stream = MarkersStream(lambda: cast(Shards, shard), cast(Any, answers))
+    stream.on_request(marker(1, SHARD, TopicPartition("orders", 0), TopicPartition("__consumer_offsets", 4)))
+    stream.on_request(marker(2, SHARD))
+    stream.on_request(marker(3, SHARD, transaction_version=3))
+    stream.on_request(marker(4, SHARD, producer_epoch=40_000))
+    stream.on_request(marker(5))
+    refused = {number: [InvalidRequestError.number] for number in (3, 4)}
+    assert answers.answers == {**refused, 5: []}
+    assert not stream.is_idle()
+    (first, first_done), (_, second_done) = shard.markers
+    assert first == EndOffsets(7, 4, True, 2, 5)
+    second_done(InvalidProducerEpochError("late"))
+    first_done(None)
+    assert answers.answers[1] == [0, InvalidTopicError.number, NotCoordinatorError.number]
+    assert answers.answers[2] == [InvalidProducerEpochError.number]
+    assert stream.is_idle()
+
+
+def test_a_stream_of_markers_is_not_read_while_too_many_are_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_coordinator.handlers.transactions.UNANSWERED_MAX", 4)
+    shard, answers = OneShard(), Stream()
+    stream = MarkersStream(lambda: cast(Shards, shard), cast(Any, answers))
+    for number in range(4):
+        stream.on_request(marker(number, SHARD))
+    assert answers.paused
+    for _, done in shard.markers[:2]:
+        done(HeadraceError("no"))
+    assert not answers.paused
