@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace import Admin, AsyncProducer, Consumer, NewTopic, Producer, TopicPartition
+from headrace import (
+    Admin,
+    AsyncProducer,
+    Consumer,
+    NewTopic,
+    Producer,
+    SinkState,
+    TopicPartition,
+    TransactionToken,
+)
 from headrace.errors import (
     IllegalStateError,
     InvalidTxnStateError,
     ProducerFencedError,
     TransactionAbortableError,
 )
+from headrace.models import GroupMetadata
+from headrace_core.sinks import SinkTransaction, sink_id
 from tests.worlds.waiting import until
 
 _names = itertools.count()
@@ -81,18 +94,35 @@ def test_commits_are_seen_and_aborts_are_not(bootstrap: str, topic: str) -> None
     assert values(bootstrap, topic, "read_uncommitted") > expected
 
 
-def test_zombie_is_fenced(bootstrap: str, topic: str) -> None:
+#: The last call of a zombie, in a partition of its transaction and in another one.
+ZOMBIES: dict[str, Callable[[Producer, str, int], object]] = {
+    "send": lambda out, topic, number: out.send(topic, b"zz", partition=number),
+    "send_many": lambda out, topic, number: out.send_many(topic, [b"zz"], partition=number),
+    "send_arrow": lambda out, topic, number: out.send_arrow(topic, pa.table({"value": [b"zz"], "partition": [number]})),
+    "send_offsets": lambda out, topic, number: out.send_offsets(
+        {TopicPartition(topic, number): 1}, GroupMetadata(f"group-of-{topic}")
+    ),
+    "prepare": lambda out, topic, number: out.prepare(),
+}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("way", ZOMBIES)
+def test_zombie_is_fenced(bootstrap: str, topic: str, way: str, number: int) -> None:
     with producer(bootstrap, topic) as zombie, producer(bootstrap, topic) as out:
         with pytest.raises(ProducerFencedError), zombie.transaction():  # noqa: PT012
             zombie.send(topic, b"z", partition=0).result(30)
             out.init_transactions()
-            zombie.send(topic, b"zz", partition=0)
-            zombie.send(topic, b"zzz", partition=1)
+            with contextlib.suppress(ProducerFencedError, TransactionAbortableError):
+                ZOMBIES[way](zombie, topic, number)
         with pytest.raises(ProducerFencedError):
             zombie.begin_transaction()
         with out.transaction():
             out.send(topic, b"kept")
     until(lambda: values(bootstrap, topic) == {b"kept"})
+    if way == "send_offsets":
+        with Consumer(bootstrap_servers=bootstrap, group_id=f"group-of-{topic}") as inp:
+            assert inp.committed(TopicPartition(topic, number)) is None
 
 
 def test_transaction_that_times_out_is_aborted_and_the_producer_continues(bootstrap: str, topic: str) -> None:
@@ -128,6 +158,33 @@ def test_prepared_transaction_is_completed_elsewhere(bootstrap: str, topic: str,
     with producer(bootstrap, topic) as out, out.transaction():
         out.send(topic, b"next")
     until(lambda: b"next" in values(bootstrap, topic))
+
+
+def test_a_sinks_batch_becomes_visible_whole_when_its_commit_returns(bootstrap: str, topic: str) -> None:
+    sink = sink_id(f"query-{os.getpid()}", topic)
+
+    def prepared(batch: int, task: int, nonce: str) -> TransactionToken:
+        name = str(SinkTransaction(sink, batch, 0, task, nonce))
+        with Producer(bootstrap_servers=bootstrap, transactional_id=name) as out, out.transaction():
+            out.send_many(topic, [(b"%d" % n, f"{batch}.{task}.{n}.{nonce}".encode()) for n in range(10)])
+            return out.prepare()
+
+    expected: set[bytes] = set()
+    producer_ids = set()
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        assert admin.describe_sink(sink) == SinkState(-1, 0)
+        for batch in range(4):
+            tokens = [prepared(batch, task, "kept") for task in (0, 1)]
+            losers = [prepared(batch, 1, "lost")]
+            assert values(bootstrap, topic) == expected
+            assert admin.commit_sink_batch(sink, batch, tokens) == SinkState(batch, 0)
+            expected |= {f"{batch}.{task}.{n}.kept".encode() for task in (0, 1) for n in range(10)}
+            assert values(bootstrap, topic) == expected, "the commit waits for the markers, also of the losers"
+            assert admin.commit_sink_batch(sink, batch, losers) == SinkState(batch, 0)
+            producer_ids |= {token.producer_id for token in (*tokens, *losers)}
+        assert admin.describe_sink(sink) == SinkState(3, 0)
+    assert values(bootstrap, topic) == expected
+    assert len(producer_ids) <= 3, "later tasks use the producer ids of completed ones"
 
 
 def test_keep_prepared_hands_the_transaction_over(bootstrap: str, topic: str) -> None:

@@ -76,7 +76,6 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     await on(transactional, "complete", await on(transactional, "prepare"), commit=False)
     async with transactional.transaction():
         awaited["AsyncProducer"].add("transaction")
-    await transactional.close()
 
     consumer = AsyncConsumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"})
     assert await on(consumer, "assign", partitions) is None
@@ -127,6 +126,11 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
         assert await on(member, "committed", partitions[0]) == 0
         await on(member, "commit")
         assert sum(each.offset for each in (await on(member, "committed", partitions)).values()) == 5
+        async with transactional.transaction():
+            await on(transactional, "send_offsets", {partitions[0]: 0}, group=member.group_metadata())
+        await transactional.close()
+        await on(member, "seek_to_committed")
+        assert await member.position(partitions[0]) == 0
         await on(member, "unsubscribe")
         assert (member.subscription(), member.assignment()) == (frozenset(), set())
     awaited["AsyncConsumer"] |= {"subscription", "group_metadata"}  # what it knows of itself: plain values

@@ -77,7 +77,7 @@ def test_pausing_and_resuming_over_and_over_keeps_memory_bounded(fake: Any) -> N
             )
             inp.pause(T0)
             assert inp.poll(0) == []
-            held = sum(len(item[0].data) for queue in core.reading._held.values() for item in queue)
+            held = sum(item[0].size for queue in core.reading._held.values() for item in queue)
             seen = max(seen, held + core.reading.inbox.queued_bytes)
             inp.resume(T0)
         assert seen < 2_500_000

@@ -167,6 +167,23 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
     assert [record.value for record in cluster.records("t")] == [b"0", b"1", b"2", b"3"]
 
 
+def test_leaders_that_stand_still_one_after_the_other_are_left(fake_cluster: Any) -> None:
+    """The producer has no link to a new leader yet when it leaves the old one; it must notice the next silence, too."""
+    cluster = fake_cluster(3)
+    cluster.watchable = True
+    cluster.create("t", leader=0)
+    with producer(cluster, enable_idempotence=True, request_timeout_ms=60_000, delivery_timeout_ms=120_000) as out:
+        out.send("t", b"0").result(60)
+        for silent in (0, 1):
+            count = len(cluster.produced)
+            cluster.on_produce = lambda broker, item, silent=silent: "silent" if broker == silent else 0
+            sent = out.send("t", b"%d" % (silent + 1))
+            until(lambda count=count: len(cluster.produced) > count)
+            cluster.move("t", 0, silent + 1)
+            assert sent.result(20).offset == silent + 1
+    assert [record.value for record in cluster.records("t")] == [b"0", b"1", b"2"]
+
+
 def test_hint_is_followed_at_once_though_failures_before_made_the_backoff_long(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.watchable = True

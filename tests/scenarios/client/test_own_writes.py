@@ -30,13 +30,21 @@ READS: dict[str, Callable[[Admin], Any]] = {
     "describe_topics": lambda admin: admin.describe_topics(["t"], timeout=S),
     "list_groups": lambda admin: admin.list_groups(timeout=S),
     "list_offsets": lambda admin: admin.list_offsets({T: "latest"}, timeout=S),
+    "list_transactions": lambda admin: admin.list_transactions(timeout=S),
+    "describe_producers": lambda admin: admin.describe_producers([T], timeout=S),
+    "abort_hanging_transaction": lambda admin: admin.abort_hanging_transaction(
+        T, producer_id=5, start_offset=0, timeout=S
+    ),
     "list_topics": lambda admin: admin.list_topics(timeout=S),
 }
 #: The calls that a controller, a coordinator or the node at an address answers.
 ELSEWHERE = {
+    "abort_sink_batch",
+    "abort_transaction",
     "add_voter",
     "alter_configs",
     "alter_partition_reassignments",
+    "commit_sink_batch",
     "complete_transaction",
     "create_partitions",
     "create_topics",
@@ -48,6 +56,8 @@ ELSEWHERE = {
     "describe_lag",
     "describe_node",
     "describe_quorum",
+    "describe_sink",
+    "describe_transactions",
     "drain_broker",
     "elect_leaders",
     "explain_group",

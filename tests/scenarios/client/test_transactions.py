@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace import Admin, AsyncProducer, Producer, TransactionToken
+from headrace import Admin, AsyncProducer, Producer, SinkState, TransactionToken
 from headrace.errors import (
     ClosedError,
     CoordinatorLoadInProgressError,
+    HeadraceError,
     IllegalStateError,
     InvalidProducerEpochError,
     InvalidTransactionTimeoutError,
@@ -26,6 +27,7 @@ from headrace.errors import (
     TransactionAbortedError,
 )
 from headrace_core.records import read_header
+from headrace_core.sinks import SinkTransaction, sink_id
 from tests.worlds.waiting import until
 
 
@@ -325,6 +327,49 @@ def test_producer_that_is_closed_aborts(fake: Any, transactions: Any, caplog: An
     assert "aborting the open transaction of 'payments'" in caplog.text
 
 
+def test_close_waits_for_the_abort_no_longer_than_its_timeout(fake: Any, transactions: Any, caplog: Any) -> None:
+    asked = threading.Event()
+
+    def refuse(method: str, request: Any) -> HeadraceError | None:
+        if method != "EndTransaction":
+            return None
+        asked.set()
+        return CoordinatorLoadInProgressError("as the test has it")
+
+    transactions.on_call = refuse
+    out = producer(fake)
+    out.begin_transaction()
+    out.send("t", b"a").result(10)
+    out.close(0.5)
+    assert asked.is_set()
+    assert caplog.text.count("aborting the open transaction of 'payments'") == 1
+
+
+def test_close_during_an_abort_waits_for_it(fake: Any, transactions: Any, caplog: Any) -> None:
+    held, let = threading.Event(), threading.Event()
+
+    def hold(method: str, request: Any) -> None:
+        if method == "EndTransaction":
+            held.set()
+            assert let.wait(10)
+
+    transactions.on_call = hold
+    out = producer(fake)
+    out.begin_transaction()
+    out.send("t", b"a").result(10)
+    aborting = threading.Thread(target=out.abort_transaction)
+    aborting.start()
+    assert held.wait(10)
+    closing = threading.Thread(target=out.close)
+    closing.start()
+    until(lambda: out._core.accumulator.state != 0)
+    let.set()
+    aborting.join(10)
+    closing.join(10)
+    assert not closing.is_alive()
+    assert "the abort failed" not in caplog.text
+
+
 def test_sends_of_another_thread_are_refused_during_a_commit(fake: Any, transactions: Any) -> None:
     with producer(fake) as out:
         out.begin_transaction()
@@ -388,6 +433,34 @@ def test_prepared_transaction_survives_its_producer(fake: Any, transactions: Any
         admin.complete_transaction(str(token), commit=True)
         with pytest.raises(InvalidTxnStateError):
             admin.complete_transaction(token, commit=False)
+
+
+def test_a_sinks_batch_is_decided_once(fake: Any, transactions: Any) -> None:
+    sink = sink_id("query", "t")
+
+    def prepared(nonce: str, *, generation: int = 0) -> TransactionToken:
+        name = str(SinkTransaction(sink, 0, generation, 0, nonce))
+        with producer(fake, transactional_id=name) as out, out.transaction():
+            out.send("t", nonce.encode())
+            return out.prepare()
+
+    lost = iter(["lost"])
+    transactions.on_call = lambda method, request: next(lost, None) if method == "CommitSinkBatch" else None
+    with Admin(bootstrap_servers=fake.bootstrap_servers) as admin:
+        assert admin.describe_sink(sink) == SinkState(-1, 0)
+        aborted = prepared("a")
+        assert admin.abort_sink_batch(sink, 0, 0) == SinkState(-1, 1)
+        with pytest.raises(ProducerFencedError, match="write the batch again"):
+            prepared("late")
+        with pytest.raises(ProducerFencedError):
+            admin.commit_sink_batch(sink, 0, [aborted])
+        first, second = prepared("b", generation=1), prepared("c", generation=1)
+        assert admin.commit_sink_batch(sink, 0, [str(first)]) == SinkState(0, 1)
+        assert admin.commit_sink_batch(sink, 0, [second], is_final=True) == SinkState(0, 1)
+        assert admin.abort_sink_batch(sink, 0, 1) == SinkState(0, 1)
+        with pytest.raises(InvalidTxnStateError, match="already aborted"):
+            admin.complete_transaction(second, commit=True)
+    assert transactions.records("t") == [b"b"]
 
 
 def test_keep_prepared_leaves_the_transaction_to_the_next_producer(fake: Any, transactions: Any) -> None:

@@ -7,19 +7,15 @@ read twice or never after a crash. One cluster for all: a controller, a broker, 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
 from tests.worlds.readers import (
-    LONG_S,
     Crash,
     Feed,
     Reader,
@@ -282,20 +278,6 @@ def test_an_auto_commit_leaves_a_window_that_is_read_again_after_a_crash_and_non
         consumer.subscribe([topic])
         assert consumer.committed(partition) == 80, "a close commits"
         assert poll_some(consumer, 20)[0].offset == 80
-
-
-@pytest.mark.parametrize(
-    ("example", "twice", "never"),
-    [("at_least_once", [10, 11, 12, 13, 14], []), ("at_most_once", [], [14, 15, 16, 17, 18, 19])],
-)
-def test_the_examples_do_what_they_say(bootstrap: str, example: str, twice: list[int], never: list[int]) -> None:
-    program = str(Path(__file__).parents[3] / "examples" / f"{example}.py")
-    for _ in range(2):  # the second time on what the first one left
-        done = subprocess.run(
-            [sys.executable, program, bootstrap], capture_output=True, text=True, timeout=LONG_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == f"twice: {twice} never: {never}"
 
 
 # -- how far behind ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import headrace
 from headrace import (
     ConfigResource,
+    GroupMetadata,
     NewTopic,
     OffsetAndMetadata,
     TopicPartition,
@@ -82,6 +83,8 @@ broker = Takes(1, *NUMBERS, None)
 callback = Takes(print, 5, "print", coroutine)
 rebalanced = Takes(print, 5, "print")
 token = Takes(TransactionToken("tx", 1, 0), None, 5, "", "1:2", ("tx", 1, 0), TransactionToken("", 1, 0))
+tokens = Takes([token.good], None, 5, "1:2:tx", [5], ["1:2"])
+batch = Takes(5, -1, LONG, 1.5, "1", None, True)
 directory = Takes(b"d" * 16, 5, b"short", "short", [1])
 offsets_of_group = Takes(
     {TP: 5, TopicPartition("t", 1): OffsetAndMetadata(5, "m", 3)},
@@ -99,6 +102,10 @@ PRODUCER = {
     "init_transactions": {"keep_prepared": flag},
     "begin_transaction": {},
     "commit_transaction": {},
+    "send_offsets": {
+        "offsets": Takes({TP: 5}, *(each for each in offsets_of_group.bad), None),
+        "group": Takes(GroupMetadata("g", 1, "m"), 5, None, "g", ("g", 1, "m", None), GroupMetadata("")),
+    },
     "abort_transaction": {},
     "transaction": {},
     "prepare": {},
@@ -145,6 +152,7 @@ CONSUMER = {
     "seek": {"partition": partition, "offset": Takes(5, *OFFSETS)},
     "seek_to_beginning": {"partitions": partition},
     "seek_to_end": {"partitions": partition},
+    "seek_to_committed": {"partitions": partition, "timeout": timeout},
     "pause": {"partitions": partition},
     "resume": {"partitions": partition},
     "paused": {},
@@ -284,7 +292,30 @@ ADMIN: dict[str, dict[str, Takes]] = {
     "delete_group_offsets": {"group_id": group, "partitions": some_partitions},
     "remove_group_members": {"group_id": group, "member_ids": Takes(["m"], 5, [5], [""], [SURROGATE])},
     "delete_groups": {"group_ids": groups},
+    "list_transactions": {
+        "states": Takes(["prepared"], 5, [5], ["nothing"], [SURROGATE]),
+        "producer_ids": Takes([5], 5, "5", *([each] for each in (-1, LONG, 1.5, "1", None, True))),
+        "open_for_ms": Takes(5, *(each for each in OFFSETS if each is not None)),
+        "prefix": Takes("t", *TEXTS, None),
+    },
+    "describe_transactions": {"transactional_ids": names, "raise_errors": flag},
+    "describe_producers": {"partitions": Takes([TP], *partitions_in(lambda tp: [tp]), 5, True)},
+    "abort_transaction": {"transactional_id": Takes("t", *TEXTS, None, "")},
+    "abort_hanging_transaction": {
+        "partition": partition,
+        "producer_id": Takes(5, *OFFSETS),
+        "start_offset": Takes(5, *OFFSETS),
+    },
     "complete_transaction": {"token": token, "commit": flag},
+    "describe_sink": {"sink": group},
+    "commit_sink_batch": {
+        "sink": group,
+        "batch": batch,
+        "tokens": tokens,
+        "generation": Takes(5, -1, LONG, 1.5, "1", True),
+        "is_final": flag,
+    },
+    "abort_sink_batch": {"sink": group, "batch": batch, "generation": batch, "is_final": flag},
     "close": {},
 }
 for method, row in ADMIN.items():
@@ -312,6 +343,10 @@ def made(client: str) -> Any:
     return getattr(headrace, client)(**quick)
 
 
+#: The methods whose positional parameters take any number of partitions.
+ANY_NUMBER = ("seek_to_beginning", "seek_to_end", "seek_to_committed", "pause", "resume")
+
+
 def call(client: Any, method: str, values: dict[str, Any]) -> BaseException | None:
     """What the call raises; positional parameters that take any number are given one."""
 
@@ -321,7 +356,7 @@ def call(client: Any, method: str, values: dict[str, Any]) -> BaseException | No
             await found
 
     client_method = getattr(client, method)
-    rest = [values.pop("partitions")] if method in ("seek_to_beginning", "seek_to_end", "pause", "resume") else []
+    rest = [values.pop("partitions")] if method in ANY_NUMBER else []
     try:
         asyncio.run(run())
     except Exception as error:  # noqa: BLE001

@@ -26,9 +26,24 @@ from headrace.models import (
     QuorumReplica,
     ReplicaInfo,
     TopicDescription,
+    TransactionToken,
 )
+from headrace.transaction_models import TransactionDescription
+from headrace_core.sinks import sink_id
+from headrace_core.types import TopicPartition
 from headrace_tools.doctor.diagnosis import RULES, Finding, diagnose
-from headrace_tools.doctor.facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
+from headrace_tools.doctor.facts import (
+    THE_QUORUM,
+    Facts,
+    GroupFacts,
+    LocalNode,
+    Move,
+    NotAsked,
+    TransactionFacts,
+    Tried,
+    Trouble,
+)
+from headrace_tools.hanging import HangingTransaction
 
 NOW_MS = 1_800_000_000_000
 GIB = 2**30
@@ -501,6 +516,12 @@ def test_groups_were_used_and_nobody_coordinates() -> None:
     assert only(cluster=cluster(coordinators=()), coordinators={}, groups=()).rule == "no-coordinator"
 
 
+def test_transactions_were_used_and_no_coordinator_is_alive() -> None:
+    used = (*healthy().topics, topic("__transaction_state", partition(0)))
+    finding = only(cluster=cluster(coordinators=()), coordinators={}, groups=(), topics=used)
+    assert finding.where == "all groups and all transactional producers"
+
+
 def test_a_groups_coordinator_says_nothing() -> None:
     silent = GroupFacts(described=GroupDescription("billing", "dead", error=RequestTimedOutError("no answer")))
     assert only(groups=(silent,)).rule == "group-unknown"
@@ -566,3 +587,76 @@ def test_every_rule_is_explained_to_those_who_operate_and_none_that_is_not_there
     page = (Path(__file__).resolve().parents[3] / "docs" / "operations" / "doctor.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)} == set(RULES)
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def transaction(state: Any, *, open_s: int, ahead_ms: float = 0.0, **changed: Any) -> tuple[TransactionFacts, ...]:
+    """One transaction of "payments-7" in orders-0, begun ``open_s`` seconds ago by the coordinator's clock."""
+    since_ms = NOW_MS - open_s * 1_000
+    described = TransactionDescription(
+        "payments-7", state, 1, 5, 3, 60_000, since_ms, since_ms, 2, (TopicPartition("orders", 0),)
+    )
+    return (TransactionFacts(described=dataclasses.replace(described, **changed), clock_ahead_ms=ahead_ms),)
+
+
+def test_transactions_within_their_time_are_no_fault() -> None:
+    for state in ("ongoing", "prepared", "prepare-commit", "prepare-abort"):
+        assert found(transactions=transaction(state, open_s=20)) == []
+    assert found(transactions=transaction("ongoing", open_s=89)) == []
+    assert found(transactions=transaction("ongoing", open_s=800, timeout_ms=900_000)) == []
+
+
+def test_hanging_transaction_blocks_readers() -> None:
+    finding = only(hanging=(HangingTransaction("orders", 1, 5, 3, 4711, NOW_MS, 2, None),))
+    assert (finding.rule, finding.severity, finding.where) == ("transaction-hanging", "error", "orders-1")
+    assert "open since offset 4711" in finding.what
+    assert finding.cure == "`headrace transactions abort -t orders -p 1 --start-offset 4711`"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"open_s": 91}, "open for 91 s, with a timeout of 60 s"),
+        ({"open_s": 901, "timeout_ms": 1_800_000}, "open for 15 min, with a timeout of 30 min"),
+        ({"open_s": 7_300, "timeout_ms": None}, "open for 2 h, with no timeout"),
+    ],
+)
+def test_transaction_that_outlives_its_timeout_or_is_old(changed: dict[str, Any], words: str) -> None:
+    finding = only(transactions=transaction("ongoing", **changed))
+    assert (finding.rule, finding.severity) == ("transaction-old", "warning")
+    assert words in finding.what
+    assert finding.where == "coordinator 1: orders-0"
+    assert "`headrace transactions abort payments-7`" in finding.cure
+
+
+def test_times_of_transactions_are_by_the_coordinators_clock() -> None:
+    assert found(transactions=transaction("ongoing", open_s=91, ahead_ms=-5_000)) == []
+    assert found(transactions=transaction("ongoing", open_s=88, ahead_ms=5_000))
+
+
+def test_prepared_transaction_is_advice_and_later_a_warning() -> None:
+    token = TransactionToken("payments-7", 5, 3)
+    finding = only(transactions=transaction("prepared", open_s=61, token=token))
+    assert (finding.rule, finding.severity) == ("transaction-prepared", "advice")
+    assert "begun 61 s ago" in finding.what
+    assert "`headrace transactions complete 5:3:payments-7 --commit`" in finding.cure
+    assert only(transactions=transaction("prepared", open_s=901, token=token)).severity == "warning"
+
+
+def test_prepared_transactions_of_a_spark_batch_are_one_finding() -> None:
+    ids = [f"{sink_id('my query', 'out')}/7/0/{task}/abc" for task in range(3)]
+    parts = [transaction("prepared", open_s=61 + number, transactional_id=name)[0] for number, name in enumerate(ids)]
+    finding = only(transactions=tuple(parts))
+    assert (finding.rule, finding.severity) == ("transaction-prepared", "advice")
+    assert "batch 7 of Spark query 'my query' has 3 prepared transactions, the oldest begun 63 s ago" in finding.what
+    assert "transaction.sink.timeout.ms" in finding.cure
+
+
+def test_decided_transaction_without_its_markers() -> None:
+    finding = only(transactions=transaction("prepare-commit", open_s=31))
+    assert (finding.rule, finding.severity) == ("transaction-markers", "warning")
+    assert "was committed 31 s ago, and 1 partition still lack" in finding.what
+    assert finding.where == "orders-0 (coordinator 1)"
+    assert "was aborted" in only(transactions=transaction("prepare-abort", open_s=31)).what

@@ -340,6 +340,66 @@ def test_who_was_evicted_and_unsubscribed_may_commit_as_no_member(make: Make) ->
     run(scenario)
 
 
+# -- offsets for transactions -----------------------------------------------------------------------------------------
+
+
+def test_offsets_for_a_transaction_carry_the_member_and_end_auto_commits(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0)
+        party.core.reading.seek(T0, 7)
+        sent = party.core.offsets_for_transaction()
+        assert (sent.group.group_id, sent.group.generation_id) == ("g", party.coordinator.epoch)
+        assert sent.group.member_id == party.group.metadata.member_id
+        assert {tp: each.offset for tp, each in sent.offsets.items()} == {T0: 7}
+        assert sent.topic_ids == {T0: TOPIC_ID}
+        assert sent.refusal is None
+        assert sent.end_auto_commits is not None
+        await sent.end_auto_commits()
+        party.core.reading.seek(T0, 9)
+        party.group._next_commit_at = 0.0
+        await party.comes_back()
+        await drive_async(party.group.leave_steps(), party.io)
+        assert party.coordinator.commits == [], "neither at intervals nor at the end"
+
+    run(scenario)
+
+
+def test_offsets_for_a_transaction_wait_for_an_earlier_commit(make: Make) -> None:
+    """A commit that arrives after the transaction would set the offsets back."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0)
+        party.coordinator.may_commit.clear()
+        commit = asyncio.ensure_future(party.group.commit_work({T0: OffsetAndMetadata(3)}))
+        await party.until(lambda: party.coordinator.commits)
+        end_auto_commits = party.core.offsets_for_transaction().end_auto_commits
+        assert end_auto_commits is not None
+        waiting = asyncio.ensure_future(end_auto_commits())  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        party.coordinator.may_commit.set()
+        await asyncio.wait_for(waiting, LIMIT_S)
+        assert commit.done()
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_consumer_that_has_lost_its_partitions_has_no_offsets_for_a_transaction(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, max_poll_interval_ms=50)
+        party.core.reading.seek(T0, 7)
+        await party.is_evicted()
+        refusal = party.core.offsets_for_transaction().refusal
+        assert isinstance(refusal, UnknownMemberIdError)
+        assert "max.poll.interval.ms" in refusal.message
+        await party.until(lambda: party.owned == {0} and party.reported[-1][0] == "assigned")
+        assert party.core.offsets_for_transaction().refusal is None, "the loss was reported, and it is a member again"
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
 # -- what was lost -----------------------------------------------------------------------------------------------------
 
 
@@ -381,7 +441,7 @@ def test_a_slice_that_is_being_waited_for_learns_that_reading_goes_on(make: Make
         core = party.core
         begun = RecordIterator([b""], topic="t", partition=0, start_offset=10, check_crc=True)
         core.reading.current = (
-            Slice(core.reading.partitions[T0], core.reading.partitions[T0].generation, 10, 11, b""),
+            Slice(core.reading.partitions[T0], core.reading.partitions[T0].generation, 10, 11),
             begun,
         )
         core.reading.shut(True)

@@ -14,6 +14,7 @@ from headrace.group.member import (
     Member,
     Part,
     Parts,
+    PauseCause,
     Request,
     Resumed,
     Revoke,
@@ -38,8 +39,8 @@ def parts(*numbers: int) -> Parts:
 class Connected:
     """A member, its coordinator's words as short as they can be, and a clock."""
 
-    def __init__(self) -> None:
-        self.member = Member()
+    def __init__(self, *, rebalance_timeout_s: float = 300.0) -> None:
+        self.member = Member(rebalance_timeout_s=rebalance_timeout_s)
         self.now = 100.0
         self.epoch = 0
         self.revision = 0
@@ -552,3 +553,79 @@ def test_news_are_needed_by_who_reads_and_is_not_answered(alone: Connected) -> N
     alone.member.disconnected(alone.now)
     alone.passes(GRACE_S)
     assert not alone.member.needs_news, "they come too late"
+
+
+# -- late releases: the coordinator removes a member in contact that has not released within the rebalance timeout ----
+
+REBALANCE_S = 20.0
+
+
+def late_to_release() -> Connected:
+    """It has read partitions 0 and 1, and was asked long ago to release partition 0."""
+    late = Connected(rebalance_timeout_s=REBALANCE_S)
+    late.shard_epoch, late.age_s = 3, 0.0
+    late.joins(0, 1)
+    late.pushes(parts(1))
+    late.answers()
+    for _ in range(4):
+        late.passes(INTERVAL_S)
+        late.answers()
+    late.passes(1.0)
+    return late
+
+
+def test_a_late_release_alone_stops_nothing() -> None:
+    late = late_to_release()
+    assert not late.member.is_suspended
+
+
+def test_a_member_with_a_late_release_stops_when_its_connection_breaks() -> None:
+    late = late_to_release()
+    late.events()
+    late.member.disconnected(late.now)
+    late.member.tick(late.now)
+    (suspended,) = late.events()
+    assert isinstance(suspended, Suspended)
+    assert suspended.cause == PauseCause.LATE_RELEASE
+    assert "rebalance timeout of 20 s" in suspended.why
+    late.finds(4, is_vacant=True, age_s=0.0)  # the coordinator may have removed it before it lost the shard
+    assert late.member.is_suspended
+    late.member.connected(late.now)
+    late.member.tick(late.now)
+    assert late.member.is_suspended  # nothing is known yet
+    late.answers()
+    assert not late.member.is_suspended
+
+
+def test_a_release_that_no_answer_confirmed_is_still_late() -> None:
+    late = late_to_release()
+    revoke = next(event for event in late.events() if isinstance(event, Revoke))
+    late.member.disconnected(late.now)
+    late.member.released(revoke.ticket)
+    late.member.tick(late.now)
+    assert late.member.is_suspended
+
+
+def test_a_member_without_a_connection_stops_at_its_rebalance_timeout() -> None:
+    late = Connected(rebalance_timeout_s=GRACE_S / 2)
+    late.joins(0, 1)
+    late.pushes(parts(1))
+    late.answers()
+    late.member.disconnected(late.now)
+    assert late.member.reads_until() == late.now + GRACE_S / 2
+    late.passes(GRACE_S / 2 - 0.01)
+    assert not late.member.is_suspended
+    late.passes(0.01)
+    assert late.member.is_suspended
+
+
+def test_a_release_in_time_is_forgotten_with_the_next_answer() -> None:
+    prompt = Connected(rebalance_timeout_s=GRACE_S / 2)
+    prompt.joins(0, 1)
+    prompt.pushes(parts(1))
+    revoke = next(event for event in prompt.events() if isinstance(event, Revoke))
+    prompt.member.released(revoke.ticket)
+    prompt.answers()
+    prompt.member.disconnected(prompt.now)
+    prompt.passes(GRACE_S * 0.9)
+    assert not prompt.member.is_suspended

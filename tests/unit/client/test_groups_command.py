@@ -67,6 +67,26 @@ def test_groups_are_listed(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "list", "--state", "asleep"]) == 2
 
 
+def test_offsets_of_open_transactions_are_shown(world: StandinGroupsWorld, capsys: Captured) -> None:
+    pending = groups_pb2.PendingOffset(
+        topic="orders", partition=0, offset=42, transactional_id="payments-7", producer_id=7, producer_epoch=3,
+        received_at_ms=int(time.time() * 1_000) - 5_000,
+    )  # fmt: skip
+    kafkas = groups_pb2.PendingOffset(topic="orders", partition=1, offset=1, producer_id=9)
+    world.pending["apple"] = [pending, kafkas]
+    assert run(["groups", "describe", "apple", "berry", "-o", "json"]) == 0
+    apple, berry = shown(capsys)
+    assert apple["pending_offsets"][0] == {
+        "topic": "orders", "partition": 0, "offset": 42, "transactional_id": "payments-7", "producer_id": 7,
+        "producer_epoch": 3, "received_at_ms": pending.received_at_ms,
+    }  # fmt: skip
+    assert berry["pending_offsets"] == []
+    assert run(["groups", "describe", "apple"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pending: ")]
+    assert lines[0].startswith("pending: orders-0 at 42, sent by the transaction of payments-7 5")
+    assert lines[1].startswith("pending: orders-1 at 1, sent by the transaction of producer 9 ")
+
+
 def test_a_group_is_described_with_the_ends_that_logs_have_now(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "describe", "apple", "-o", "json"]) == 0
     (group,) = shown(capsys)

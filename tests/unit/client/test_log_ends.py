@@ -30,7 +30,9 @@ class Client:
         parts = [SimpleNamespace(partition=part.partition, leader=leader) for part, (leader, _) in LOGS.items()]
         return [SimpleNamespace(name=topic, partitions=parts) for topic in topics]
 
-    def list_offsets(self, wanted: Mapping[TopicPartition, str], *, timeout: float) -> dict[TopicPartition, Any]:
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, str], *, isolation_level: str, timeout: float
+    ) -> dict[TopicPartition, Any]:
         self.all_asked.wait(60)
         if any(LOGS[part][0] in self.silent for part in wanted):
             raise RequestTimedOutError("broker 2 did not answer")

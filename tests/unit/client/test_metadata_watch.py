@@ -49,13 +49,13 @@ def test_a_watch_that_ends_leaves_its_read_to_the_call() -> None:
     """gRPC leaks the memory of a read whose task is cancelled; the call's end ends the read, too."""
 
     async def check() -> None:
-        broker, wanted = Broker(), {"orders"}
-        watch = MetadataWatch(broker, lambda: wanted, lambda: ["here:1"], lambda *_: None, lambda _: 0.0)  # type: ignore[arg-type]
+        broker, wanted, changed = Broker(), {"orders"}, asyncio.Event()
+        watch = MetadataWatch(broker, changed, lambda: wanted, lambda: ["here:1"], lambda *_: None, lambda _: 0.0)  # type: ignore[arg-type]
         task = asyncio.create_task(watch.run())
         first = await broker.streams.get()
         await first.reading.wait()
         wanted.add("payments")
-        watch.changed.set()
+        changed.set()
         second = await broker.streams.get()  # of the topics that are wanted now
         await second.reading.wait()
         task.cancel()

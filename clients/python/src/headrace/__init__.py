@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .group_models import MemberDescription as MemberDescription
     from .group_models import MovedPartition as MovedPartition
     from .group_models import PartitionLag as PartitionLag
+    from .group_models import PendingOffset as PendingOffset
     from .group_models import Rebalance as Rebalance
     from .memory import tune_memory as tune_memory
     from .models import AppendConfig as AppendConfig
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from .models import QuorumReplica as QuorumReplica
     from .models import RecordRange as RecordRange
     from .models import ReplicaInfo as ReplicaInfo
+    from .models import SinkState as SinkState
     from .models import SubtractConfig as SubtractConfig
     from .models import TopicDescription as TopicDescription
     from .models import TopicPartitionReplica as TopicPartitionReplica
@@ -69,6 +71,9 @@ if TYPE_CHECKING:
     from .producer import ManyFuture as ManyFuture
     from .producer import Producer as Producer
     from .producer import RecordFuture as RecordFuture
+    from .transaction_models import ProducerState as ProducerState
+    from .transaction_models import TransactionDescription as TransactionDescription
+    from .transaction_models import TransactionListing as TransactionListing
     from .typed_settings import AdminSettings as AdminSettings
     from .typed_settings import ConsumerSettings as ConsumerSettings
     from .typed_settings import ProducerSettings as ProducerSettings
@@ -103,6 +108,7 @@ _HOMES = {
     "MemberDescription": ".group_models",
     "MovedPartition": ".group_models",
     "PartitionLag": ".group_models",
+    "PendingOffset": ".group_models",
     "Rebalance": ".group_models",
     "HeadraceError": ".errors",
     "LocalCluster": "headrace_tools.local",
@@ -120,6 +126,7 @@ _HOMES = {
     "PartitionReassignment": ".models",
     "PriorityPartitioner": ".partitioners",
     "Producer": ".producer",
+    "ProducerState": ".transaction_models",
     "QuorumBroker": ".models",
     "QuorumInfo": ".models",
     "QuorumReplica": ".models",
@@ -129,10 +136,13 @@ _HOMES = {
     "RecordMetadata": ".accumulator",
     "RecordRange": ".models",
     "ReplicaInfo": ".models",
+    "SinkState": ".models",
     "SubtractConfig": ".models",
     "TopicDescription": ".models",
     "TopicPartition": "headrace_core.types",
     "TopicPartitionReplica": ".models",
+    "TransactionDescription": ".transaction_models",
+    "TransactionListing": ".transaction_models",
     "TransactionToken": ".models",
     "tune_memory": ".memory",
 }

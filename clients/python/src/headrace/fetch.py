@@ -13,7 +13,7 @@ from headrace_core.types import TopicPartition
 from . import arguments
 from .callbacks import refuse_to_wait
 from .consumer.core import ConsumerCore
-from .consumer.inbox import Slice
+from .consumer.inbox import Assigned, Slice
 from .faces import Face
 from .settings import CONSUMER, resolve
 from .typed_settings import ConsumerSettings
@@ -93,20 +93,26 @@ class RangeReader(Face):
         core = self._core
         while self._left:
             core.begin_poll()
-            found = core.reading.next_slice()
-            if found is None:
+            item = self._next_slice()
+            if item is None:
                 self._wait()
                 continue
-            item = found[0]
-            yield self._range_slice(item)
+            end = item.assigned.end_offset
+            assert end is not None
+            yield RangeSlice(*item.assigned.tp, item.fetch_offset, end, item.next_offset, b"".join(item.parts))
 
-    def _range_slice(self, item: Slice) -> RangeSlice:
+    def _next_slice(self) -> Slice | None:
+        """Take the next Slice, and advance its partition's position."""
+        found = self._core.reading.next_slice()
+        if found is None:
+            return None
+        item = found[0]
         assigned = item.assigned
         assert assigned.end_offset is not None
         assigned.position = item.next_offset
         if item.next_offset >= assigned.end_offset:
             self._left.discard(assigned.tp)
-        return RangeSlice(*assigned.tp, item.fetch_offset, assigned.end_offset, item.next_offset, item.data)
+        return item
 
     def arrow_batches(
         self, *, columns: list[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
@@ -119,21 +125,20 @@ class RangeReader(Face):
         core = self._core
         while self._left:
             core.begin_poll()
-            taken: dict[TopicPartition, list[RangeSlice]] = {}
+            taken: dict[Assigned, list[Slice]] = {}
             size = 0
-            while size < max_bytes and (found := core.reading.next_slice()) is not None:
-                item = self._range_slice(found[0])
-                taken.setdefault(TopicPartition(item.topic, item.partition), []).append(item)
-                size += len(item.records)
+            while size < max_bytes and (item := self._next_slice()) is not None:
+                taken.setdefault(item.assigned, []).append(item)
+                size += item.size
             if not taken:
                 self._wait()
-            for tp, items in taken.items():
+            for assigned, items in taken.items():
                 for batch in decode_arrow_split(
-                    [item.records for item in items],
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    start_offset=items[0].start,
-                    end_offset=items[0].end,
+                    [part for item in items for part in item.parts],
+                    topic=assigned.tp.topic,
+                    partition=assigned.tp.partition,
+                    start_offset=items[0].fetch_offset,
+                    end_offset=assigned.end_offset,
                     columns=columns,
                     include_headers=include_headers,
                     check_crc=core.reading.check_crcs,

@@ -45,9 +45,24 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingOffset:
+    """An offset that an open transaction has sent (KIP-447); it takes effect when the transaction is committed.
+    ``transactional_id`` is empty if Kafka wrote the offset; ``received_at_ms``: when the coordinator received it."""
+
+    topic: str
+    partition: int
+    offset: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    received_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group and its members, as its coordinator sees them (KIP-848). ``assignor``: "uniform", "range" or "sticky" (""
     before the first assignment). ``coordinator_address``: host:port of the coordinator ``coordinator_id``.
+    ``pending_offsets``: the offsets of open transactions.
 
     If ``error`` is set (with ``raise_errors=False``), the other fields have no meaning.
     """
@@ -61,6 +76,7 @@ class GroupDescription:
     coordinator_id: int = -1
     coordinator_address: str = ""
     error: HeadraceError | None = None
+    pending_offsets: tuple[PendingOffset, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

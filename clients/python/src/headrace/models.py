@@ -71,6 +71,14 @@ class TransactionToken(NamedTuple):
         )
 
 
+class SinkState(NamedTuple):
+    """The state of an exactly-once sink. ``batch``: the last decided batch, -1 before the first one; batches up to it
+    are decided, too. ``generation``: the generation of the transactions that a later decision may commit."""
+
+    batch: int
+    generation: int
+
+
 class GroupMetadata(NamedTuple):
     """A consumer's identity in its group. ``generation_id`` is the member epoch; a program that is not a member has -1
     and no member id."""

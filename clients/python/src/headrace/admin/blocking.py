@@ -10,7 +10,13 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..callbacks import refuse_to_wait
-from ..engine.transactions import checked_token, complete_transaction
+from ..engine.transactions import (
+    abort_sink_batch,
+    checked_token,
+    commit_sink_batch,
+    complete_transaction,
+    describe_sink,
+)
 from ..faces import Face, where
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
@@ -29,13 +35,15 @@ from ..models import (
     OffsetSpec,
     PartitionReassignment,
     QuorumInfo,
+    SinkState,
     TopicDescription,
     TopicPartitionReplica,
     TransactionToken,
 )
 from ..settings import ADMIN, resolve
+from ..transaction_models import ProducerState, TransactionDescription, TransactionListing, TransactionState
 from ..typed_settings import AdminSettings
-from . import cluster, configs, groups, log_dirs, offsets, replicas
+from . import cluster, configs, groups, log_dirs, offsets, replicas, transactions
 from .calls import AdminCalls, new_counts, new_topics, records_before
 
 T = TypeVar("T")
@@ -416,6 +424,73 @@ class Admin(Face):
         wanted = groups.wanted_groups(group_ids)
         self._run(lambda calls: groups.delete_groups(calls, wanted, timeout))
 
+    def list_transactions(
+        self,
+        states: Iterable[TransactionState] | None = None,
+        *,
+        producer_ids: Iterable[int] | None = None,
+        open_for_ms: int | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of the cluster, sorted (Kafka's listTransactions): those in one of ``states``, with one
+        of ``producer_ids``, with a transaction that has been open for at least ``open_for_ms`` (KIP-994), and whose
+        name begins with ``prefix``. The list is always complete. While a partition of ``__transaction_state`` has no
+        coordinator, the call waits, and in the end raises RequestTimedOutError."""
+        numbers, ids = transactions.wanted_states(states), transactions.wanted_producers(producer_ids)
+        least_ms = None if open_for_ms is None else arguments.whole("open_for_ms", open_for_ms)
+        arguments.text("prefix", prefix)
+        return self._run(lambda calls: transactions.list_transactions(calls, numbers, ids, least_ms, prefix, timeout))
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
+    ) -> list[TransactionDescription]:
+        """Describe transactional ids: state, producer, times, partitions, in the order of ``transactional_ids``
+        (Kafka's describeTransactions).
+
+        Raises TransactionalIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names
+        every id that failed. With ``raise_errors=False`` the description of a failed id has an ``error`` instead.
+        """
+        wanted = transactions.wanted_ids(transactional_ids)
+        return self._run(
+            lambda calls: transactions.describe_transactions(calls, wanted, raise_errors, timeout),
+            raise_errors=raise_errors,
+        )
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, list[ProducerState]]:
+        """The producers of each partition, as its leader sees them, with their open transactions (KIP-664, Kafka's
+        describeProducers). Raises UnknownTopicOrPartitionError, RequestTimedOutError."""
+        wanted = arguments.partitions(partitions)
+        return self._run(lambda calls: transactions.describe_producers(calls, wanted, timeout))
+
+    def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Abort the open transaction of a transactional id, also a prepared one, and fence its producer (Kafka's
+        forceTerminateTransaction). The producer's next commit raises TransactionAbortableError; the producer may then
+        abort the transaction and continue.
+
+        Raises TransactionalIdNotFoundError, InvalidTxnStateError (no transaction is open), RequestTimedOutError (the
+        abort may have taken effect).
+        """
+        wanted = transactions.wanted_id(transactional_id)
+        self._run(lambda calls: transactions.abort_transaction(calls, wanted, timeout))
+
+    def abort_hanging_transaction(
+        self, partition: TopicPartition, *, producer_id: int, start_offset: int, timeout: float | None = None
+    ) -> None:
+        """End a hanging transaction in one partition, with an abort marker (Kafka's abortTransaction). A hanging
+        transaction is open in a partition, but its coordinator does not know it, so it delays readers with
+        ``read_committed`` until it is ended. ``describe_producers`` shows ``producer_id`` and ``start_offset``. End a
+        transaction that a coordinator knows with ``abort_transaction``.
+
+        Raises InvalidTxnStateError (no transaction of the producer begins at ``start_offset``), InvalidTopicError (an
+        internal topic).
+        """
+        where = arguments.partition(partition)
+        producer, offset = arguments.whole("producer_id", producer_id), arguments.offset(start_offset, "start_offset")
+        self._run(lambda calls: transactions.abort_hanging_transaction(calls, where, producer, offset, timeout))
+
     def complete_transaction(
         self, token: TransactionToken | str, *, commit: bool, timeout: float | None = None
     ) -> None:
@@ -428,6 +503,71 @@ class Admin(Face):
                 calls.transaction_coordinators, checked, commit=commit, deadline=calls.engine.deadline(timeout)
             ),
             commit=commit,
+        )
+
+    def describe_sink(self, sink: str, *, timeout: float | None = None) -> SinkState:
+        """Describe an exactly-once sink by its id (``__headrace_sink/QUERY/TARGET``). A sink without a decision has
+        batch -1 and generation 0."""
+        arguments.text("sink", sink, empty=False)
+        return self._run(
+            lambda calls: describe_sink(calls.transaction_coordinators, sink, deadline=calls.engine.deadline(timeout))
+        )
+
+    def commit_sink_batch(
+        self,
+        sink: str,
+        batch: int,
+        tokens: Iterable[TransactionToken | str],
+        *,
+        generation: int | None = None,
+        is_final: bool = False,
+        timeout: float | None = None,
+    ) -> SinkState:
+        """Decide a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other ones,
+        and wait until readers see the result. If the batch is decided already, the first decision stands; the call may
+        be repeated. ``generation``: the generation that all tasks of the batch have read (``describe_sink``), also the
+        tasks without rows; None: only the tokens are checked. ``is_final``: no batch follows, so the cluster may forget
+        the sink.
+
+        Raises ProducerFencedError (the batch was aborted) and InvalidTxnStateError (a transaction is not prepared):
+        write the batch again."""
+        arguments.text("sink", sink, empty=False)
+        arguments.whole("batch", batch)
+        if generation is not None:
+            arguments.whole("generation", generation)
+        checked = [checked_token(token) for token in arguments.items("tokens", tokens, "transaction tokens")]
+        return self._run(
+            lambda calls: commit_sink_batch(
+                calls.transaction_coordinators,
+                sink,
+                batch,
+                checked,
+                generation=generation,
+                is_final=is_final,
+                deadline=calls.engine.deadline(timeout),
+            ),
+            is_final=is_final,
+        )
+
+    def abort_sink_batch(
+        self, sink: str, batch: int, generation: int, *, is_final: bool = False, timeout: float | None = None
+    ) -> SinkState:
+        """Abort a batch of an exactly-once sink: transactions of ``generation`` can no longer be committed, and the
+        sink's open transactions are aborted. If the batch is decided already, its decision stands: compare ``batch`` of
+        the result."""
+        arguments.text("sink", sink, empty=False)
+        arguments.whole("batch", batch)
+        arguments.whole("generation", generation)
+        return self._run(
+            lambda calls: abort_sink_batch(
+                calls.transaction_coordinators,
+                sink,
+                batch,
+                generation,
+                is_final=is_final,
+                deadline=calls.engine.deadline(timeout),
+            ),
+            is_final=is_final,
         )
 
     def close(self) -> None:

@@ -259,7 +259,7 @@ def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
     ]
     if len(failed) == 1:
         name, error = failed[0]
-        raise error if name in error.message else type(error)(f"{name}: {error.message}")
+        raise type(error)(error.message if name in error.message else f"{name}: {error.message}")
     if failed:
         raise type(failed[0][1])("; ".join(f"{name}: {error.code}: {error.message}" for name, error in failed))
 

@@ -4,27 +4,21 @@ except the ``wanted_*`` functions, which check arguments in the caller's thread.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_core.errors import (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     HeadraceError,
     InvalidArgumentError,
     InvalidGroupIdError,
-    NotCoordinatorError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
-    from_number,
 )
-from headrace_core.plurals import counted
 from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import groups_pb2, metadata_pb2
+from headrace_protos.v1 import groups_pb2
 
 from .. import arguments
 from ..engine.connections import call
@@ -37,13 +31,12 @@ from ..group_models import (
     MemberDescription,
     MovedPartition,
     PartitionLag,
+    PendingOffset,
     Rebalance,
 )
 from ..models import OffsetAndMetadata
 from .calls import AdminCalls, raise_failures
 
-#: Each partition of the topic ``__consumer_offsets`` is a shard of groups.
-_SHARDS_TOPIC = "__consumer_offsets"
 #: Timeout in seconds of one attempt of a request that names at most one group.
 _ATTEMPT_TIMEOUT_S = 2 * ATTEMPT_TIMEOUT_S
 
@@ -100,64 +93,20 @@ def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
 
 
 async def list_groups(calls: AdminCalls, states: list[str], timeout: float | None) -> list[GroupListing]:
-    """Sorted by id. Ask the coordinators of all shards (partitions of ``__consumer_offsets``). Retry while a shard has
-    no coordinator, is loading or changes its coordinator, because the list of groups would be incomplete."""
-    engine = calls.engine
-    deadline = engine.deadline(timeout)
+    """Sorted by id. Ask the coordinators of all shards."""
     request = groups_pb2.ListGroupsRequest(states=states)
 
-    async def attempt(timeout_s: float) -> dict[str, GroupListing]:
-        timeout_s = min(timeout_s, _ATTEMPT_TIMEOUT_S)
-        owners, addresses = await _shards(calls, timeout_s)
-        asked = [addresses[owner] for owner in sorted({owner for owner, _ in owners})]
-        answers = await asyncio.gather(
-            *(call(engine.connections.groups(address).ListGroups, request, address, timeout_s) for address in asked)
-        )
-        loading = sum(answer.loading_shards for answer in answers)
-        if loading:
-            raise CoordinatorLoadInProgressError(
-                f"{loading} of {counted(len(owners), 'group shard')} are still loading, so the list of groups is "
-                "incomplete; retry"
-            )
-        if (await _shards(calls, timeout_s))[0] != owners:
-            raise NotCoordinatorError(
-                "cannot list groups: group shards moved to another coordinator during the call; retry"
-            )
-        return {
-            group.group_id: GroupListing(group.group_id, group.state, group.members)
-            for answer in answers
-            for group in answer.groups
-        }
+    async def ask(address: str, timeout_s: float) -> list[Any]:
+        return [await call(calls.engine.connections.groups(address).ListGroups, request, address, timeout_s)]
 
-    found: dict[str, GroupListing] = await engine.retrying(attempt, deadline, "listing groups")
+    answers = await calls.coordinators.everywhere(ask, calls.engine.deadline(timeout), "listing groups")
+    found = {
+        group.group_id: GroupListing(group.group_id, group.state, group.members)
+        for responses in answers.values()
+        for response in responses
+        for group in response.groups
+    }
     return [group for _, group in sorted(found.items())]
-
-
-async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
-    """The coordinator and epoch of each partition of ``__consumer_offsets``, and the addresses of the coordinators. The
-    partitions and the addresses are empty if no group was ever used in the cluster. Raises
-    CoordinatorNotAvailableError."""
-    engine = calls.engine
-    answer = await engine.metadata.ask(metadata_pb2.MetadataRequest(topics=[_SHARDS_TOPIC]), engine.deadline(timeout_s))
-    (topic,) = answer.topics
-    error = from_number(topic.error.code, topic.error.message) if topic.error.code else None
-    if isinstance(error, UnknownTopicOrPartitionError):
-        return [], {}
-    if error is not None:
-        raise error
-    addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
-    parts = sorted(topic.partitions, key=lambda part: part.partition)
-    owners = [
-        (part.coordinator_id if part.HasField("coordinator_id") else -1, part.shard_epoch) for part in parts
-    ]  # fmt: skip
-    orphans = sum(owner not in addresses for owner, _ in owners)
-    if orphans:
-        raise CoordinatorNotAvailableError(
-            f"{orphans} of {counted(len(owners), 'group shard')} have no coordinator; "
-            "live coordinators: "
-            + (", ".join(map(str, sorted(addresses))) or "none (`headrace up --coordinators 1` starts one)")
-        )
-    return owners, addresses
 
 
 async def describe_groups(
@@ -380,6 +329,18 @@ def _description(calls: AdminCalls, group_id: str, item: Any) -> GroupDescriptio
         members=tuple(map(_member, item.members)),
         coordinator_id=node_id,
         coordinator_address=address,
+        pending_offsets=tuple(
+            PendingOffset(
+                each.topic,
+                each.partition,
+                each.offset,
+                each.transactional_id,
+                each.producer_id,
+                each.producer_epoch,
+                each.received_at_ms,
+            )
+            for each in item.pending_offsets
+        ),
     )
 
 

@@ -14,7 +14,8 @@ from ..engine.client import Engine
 from ..engine.io_thread import forget
 from ..engine.offsets import ISOLATION, list_offsets
 from ..faces import several, where
-from ..models import OffsetAndTimestamp
+from ..group.commits import GroupOffsets
+from ..models import OffsetAndMetadata, OffsetAndTimestamp
 from .group import Callbacks, GroupConsumer, check_group, not_both, subscription_of
 from .positions import reset_timestamp
 from .reading import Reading, each_of
@@ -84,6 +85,26 @@ class ConsumerCore:
                 "nothing is assigned to this consumer: subscribe([topic]), or assign([TopicPartition(topic, number)])"
             )
         self.reading.sync()
+
+    def offsets_for_transaction(self) -> GroupOffsets:
+        """The positions after the returned records, for ``Producer.send_offsets``."""
+        group = self.in_group("send_offsets")
+        return group.in_transaction(self.reading.positions())
+
+    def named_or_all(self, partitions: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:
+        """The named partitions; without a name, all assigned partitions."""
+        self.reading.check_open()
+        return each_of(partitions) if partitions else list(self.reading.partitions)
+
+    def seek_to_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Set positions; auto.offset.reset decides for a partition without an offset."""
+        policy: str = self.config["auto.offset.reset"]
+        for tp, found in offsets.items():
+            if found is not None:
+                self.reading.seek(tp, found.offset)
+            else:
+                reset_timestamp(None, policy, tp)
+                self.reading.seek_to((tp,), policy)
 
     # --- queries (on the I/O thread) ---------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     from_number,
 )
+from headrace_core.records import Buffer, without_aborted
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_core.types import TopicPartition
@@ -29,7 +30,6 @@ from headrace_protos.v1 import fetch_pb2
 
 from ..engine.connections import SILENT_S, pause
 from .inbox import Slice
-from .isolation import without_aborted
 from .positions import note_epochs
 from .tracked import SessionOwner, Tracked
 
@@ -107,6 +107,7 @@ class FetchLink:
         if task is not None:  # drop it: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        self.members.clear()  # they refer to this link
 
     async def _run(self) -> None:
         while True:
@@ -244,13 +245,14 @@ class FetchLink:
             assigned.last_stable_offset = result.last_stable_offset
             assigned.log_start_offset = result.log_start_offset
             if result.next_offset > (tracked.fetch_at or 0):
-                data = readable = result.records
+                data = result.records
+                parts: list[Buffer] = [data]
                 total += len(data)
                 if result.aborted_transactions:
                     aborted = [(each.producer_id, each.first_offset) for each in result.aborted_transactions]
-                    readable = without_aborted(data, aborted, check_crc=fetcher.config["check.crcs"])
+                    parts = without_aborted(data, aborted, check_crc=fetcher.config["check.crcs"])
                 fetcher.inbox.put(
-                    Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, readable)
+                    Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, parts, len(data))
                 )
                 note_epochs(tracked, data, self._leader_epoch(tp))
                 tracked.fetch_at = result.next_offset

@@ -279,13 +279,15 @@ class Fetcher:
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
         """Let the caller's poll raise ``error``, after the records that were fetched before it."""
         at = tracked.fetch_at if tracked.fetch_at is not None else -1
-        self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, b"", error))
+        self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, error=error))
 
     async def close(self) -> None:
         if self._placer is not None:
             self._placer.cancel()
+            self._placer = None  # a cancelled task's traceback would keep the fetcher
         for placement in self._placements:
             placement.cancel()
         links, self.links = list(self.links.values()), {}
         self.tracked.clear()
         await asyncio.gather(*(link.close() for link in links))
+        self.inbox.close()

@@ -47,7 +47,7 @@ from headrace_core.types import TopicPartition
 from .. import arguments
 from ..engine.client import Engine
 from ..engine.coordinators import Coordinators
-from ..group.commits import NO_MEMBER, Commits, Who
+from ..group.commits import NO_MEMBER, Commits, GroupOffsets, Who
 from ..group.member import NOTHING, Assign, Failed, Lost, Parts, PauseCause, Resumed, Revoke, Subscription, Suspended
 from ..group.membership import LEAVE_S, Membership
 from ..models import GroupMetadata, OffsetAndMetadata
@@ -441,6 +441,14 @@ class GroupConsumer:
         self._committed = {}
         return self._commit(offsets, self._reported_losses)
 
+    def in_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> GroupOffsets:
+        """The offsets for a transaction, with the member's identity; with a refusal if the consumer was evicted or has
+        lost its partitions."""
+        self.seen_at = time.monotonic()
+        topic_ids = {tp: self._topic_id_of(tp) for tp in offsets}
+        found = GroupOffsets(self.metadata, offsets, topic_ids, end_auto_commits=self._end_auto_commits)
+        return found._replace(refusal=self._why_lost(self._reported_losses))  # after the identity was read
+
     def fetch_work(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None
     ) -> Coroutine[Any, Any, dict[TopicPartition, OffsetAndMetadata | None]]:
@@ -490,11 +498,23 @@ class GroupConsumer:
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
         """``reported_losses``: how many losses the caller knew of when it chose the offsets."""
-        if self.subscription is not None and (self.is_evicted or reported_losses != self._losses):
-            raise UnknownMemberIdError(
-                f"group {self.group_id!r}: cannot commit, the partitions are lost: {self._lost_why}"
-            )
+        refusal = self._why_lost(reported_losses)
+        if refusal is not None:
+            raise refusal
         await self._commits.commit(offsets, timeout_s, final)
+
+    async def _end_auto_commits(self) -> None:
+        """End the auto-commits: they would also commit the records of an aborted transaction."""
+        self._auto_commits = self._commits_itself = False
+        await self._commits.none_in_flight()
+
+    def _why_lost(self, reported_losses: int) -> UnknownMemberIdError | None:
+        """The error of a commit by a consumer that was evicted or has lost partitions."""
+        if self.subscription is None or not (self.is_evicted or reported_losses != self._losses):
+            return None
+        return UnknownMemberIdError(
+            f"group {self.group_id!r}: cannot commit, the partitions are lost: {self._lost_why}"
+        )
 
     def _commit_behind_the_scenes(
         self, positions: dict[TopicPartition, OffsetAndMetadata], reported_losses: int

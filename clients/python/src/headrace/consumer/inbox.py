@@ -7,11 +7,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace_core.clock import boottime_s
 from headrace_core.errors import HeadraceError
+from headrace_core.records import Buffer
 from headrace_core.types import TopicPartition
 
 from ..callbacks import refuse_to_wait
@@ -61,9 +62,10 @@ class Assigned:
 
 class Slice:
     """Whole batches of one partition, from ``fetch_offset`` to ``next_offset``; the first batch may begin below
-    ``fetch_offset``."""
+    ``fetch_offset``. ``parts`` are the batches that the consumer may read, each part some of them; ``size`` is the size
+    in bytes of the fetched data, which the parts keep in memory."""
 
-    __slots__ = ("assigned", "data", "error", "fetch_offset", "generation", "next_offset")
+    __slots__ = ("assigned", "error", "fetch_offset", "generation", "next_offset", "parts", "size")
 
     def __init__(
         self,
@@ -71,15 +73,17 @@ class Slice:
         generation: int,
         fetch_offset: int,
         next_offset: int,
-        data: bytes,
+        parts: Sequence[Buffer] = (),
+        size: int = 0,
         error: HeadraceError | None = None,
     ) -> None:
         self.assigned = assigned
         self.generation = generation
         self.fetch_offset = fetch_offset
         self.next_offset = next_offset
-        self.data = data
-        self.error = error  # instead of data: raised when it is this slice's turn
+        self.parts = parts
+        self.size = size
+        self.error = error  # instead of records: raised when it is this slice's turn
 
 
 class Inbox:
@@ -120,9 +124,16 @@ class Inbox:
 
     def put(self, item: Slice) -> None:
         """Add a slice. ``put`` runs on the I/O thread."""
-        self._bytes_in += len(item.data)
+        self._bytes_in += item.size
         self.slices.append(item)
         self.notify()
+
+    def close(self) -> None:
+        """Drop the queued slices, which would otherwise wait for the garbage collector; runs on the I/O thread after
+        the last ``put``."""
+        self.slices.clear()
+        self._bytes_in = self._bytes_out
+        self._on_room = _closed
 
     def notify(self) -> None:
         """Wake the caller's thread or task if it waits for fetched data."""
@@ -140,7 +151,7 @@ class Inbox:
         removed from the queue before (see Reading._hold)."""
         while self.slices:
             item = self.slices.popleft()
-            self._bytes_out += len(item.data)
+            self._bytes_out += item.size
             if self.fetcher_waits and self.queued_bytes <= self.max_bytes // 2:
                 self.fetcher_waits = False
                 self._on_room()
@@ -178,3 +189,7 @@ class Inbox:
         finally:
             self._async_sleeper = None
         return self._has_some()
+
+
+def _closed() -> None:
+    """The ``on_room`` of a closed inbox. A reference to the consumer would be a reference cycle."""

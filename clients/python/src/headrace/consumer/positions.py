@@ -165,4 +165,4 @@ def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:
     if tracked.assigned.position is None:
         tracked.assigned.found = (tracked.generation, offset)
     else:  # out of range: an empty slice brings the new position to the caller in order
-        fetcher.inbox.put(Slice(tracked.assigned, tracked.generation, offset, offset, b""))
+        fetcher.inbox.put(Slice(tracked.assigned, tracked.generation, offset, offset))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, IllegalStateError, SerializationError
-from headrace_core.records import Record, RecordIterator, iterate_headers
+from headrace_core.records import Buffer, Record, RecordIterator, iterate_headers
 from headrace_core.types import TopicPartition
 
 from .. import arguments
@@ -202,7 +202,7 @@ class Reading:
             queue.appendleft((item, iterator))
         else:
             queue.append((item, iterator))
-        kept = sum(len(entry[0].data) for some in (self._resumed, *self._held.values()) for entry in some)
+        kept = sum(entry[0].size for some in (self._resumed, *self._held.values()) for entry in some)
         if kept > self.inbox.max_bytes:  # repeated pauses must not pile up: drop the slice, fetch it again
             position = self.known_position(item.assigned.tp)
             self._void(item.assigned)
@@ -298,7 +298,7 @@ class Reading:
     def _iterator(self, item: Slice, offset: int) -> RecordIterator:
         tp = item.assigned.tp
         return RecordIterator(
-            [item.data], topic=tp.topic, partition=tp.partition, start_offset=offset, check_crc=self.check_crcs
+            item.parts, topic=tp.topic, partition=tp.partition, start_offset=offset, check_crc=self.check_crcs
         )
 
     def finish_slice(self, iterator: RecordIterator) -> None:
@@ -409,7 +409,7 @@ class Reading:
                 break
             item, old = found
             taken.append((item, item.fetch_offset if old is None else int(old.position)))
-            size += len(item.data)
+            size += item.size
         by_partition: dict[Assigned, list[tuple[Slice, int]]] = {}
         for entry in taken:
             by_partition.setdefault(entry[0].assigned, []).append(entry)
@@ -420,7 +420,7 @@ class Reading:
             decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
             start = entries[0][1]
             try:
-                batches += decode([item.data for item, _ in entries], start)
+                batches += decode([part for item, _ in entries for part in item.parts], start)
                 assigned.position = entries[-1][0].next_offset
             except HeadraceError as error:
                 failure = error
@@ -439,12 +439,12 @@ class Reading:
                 item.assigned.position = start
 
     def _decode_arrow(
-        self, assigned: Assigned, data: list[bytes], start: int, *, columns: list[str] | None, include_headers: bool
+        self, assigned: Assigned, parts: list[Buffer], start: int, *, columns: list[str] | None, include_headers: bool
     ) -> list[pa.RecordBatch]:
         from headrace_core.records.arrow import decode_arrow_split
 
         return decode_arrow_split(
-            data,
+            parts,
             topic=assigned.tp.topic,
             partition=assigned.tp.partition,
             start_offset=start,
@@ -455,16 +455,17 @@ class Reading:
         )
 
     def _arrow_before_damage(
-        self, entries: list[tuple[Slice, int]], decode: Callable[[list[bytes], int], list[pa.RecordBatch]]
+        self, entries: list[tuple[Slice, int]], decode: Callable[[list[Buffer], int], list[pa.RecordBatch]]
     ) -> list[pa.RecordBatch]:
         """Decode batch by batch until a batch fails; the failed batch and the batches after it stay queued."""
         batches: list[pa.RecordBatch] = []
         for index, (item, start) in enumerate(entries):
             position = start
             try:
-                for at, header in iterate_headers(item.data):
-                    batches += decode([item.data[at : at + header.size]], position)
-                    position = max(position, header.next_offset)
+                for part in item.parts:
+                    for at, header in iterate_headers(part):
+                        batches += decode([part[at : at + header.size]], position)
+                        position = max(position, header.next_offset)
             except HeadraceError:
                 item.assigned.position = position
                 again = [(item, self._iterator(item, position)), *((later, None) for later, _ in entries[index + 1 :])]
@@ -480,9 +481,12 @@ class Reading:
     # --- close -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the consumer: no more records are returned."""
+        """Close the consumer: no more records are returned, and none are kept."""
         self.state = "closed"
         self.current = None
+        self._held.clear()
+        self._resumed.clear()
+        self._taken = []
         self.inbox.notify()
 
     def metric_values(self) -> dict[str, float]:

@@ -87,6 +87,7 @@ class Engine:
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
+        self.metadata.listeners.clear()  # without reference cycles a closed client leaves memory at once
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:

@@ -70,6 +70,9 @@ class Connections:
     def transactions(self, address: str) -> Any:
         return transactions_pb2_grpc.TransactionsStub(self._channel(address))  # type: ignore[no-untyped-call]
 
+    def producers(self, address: str) -> Any:
+        return transactions_pb2_grpc.ProducersStub(self._channel(address))  # type: ignore[no-untyped-call]
+
     def produce_stream(self, address: str) -> Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]:
         return Duplex(address, ChannelPurpose.PRODUCE, lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce())  # type: ignore[no-untyped-call]
 

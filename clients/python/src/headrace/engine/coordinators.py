@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from headrace_core.errors import (
     BootstrapError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
     NetworkError,
     NotCoordinatorError,
     RequestTimedOutError,
     UnknownServerError,
+    UnknownTopicOrPartitionError,
     from_number,
 )
+from headrace_core.plurals import counted
 from headrace_protos.v1 import metadata_pb2
 
 from .client import Engine
@@ -35,18 +38,27 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Kind(NamedTuple):
-    """What a coordinator is for: the type and the noun of its keys, and the service that it serves."""
+    """What a coordinator is for: the type, the noun and the field of its keys, the topic whose partitions are its
+    shards, the noun of the shards, and the service that it serves."""
 
     type: metadata_pb2.CoordinatorType
     noun: str
+    field: str
+    topic: str
+    shard_noun: str
     stub: Callable[[Connections, str], Any]
 
 
-GROUPS = Kind(metadata_pb2.COORDINATOR_TYPE_GROUP, "group", lambda connections, address: connections.groups(address))
-TRANSACTIONS = Kind(
-    metadata_pb2.COORDINATOR_TYPE_TRANSACTION, "transactional id",
-    lambda connections, address: connections.transactions(address),
+GROUPS = Kind(
+    metadata_pb2.COORDINATOR_TYPE_GROUP, "group", "group_id", "__consumer_offsets", "group shard",
+    lambda connections, address: connections.groups(address),
 )  # fmt: skip
+TRANSACTIONS = Kind(
+    metadata_pb2.COORDINATOR_TYPE_TRANSACTION, "transactional id", "transactional_id", "__transaction_state",
+    "transaction shard", lambda connections, address: connections.transactions(address),
+)  # fmt: skip
+#: The coordinators of groups, for the offsets of transactions.
+GROUP_OFFSETS = GROUPS._replace(stub=TRANSACTIONS.stub)
 
 
 class Shard(NamedTuple):
@@ -170,9 +182,9 @@ class Coordinators:
         *,
         when_repeated: type[HeadraceError] | None = None,
     ) -> dict[str, Any]:
-        """Call ``method`` for many groups. The result of a group is its item in a response (with ``group_id`` and
-        ``error``), or a HeadraceError. Each round of attempts makes one call per coordinator. Groups whose coordinator
-        is missing, unreachable or changed are retried until ``deadline``.
+        """Call ``method`` for many groups, or for many transactional ids. The result of a group is its item in a
+        response (with ``group_id`` and ``error``), or a HeadraceError. Each round of attempts makes one call per
+        coordinator. Groups whose coordinator is missing, unreachable or changed are retried until ``deadline``.
 
         ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was
         lost. An item with the ``when_repeated`` error is a success (result None).
@@ -194,7 +206,10 @@ class Coordinators:
             pause_s = self._engine.backoff.delay_s(attempt)
             if waiting and time.monotonic() + pause_s >= deadline:
                 for group_id in waiting:
-                    found[group_id] = _in_vain(method, group_id, why[group_id])
+                    found[group_id] = RequestTimedOutError(
+                        f"{method} of {self._kind.noun} {group_id!r}: timed out; the last failure: "
+                        f"{why[group_id].message}"
+                    )
                 break
             attempt += 1
             if waiting:
@@ -235,9 +250,9 @@ class Coordinators:
                     address,
                     timeout_s,
                 )
-                items = {item.group_id: item for item in items_of(answer)}
+                items = {getattr(item, self._kind.field): item for item in items_of(answer)}
                 for group_id in some:
-                    found[group_id] = _outcome(items.get(group_id), group_id, address)
+                    found[group_id] = self._outcome(items.get(group_id), group_id, address)
             except HeadraceError as error:
                 found.update(dict.fromkeys(some, error))
                 if isinstance(error, RequestTimedOutError) or (isinstance(error, NetworkError) and error.was_sent):
@@ -254,15 +269,59 @@ class Coordinators:
         await asyncio.gather(*parts)
         return found
 
+    def _outcome(self, item: Any, key: str, address: str) -> Any:
+        if item is None:
+            return UnknownServerError(f"the response of coordinator {address} lacks {self._kind.noun} {key!r}")
+        return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
 
-def _outcome(item: Any, group_id: str, address: str) -> Any:
-    if item is None:
-        return UnknownServerError(f"the response of coordinator {address} does not contain group {group_id!r}")
-    return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
+    async def everywhere(
+        self, ask: Callable[[str, float], Awaitable[list[Any]]], deadline: float, what: str
+    ) -> dict[int, list[Any]]:
+        """Call ``ask(address, timeout_s)`` for the coordinators of all shards; return the responses of each
+        coordinator. Retry while a shard has no coordinator, is loading (``loading_shards`` of a response) or changes
+        its coordinator, because the responses would be incomplete. The result is empty if no shard exists yet."""
+        noun = self._kind.shard_noun
 
+        async def attempt(timeout_s: float) -> dict[int, list[Any]]:
+            timeout_s = min(timeout_s, 2 * ATTEMPT_TIMEOUT_S)
+            owners, addresses = await self._shards(timeout_s)
+            asked = sorted({owner for owner, _ in owners})
+            answers = await asyncio.gather(*(ask(addresses[owner], timeout_s) for owner in asked))
+            loading = sum(max(response.loading_shards for response in of_one) for of_one in answers)
+            if loading:
+                raise CoordinatorLoadInProgressError(
+                    f"{loading} of {counted(len(owners), noun)} are still loading, so the answer is incomplete; retry"
+                )
+            if (await self._shards(timeout_s))[0] != owners:
+                raise NotCoordinatorError(f"{what}: {noun}s moved to another coordinator during the call; retry")
+            return dict(zip(asked, answers, strict=True))
 
-def _in_vain(method: str, group_id: str, error: HeadraceError) -> RequestTimedOutError:
-    return RequestTimedOutError(f"{method} of group {group_id!r}: timed out; the last failure: {error.message}")
+        found: dict[int, list[Any]] = await self._engine.retrying(attempt, deadline, what)
+        return found
+
+    async def _shards(self, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
+        """The coordinator and epoch of each shard, and the addresses of the coordinators; both are empty if the topic
+        of the shards does not exist. Raises CoordinatorNotAvailableError."""
+        engine, topic_name = self._engine, self._kind.topic
+        request = metadata_pb2.MetadataRequest(topics=[topic_name])
+        answer = await engine.metadata.ask(request, engine.deadline(timeout_s))
+        (topic,) = answer.topics
+        error = from_number(topic.error.code, topic.error.message) if topic.error.code else None
+        if isinstance(error, UnknownTopicOrPartitionError):
+            return [], {}
+        if error is not None:
+            raise error
+        addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
+        parts = sorted(topic.partitions, key=lambda part: part.partition)
+        owners = [(part.coordinator_id if part.HasField("coordinator_id") else -1, part.shard_epoch) for part in parts]
+        orphans = sum(owner not in addresses for owner, _ in owners)
+        if orphans:
+            raise CoordinatorNotAvailableError(
+                f"{orphans} of {counted(len(owners), self._kind.shard_noun)} have no coordinator; "
+                "live coordinators: "
+                + (", ".join(map(str, sorted(addresses))) or "none (`headrace up --coordinators 1` starts one)")
+            )
+        return owners, addresses
 
 
 def raise_first(results: Any, where: str) -> None:

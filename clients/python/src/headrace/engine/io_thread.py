@@ -107,6 +107,8 @@ class IoThread:
         except BaseException:
             future.cancel()
             raise
+        finally:
+            del future  # the traceback of its error keeps this frame, and with it the frames of the callers
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
@@ -160,7 +162,10 @@ class _Outcome(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         if not self.done():
             refuse_to_wait("result()")
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # the traceback of the error keeps this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():

@@ -112,9 +112,8 @@ class MetadataCache:
         self._version = 0
         self._doubted_at = 0.0
         self._tracked: set[str] = set()
-        self._watch = MetadataWatch(
-            connections, lambda: self._tracked, self._broker_addresses, self._absorb, self._backoff.delay_s
-        )
+        #: Set when the metadata watch must be opened again, for other topics or at another broker.
+        self._rewatch = asyncio.Event()
 
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
         """The metadata of a topic, read from the cluster if the cache lacks them; ``deadline`` is in time.monotonic().
@@ -166,7 +165,7 @@ class MetadataCache:
     def _track(self, name: str) -> None:
         if name not in self._tracked:
             self._tracked.add(name)
-            self._watch.changed.set()
+            self._rewatch.set()
 
     async def refresh(
         self,
@@ -318,7 +317,7 @@ class MetadataCache:
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now
-            self._watch.changed.set()
+            self._rewatch.set()
             self.invalidate()
 
     def follow_hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
@@ -346,7 +345,15 @@ class MetadataCache:
 
     async def watch(self) -> None:
         """Background task: receive metadata changes from a broker as they happen."""
-        await self._watch.run()
+        watch = MetadataWatch(
+            self._connections,
+            self._rewatch,
+            lambda: self._tracked,
+            self._broker_addresses,
+            self._absorb,
+            self._backoff.delay_s,
+        )
+        await watch.run()
 
     async def keep_fresh(self) -> None:
         """Background task: read metadata again when they are old or wrong, at most once per back-off."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from headrace_core.errors import InvalidArgumentError
 from headrace_protos.v1 import transactions_pb2
 
-from ..models import TransactionToken
+from ..models import SinkState, TransactionToken
 from .coordinators import ATTEMPT_TIMEOUT_S, Coordinators
 
 
@@ -28,6 +29,57 @@ def token_message(token: TransactionToken) -> transactions_pb2.TransactionToken:
 
 def token_of(message: transactions_pb2.TransactionToken) -> TransactionToken:
     return TransactionToken(message.transactional_id, message.producer_id, message.producer_epoch)
+
+
+def state_of(message: transactions_pb2.SinkState) -> SinkState:
+    return SinkState(message.batch, message.generation)
+
+
+async def describe_sink(coordinators: Coordinators, sink: str, *, deadline: float) -> SinkState:
+    request = transactions_pb2.DescribeSinkRequest(sink_id=sink)
+    what = f"description of sink {sink!r}"
+    answer = await coordinators.call(sink, "DescribeSink", request, deadline, what, attempt_timeout_s=ATTEMPT_TIMEOUT_S)
+    return state_of(answer.state)
+
+
+async def commit_sink_batch(
+    coordinators: Coordinators,
+    sink: str,
+    batch: int,
+    tokens: Iterable[TransactionToken],
+    *,
+    generation: int | None,
+    is_final: bool,
+    deadline: float,
+) -> SinkState:
+    """Decide a batch, and wait for the markers of its transactions. The request may be repeated any number of times."""
+    request = transactions_pb2.CommitSinkBatchRequest(
+        sink_id=sink,
+        batch=batch,
+        tokens=map(token_message, tokens),
+        generation=generation,
+        is_final=is_final,
+        wait_for_markers=True,
+    )
+    what = f"commit of batch {batch} of sink {sink!r} (it may have taken effect; repeat the call)"
+    answer = await coordinators.call(
+        sink, "CommitSinkBatch", request, deadline, what, attempt_timeout_s=ATTEMPT_TIMEOUT_S
+    )
+    return state_of(answer.state)
+
+
+async def abort_sink_batch(
+    coordinators: Coordinators, sink: str, batch: int, generation: int, *, is_final: bool, deadline: float
+) -> SinkState:
+    """Abort a batch, and wait for the markers. The request may be repeated any number of times."""
+    request = transactions_pb2.AbortSinkBatchRequest(
+        sink_id=sink, batch=batch, generation=generation, is_final=is_final, wait_for_markers=True
+    )
+    what = f"abort of batch {batch} of sink {sink!r} (it may have taken effect; repeat the call)"
+    answer = await coordinators.call(
+        sink, "AbortSinkBatch", request, deadline, what, attempt_timeout_s=ATTEMPT_TIMEOUT_S
+    )
+    return state_of(answer.state)
 
 
 async def complete_transaction(

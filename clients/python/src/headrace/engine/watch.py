@@ -29,19 +29,21 @@ logger = logging.getLogger("headrace")
 
 
 class MetadataWatch:
-    """The metadata watch of one client; its methods run on the I/O thread. ``wanted()`` returns the topics,
-    ``addresses()`` the nodes to try in random order. ``on_answer(answer, names)`` receives each response;
-    ``pause_s(attempt)`` is the wait after a failure."""
+    """The metadata watch of one client; its methods run on the I/O thread. ``changed`` is set when the set of wanted
+    topics has changed, or to move the watch to another broker. ``wanted()`` returns the topics, ``addresses()`` the
+    nodes to try in random order. ``on_answer(answer, names)`` receives each response; ``pause_s(attempt)`` is the wait
+    after a failure."""
 
     def __init__(
         self,
         connections: Connections,
+        changed: asyncio.Event,
         wanted: Callable[[], set[str]],
         addresses: Callable[[], list[str]],
         on_answer: Callable[[Any, list[str]], object],
         pause_s: Callable[[int], float],
     ) -> None:
-        self.changed = asyncio.Event()  # the set of wanted topics has changed
+        self._changed = changed
         self._connections = connections
         self._wanted = wanted
         self._addresses = addresses
@@ -53,12 +55,12 @@ class MetadataWatch:
         """Watch until cancelled, or until no node supports watches."""
         failures, strangers = 0, set[str]()
         while True:
-            self.changed.clear()
+            self._changed.clear()
             # The client watches only as many topics as one request may have: it reads the metadata of all other topics
             # again by age and after errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
-                await self.changed.wait()
+                await self._changed.wait()
                 continue
             candidates = [address for address in self._addresses() if address not in strangers]
             if not candidates:
@@ -78,7 +80,7 @@ class MetadataWatch:
         """Read one stream until it breaks (HeadraceError) or the set of watched topics changes."""
         stream = self._connections.metadata(address).WatchMetadata(metadata_pb2.MetadataRequest(topics=names))
         reader = asyncio.create_task(self._read(stream, address, names))
-        change = asyncio.create_task(self.changed.wait())
+        change = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({reader, change}, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():

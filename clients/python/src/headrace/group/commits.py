@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, RequestTimedOutError, UnknownTopicOrPartitionError, from_number
@@ -16,7 +16,7 @@ from headrace_protos.v1 import groups_pb2
 
 from ..engine.client import Engine, FinalError
 from ..engine.coordinators import Coordinators, raise_first
-from ..models import OffsetAndMetadata
+from ..models import GroupMetadata, OffsetAndMetadata
 
 logger = logging.getLogger("headrace")
 
@@ -30,6 +30,19 @@ class Who(NamedTuple):
 
 
 NO_MEMBER = Who()
+
+
+class GroupOffsets(NamedTuple):
+    """Offsets to commit in a transaction, and the member on whose behalf they are committed. ``topic_ids``: the ids of
+    the topics that were read, as far as they are known. ``refusal``: why the consumer may not commit the offsets.
+    ``end_auto_commits``: ends the consumer's auto-commits, and waits for its commits in flight, which must not arrive
+    after the offsets."""
+
+    group: GroupMetadata
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    topic_ids: Mapping[TopicPartition, bytes] = {}
+    refusal: HeadraceError | None = None
+    end_auto_commits: Callable[[], Awaitable[None]] | None = None
 
 
 class Commits:
@@ -126,6 +139,11 @@ class Commits:
                 await asyncio.sleep(self._engine.backoff.longest_s)
         finally:
             self._turn.release()
+
+    async def none_in_flight(self) -> None:
+        """Wait until no commit is in flight."""
+        async with self._turn:
+            pass
 
     async def _is_any_gone(self, partitions: Iterable[TopicPartition], deadline: float) -> bool:
         """Whether one of the partitions is missing in the brokers' current metadata; also True if there is no time for

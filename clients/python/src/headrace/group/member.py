@@ -31,6 +31,11 @@ has no coordinator. At the start of the lease the group's shard certainly had no
 metadata about the group's shard only during the lease, and only if the last request got a response. A lost request may
 have reached a coordinator with an epoch that the member does not know.
 
+**A late release.** The coordinator removes a member that has not released its partitions within the rebalance timeout.
+If the connection breaks at that moment, the member cannot know that it was removed, and other members may read its
+partitions at once. So a member without a connection stops reading while its release is late. The coordinator measures
+the rebalance timeout from a later moment than the member: from the first heartbeat with the revocation's revision.
+
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the
 coordinator fails too, two members may read the same records until a new coordinator takes over. The coordinator refuses
@@ -132,6 +137,7 @@ class PauseCause(enum.StrEnum):
     NO_ANSWER = "no-answer"
     OWNER_UNKNOWN = "owner-unknown"
     STOOD_STILL = "stood-still"
+    LATE_RELEASE = "late-release"
 
 
 class Suspended(NamedTuple):
@@ -157,10 +163,10 @@ SHORTEST_STILL_S = 0.5
 
 
 class Member:
-    """The state machine of one group member. ``retry_s``: seconds to wait after a retriable error of the
-    coordinator."""
+    """The state machine of one group member. ``retry_s``: seconds to wait after a retriable error of the coordinator.
+    ``rebalance_timeout_s``: the member's own rebalance timeout, as its heartbeats name it."""
 
-    def __init__(self, *, retry_s: float = 0.1) -> None:
+    def __init__(self, *, retry_s: float = 0.1, rebalance_timeout_s: float = float("inf")) -> None:
         self.epoch = JOIN_EPOCH
         self.revision = 0
         #: Partitions that the member reads or is releasing.
@@ -172,6 +178,9 @@ class Member:
         self.interval_s, self.session_s, self.grace_s = INTERVAL_S, SESSION_S, GRACE_S
         self._target: Parts | None = None
         self._retry_s = retry_s
+        self._rebalance_timeout_s = rebalance_timeout_s
+        #: Since when the member has had partitions to release; None if the coordinator knows that it has none.
+        self._releases_since: float | None = None
         self._ticket = 0
         self._change: Assign | Revoke | None = None
         self._events: list[Event] = []
@@ -236,6 +245,11 @@ class Member:
             self._target, self.revision = answer.assignment, answer.revision
             self._is_due = True  # the coordinator expects the owned partitions under this revision
         self._go_on()  # first: revoked partitions must not be read under the new lease
+        if not self._excess:
+            if sent is not None:
+                self._releases_since = None
+        elif self._releases_since is None:
+            self._releases_since = now
         self.tick(now)
 
     def _take_sent(self, number: int) -> float | None:
@@ -325,14 +339,28 @@ class Member:
                 return f"the coordinator could not prove for {self.session_s:g} s that it still owns the group"
             case PauseCause.STOOD_STILL:
                 return f"this process was paused for more than {self._still_s:g} s"
+            case PauseCause.LATE_RELEASE:
+                return (
+                    f"no connection to the coordinator, and revoked partitions were not released within the rebalance "
+                    f"timeout of {self._rebalance_timeout_s:g} s (max.poll.interval.ms)"
+                )
         return ""
 
     def _cause_over(self, now: float) -> PauseCause | None:
         if self._broken_at is not None and now - self._broken_at >= self.grace_s:
             return PauseCause.NO_CONNECTION
+        if now >= self._must_release_by():
+            return PauseCause.LATE_RELEASE
         if now - self._lease_from() >= self.session_s:
             return PauseCause.OWNER_UNKNOWN if self._is_orphaned else PauseCause.NO_ANSWER
         return None if self._stood_still_until is None else PauseCause.STOOD_STILL
+
+    def _must_release_by(self) -> float:
+        """The time from which on the coordinator may have removed the member for a late release. Infinite while a
+        coordinator answers on this connection, because it would report the removal."""
+        if self._releases_since is None or (self._is_connected and self._is_answered_here):
+            return float("inf")
+        return self._releases_since + self._rebalance_timeout_s
 
     def _lease_from(self) -> float:
         return self._vacant_at if self._is_orphaned else self._answered_at
@@ -374,7 +402,7 @@ class Member:
         parts, self.owned = self.owned, NOTHING
         self._change = self._target = None
         self.epoch, self.revision = JOIN_EPOCH, 0
-        self._broken_at = self._stood_still_until = None
+        self._broken_at = self._stood_still_until = self._releases_since = None
         self._shard_epoch, self._is_orphaned, self._is_doubtful = 0, False, False
         self._past = self._number
         if parts:
@@ -390,10 +418,14 @@ class Member:
         self.is_wanted = False
         return parts
 
+    @property
+    def _excess(self) -> Parts:
+        return NOTHING if self._target is None else self.owned - self._target
+
     def _go_on(self) -> None:
         if self._target is None:
             return
-        excess, fresh = self.owned - self._target, self._target - self.owned
+        excess, fresh = self._excess, self._target - self.owned
         if excess and isinstance(self._change, Assign):
             self._change = None
         if self._change is not None:
@@ -440,7 +472,7 @@ class Member:
         """When the member must stop reading if no response arrives; infinite if the member reads no partitions."""
         if not self.owned or self.is_suspended:
             return float("inf")
-        end = self._lease_from() + self.session_s
+        end = min(self._lease_from() + self.session_s, self._must_release_by())
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
 
     def reads_until(self) -> float:

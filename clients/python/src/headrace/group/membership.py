@@ -53,7 +53,9 @@ class Membership:
         member_id: str,
         has_events: Callable[[], None],
     ) -> None:
-        self.member = Member(retry_s=config["retry.backoff.ms"] / 1000)
+        self.member = Member(
+            retry_s=config["retry.backoff.ms"] / 1000, rebalance_timeout_s=config["max.poll.interval.ms"] / 1000
+        )
         self.group_id: str = config["group.id"]
         self.member_id = member_id
         self.instance_id: str | None = config["group.instance.id"]

@@ -7,9 +7,10 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..accumulator import (
@@ -23,13 +24,17 @@ from ..accumulator import (
 from ..accumulator._checks import partition_number, timestamp_of
 from ..engine.transactions import checked_token
 from ..faces import AwaitableDict, Face
-from ..models import TransactionToken
+from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
+from .group_offsets import group_offsets
 from .transaction_state import Call
+
+if TYPE_CHECKING:
+    from ..consumer import AsyncConsumer, Consumer
 
 
 class AsyncProducer(Face, NativeAsyncProducer):
@@ -139,6 +144,15 @@ class AsyncProducer(Face, NativeAsyncProducer):
         """Wait until every record of the transaction is acknowledged, then commit the transaction (see
         Producer.commit_transaction)."""
         await self._core.engine.io.run_async(self._core.transactional(Call.COMMIT).commit())
+
+    async def send_offsets(
+        self,
+        offsets: Consumer | AsyncConsumer | Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: GroupMetadata | None = None,
+    ) -> None:
+        """Commit the offsets of a group as a part of the open transaction (KIP-447; see Producer.send_offsets)."""
+        sent = group_offsets(offsets, group)
+        await self._core.engine.io.run_async(self._core.transactional(Call.SEND_OFFSETS).send_offsets(sent))
 
     async def abort_transaction(self) -> None:
         """Abort the transaction; records without an acknowledgement are dropped (see Producer.abort_transaction)."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
 
 from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..accumulator import NativeProducer, NoSuchPartition, RecordFuture, RecordMetadata, header_list
@@ -16,15 +17,18 @@ from ..accumulator._checks import partition_number, timestamp_of
 from ..callbacks import check_callback, refuse_to_wait
 from ..engine.transactions import checked_token
 from ..faces import Face
-from ..models import TransactionToken
+from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
+from .group_offsets import group_offsets
 from .transaction_state import Call
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ..consumer import AsyncConsumer, Consumer
 
 
 class ArrowStream(Protocol):
@@ -159,6 +163,32 @@ class Producer(Face, NativeProducer):
         ``commit_transaction`` again).
         """
         self._core.engine.io.run(self._core.transactional(Call.COMMIT).commit())
+
+    def send_offsets(
+        self,
+        offsets: Consumer | AsyncConsumer | Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: GroupMetadata | None = None,
+    ) -> None:
+        """Commit the offsets of a group as a part of the open transaction (KIP-447): they take effect when the
+        transaction is committed.
+
+            for records in consumer.batches():
+                with producer.transaction():
+                    for record in records:
+                        producer.send("payments", handle(record), record.key)
+                    producer.send_offsets(consumer)
+
+        With a consumer, the offsets are its positions after the records that it has returned; the consumer stops
+        committing automatically. With a mapping from partitions to offsets of the next records, ``group`` is
+        ``consumer.group_metadata()``; set ``enable.auto.commit=false``. The group's coordinator refuses the offsets of
+        a consumer that has lost its partitions.
+
+        Raises TransactionAbortableError (the offsets were refused: call ``abort_transaction``, then
+        ``Consumer.seek_to_committed``, and repeat the work), IllegalStateError (no transaction is open),
+        InvalidArgumentError, InvalidGroupIdError.
+        """
+        sent = group_offsets(offsets, group)
+        self._core.engine.io.run(self._core.transactional(Call.SEND_OFFSETS).send_offsets(sent))
 
     def abort_transaction(self) -> None:
         """Abort the transaction. Records without an acknowledgement are dropped: their futures raise

@@ -415,7 +415,7 @@ class Sender:
                             + self._why(batch.queue)
                         ),
                     )
-            for link in self.links.values():
+            for link in list(self.links.values()):  # ``moved`` may open a link to the new leader
                 link.check_request_timeout(now)
                 link.moved(now)
                 link.nudge()  # an expired batch may have blocked others
@@ -445,7 +445,7 @@ class Sender:
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self.identity is not None:
+        if isinstance(self.identity, ProducerIdentity):
             await self.identity.close()
         for batch in self.accumulator.snapshot_unfinished():
             error: HeadraceError = ClosedError("the producer was closed before the record was sent")

@@ -5,7 +5,7 @@
     READY        begin                                                OPEN
     OPEN         commit, prepare: no more sends                       SEALED
     SEALED       every record is acknowledged                         COMMITTING, PREPARING; READY if nothing was sent
-    OPEN, SEALED a record fails                                       FAILED
+    OPEN, SEALED a record or offsets fail                             FAILED
     COMMITTING   the coordinator answers                              READY, or FAILED (it had aborted the transaction)
     PREPARING    the coordinator answers                              PREPARED, or FAILED
     PREPARED     complete                                             COMMITTING, ABORTING
@@ -23,8 +23,8 @@ its identity.
 **Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
 committed, and the producer may begin the next one after an abort. *Fatal*: another producer has the transactional id,
 or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names the call to
-make instead. When a record or a prepare is refused, the cause may be another producer, or a timeout that aborted the
-transaction. The refusal is therefore never fatal: the coordinator's answer to the abort shows the cause.
+make instead. When a record, offsets or a prepare are refused, the cause may be another producer, or a timeout that
+aborted the transaction. The refusal is therefore never fatal: the coordinator's answer to the abort shows the cause.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class State(Enum):
     READY = "no transaction is open"
     OPEN = "a transaction is open"
     SEALED = "the transaction takes no more records"
-    FAILED = "a record of the transaction failed"
+    FAILED = "a record or the offsets of the transaction failed"
     COMMITTING = "the commit has no answer yet"
     ABORTING = "the abort has no answer yet"
     PREPARING = "the prepare has no answer yet"
@@ -56,6 +56,7 @@ class Call(Enum):
     INIT = "init_transactions()"
     BEGIN = "begin_transaction()"
     SEND = "send()"
+    SEND_OFFSETS = "send_offsets()"
     COMMIT = "commit_transaction()"
     PREPARE = "prepare()"
     ABORT = "abort_transaction()"
@@ -67,7 +68,7 @@ class Call(Enum):
 CALLS: dict[State, tuple[Call, ...]] = {
     State.NEW: (Call.INIT, Call.BEGIN),
     State.READY: (Call.BEGIN,),
-    State.OPEN: (Call.SEND, Call.COMMIT, Call.PREPARE, Call.ABORT),
+    State.OPEN: (Call.SEND, Call.SEND_OFFSETS, Call.COMMIT, Call.PREPARE, Call.ABORT),
     State.SEALED: (Call.COMMIT, Call.PREPARE, Call.ABORT),
     State.FAILED: (Call.ABORT,),
     State.COMMITTING: (Call.COMMIT, Call.COMPLETE),
@@ -100,7 +101,7 @@ _INSTEAD: dict[State, str] = {
         "the end of the transaction was interrupted, and it takes no more records; repeat commit_transaction() or "
         "prepare(), or call abort_transaction()"
     ),
-    State.FAILED: "a record of the transaction failed; call abort_transaction() first",
+    State.FAILED: "a record or the offsets of the transaction failed; call abort_transaction() first",
     State.COMMITTING: (
         "the commit of the transaction has no answer yet, and may have taken effect; repeat commit_transaction(), or "
         "complete() with the same decision"
@@ -153,7 +154,7 @@ class ProducerTransaction:
                 f"this producer of transactional id {self.transactional_id!r} has ended: {cause.message}; close it, "
                 "and make a new producer"
             ) from cause
-        if self.state is State.FAILED and call in (Call.SEND, Call.COMMIT, Call.PREPARE):
+        if self.state is State.FAILED and call not in (Call.INIT, Call.BEGIN, Call.COMPLETE):
             assert cause is not None
             raise TransactionAbortableError(
                 f"the transaction of {self.transactional_id!r} cannot be committed: {cause.code}: {cause.message}; "
@@ -216,12 +217,12 @@ class ProducerTransaction:
         self._to(State.READY if prepared is None else State.PREPARED)
 
     def sent(self) -> None:
-        """A record of the transaction is about to be sent to its leader."""
+        """A record of the transaction is about to be sent to its leader, or offsets to their group's coordinator."""
         self.has_sent = True
 
     def record_failed(self, error: HeadraceError) -> bool:
-        """A record of the open transaction failed permanently. Return whether the record's failure has failed the
-        transaction."""
+        """A record of the open transaction, or its offsets, failed permanently. Return whether this failure has failed
+        the transaction."""
         if self.state not in (State.OPEN, State.SEALED):
             return False
         self._cause = error

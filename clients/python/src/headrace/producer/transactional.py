@@ -1,7 +1,8 @@
 """A producer's transactions: the program's calls, and the requests to the coordinator. Runs on the I/O thread.
 
 The leaders of partitions add their partitions to the transaction, so the producer sends its records to the leaders, and
-only the end of the transaction to the coordinator (transaction version 2, KIP-890). A commit waits until every record
+only the end of the transaction to the coordinator (transaction version 2, KIP-890). Offsets of a group go to the
+group's coordinator (KIP-447). A commit waits until every record
 is acknowledged. An abort does not wait: it drops the records without an acknowledgement. The coordinator's answer
 fences their batches, because it contains a new identity.
 
@@ -12,21 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
     HeadraceError,
     OutOfOrderSequenceNumberError,
+    RequestTimedOutError,
+    TransactionAbortableError,
     TransactionAbortedError,
 )
 from headrace_core.plurals import counted
+from headrace_core.rpc.limits import pages
+from headrace_core.types import TopicPartition
 from headrace_protos.v1 import transactions_pb2
 
 from ..engine.client import Engine
-from ..engine.coordinators import ATTEMPT_TIMEOUT_S, TRANSACTIONS, Coordinators
+from ..engine.coordinators import ATTEMPT_TIMEOUT_S, GROUP_OFFSETS, TRANSACTIONS, Coordinators, raise_first
 from ..engine.transactions import complete_transaction, token_of
-from ..models import TransactionToken
+from ..group.commits import GroupOffsets
+from ..models import OffsetAndMetadata, TransactionToken
 from .sequences import Identity, PartitionSequences
 from .transaction_state import Call, ProducerTransaction, State
 
@@ -65,7 +71,10 @@ class Transactions:
         self._timeout_ms: int = config["transaction.timeout.ms"]
         self._max_block_s: float = config["max.block.ms"] / 1000
         self._hold, self._flush, self._drop, self._renewed = hold, flush, drop, renewed
+        self._group_coordinators = Coordinators(engine, GROUP_OFFSETS)
         self._lock = asyncio.Lock()
+        #: The number of requests with offsets in the open transaction.
+        self._offset_requests = 0
         #: The partitions in which the open transaction has numbered batches.
         self._numbered: list[PartitionSequences[SendBatch]] = []
 
@@ -107,7 +116,60 @@ class Transactions:
             elif self.producer.state is State.NEW:
                 await self._init(keep_prepared=False)
             self.producer.begin()
+            self._offset_requests = 0
             self._hold(False)
+
+    async def send_offsets(self, sent: GroupOffsets) -> None:
+        """Commit offsets in the open transaction. A failure fails the transaction, because the coordinator may have a
+        part of the offsets: a commit would end the transaction without the others."""
+        async with self._lock:
+            self.producer.check(Call.SEND_OFFSETS)
+            try:
+                if sent.refusal is not None:
+                    raise sent.refusal
+                if sent.end_auto_commits is not None:
+                    await sent.end_auto_commits()
+                for page in pages(list(sent.offsets.items())) if sent.offsets else ():
+                    await self._send_offsets(sent, page)
+            except HeadraceError as error:
+                self.record_failed(error)
+                self.producer.check(Call.SEND_OFFSETS)
+                raise
+            except BaseException:
+                self.record_failed(RequestTimedOutError("send_offsets() was interrupted"))
+                raise
+
+    async def _send_offsets(self, sent: GroupOffsets, page: Sequence[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
+        group = sent.group
+        self.producer.sent()
+        self._offset_requests += 1
+        request = transactions_pb2.CommitTransactionOffsetsRequest(
+            **self._who(),
+            transaction_version=TRANSACTION_VERSION,
+            group_id=group.group_id,
+            member_id=group.member_id,
+            member_epoch=group.generation_id,
+            instance_id=group.group_instance_id,
+            sequence=self._offset_requests,
+        )
+        for tp, offset in page:
+            request.offsets.add(
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=offset.offset,
+                leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
+                topic_id=sent.topic_ids.get(tp, b""),
+            )
+        await self._group_coordinators.call(
+            group.group_id,
+            "CommitTransactionOffsets",
+            request,
+            self._engine.deadline(self._max_block_s),
+            f"transactional id {self.transactional_id!r}: send_offsets() of group {group.group_id!r}",
+            lambda answer: raise_first(answer.results, f"group {group.group_id!r}"),
+            attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+        )
 
     async def commit(self) -> None:
         async with self._lock:
@@ -153,6 +215,8 @@ class Transactions:
                 try:
                     await self._abort()
                 except HeadraceError as error:
+                    if self.producer.state is State.DEAD and isinstance(failure, TransactionAbortableError):
+                        raise error from failure
                     text = f"the abort of the transaction of {self.transactional_id!r} failed, too: {error.message}"
                     if failure is not None:
                         failure.add_note(text)
@@ -160,17 +224,18 @@ class Transactions:
 
     async def close(self) -> None:
         """Abort the open transaction: the producer is being closed. A prepared transaction stays open."""
-        if self.producer.state not in _OPEN_STATES:
-            return
-        logger.warning("aborting the open transaction of %r: the producer is being closed", self.transactional_id)
-        try:
-            await self.abort()
-        except HeadraceError as error:
-            logger.warning(
-                "the abort failed, so transaction.timeout.ms ends the transaction of %r: %s",
-                self.transactional_id,
-                error.message,
-            )
+        async with self._lock:
+            if self.producer.state not in _OPEN_STATES:
+                return
+            logger.warning("aborting the open transaction of %r: the producer is being closed", self.transactional_id)
+            try:
+                await self._abort()
+            except HeadraceError as error:
+                logger.warning(
+                    "the abort failed, so transaction.timeout.ms ends the transaction of %r: %s",
+                    self.transactional_id,
+                    error.message,
+                )
 
     # --- requests --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""Immutable values about transactions and producers. The fields have the meaning of the fields with the same names in
+transactions.proto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
+
+from .models import TransactionToken
+
+#: The states of a transactional id. ongoing: a transaction is open; prepared: it is open, and only a decision ends it
+#: (KIP-939); prepare-commit and prepare-abort: it is decided, and some of its markers are not written yet.
+TransactionState = Literal[
+    "empty", "ongoing", "prepared", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort"
+]
+TRANSACTION_STATES: tuple[TransactionState, ...] = (
+    "empty",
+    "ongoing",
+    "prepared",
+    "prepare-commit",
+    "prepare-abort",
+    "complete-commit",
+    "complete-abort",
+)
+#: The states of a transaction that is open, or whose markers are being written.
+UNFINISHED_STATES: tuple[TransactionState, ...] = ("ongoing", "prepared", "prepare-commit", "prepare-abort")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id, its coordinator, and its state. ``started_at_ms``: when the open transaction began; None: no
+    transaction is open."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    state: TransactionState
+    started_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id as its coordinator sees it. ``producer_id`` and ``producer_epoch``: the identity of the open
+    transaction's records, or of the producer. ``partitions``: the partitions of the open transaction; while markers are
+    being written, the partitions without a marker. ``timeout_ms`` and ``started_at_ms`` are None if the producer's
+    transactions have no timeout, and if no transaction is open.
+
+    If ``error`` is set (with ``raise_errors=False``), the other fields have no meaning.
+    """
+
+    transactional_id: str
+    state: TransactionState
+    coordinator_id: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    timeout_ms: int | None = None
+    started_at_ms: int | None = None
+    updated_at_ms: int = -1
+    transaction_version: int = 0
+    partitions: tuple[TopicPartition, ...] = ()
+    token: TransactionToken | None = None
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """A producer in one partition, as the partition's leader sees it (KIP-664). ``last_timestamp_ms``: timestamp of the
+    producer's last batch. ``transaction_start_offset``: first offset of the producer's open transaction; None: no
+    transaction is open. Other fields are None if they are unknown."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int | None
+    last_timestamp_ms: int | None
+    coordinator_epoch: int | None
+    transaction_start_offset: int | None
