@@ -18,7 +18,7 @@ from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer
 from headrace_tools.cli.app import run
 from headrace_tools.cli.root import build
 
-TOPIC, GROUP = "readers-gone", "readers-gone-group"
+TOPIC, GROUP, TRANSACTIONAL_ID = "readers-gone", "readers-gone-group", "readers-gone-id"
 
 #: What prints lists: its arguments. ``{...}``: filled in by the test.
 _PRINTS = {
@@ -35,6 +35,10 @@ _PRINTS = {
     "groups members": "{group}",
     "groups explain": "{group}",
     "groups reset-offsets": "{group} --topic {topic} --to-earliest",
+    "transactions list": "",
+    "transactions describe": "{transactional_id}",
+    "transactions describe-producers": "-t {topic} -p 0",
+    "transactions find-hanging": "",
     "partitions list-reassignments": "",
     "brokers list": "",
     "cluster describe": "",
@@ -53,7 +57,8 @@ _PRINTS = {
 #: What changes something, or measures: it prints a line or two at its end, when what was asked for is done.
 _CHANGES = {
     "up", "down", "restart", "format", "produce", "topics create", "topics alter", "topics delete", "configs alter",
-    "records delete", "groups delete", "groups delete-offsets", "groups remove-members", "partitions reassign",
+    "records delete", "groups delete", "groups delete-offsets", "groups remove-members",
+    "transactions complete", "transactions abort", "partitions reassign",
     "partitions elect", "brokers drain", "brokers unregister", "cluster drain", "cluster roll", "log-dirs move",
     "quorum add", "quorum remove", "quorum transfer", "features upgrade", "features downgrade", "profile set",
     "profile use", "profile show", "profile delete", "bench produce", "bench consume", "bench latency",
@@ -92,6 +97,9 @@ def address_options(headrace: LocalCluster) -> Callable[[str], list[str]]:
         admin.create_topics([NewTopic(TOPIC, partitions=1)])
     with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
         producer.send_many(TOPIC, [b"x" * 100] * 500).result(timeout=60)
+    ids = {"bootstrap.servers": headrace.bootstrap_servers, "transactional.id": TRANSACTIONAL_ID}
+    with Producer(ids) as producer, producer.transaction():
+        producer.send(TOPIC, b"x")
     settings = {"bootstrap.servers": headrace.bootstrap_servers, "group.id": GROUP, "auto.offset.reset": "earliest"}
     with Consumer(settings) as consumer:
         consumer.subscribe([TOPIC])
@@ -101,7 +109,10 @@ def address_options(headrace: LocalCluster) -> Callable[[str], list[str]]:
     data = headrace.directory
     log = next(path for path in sorted(data.glob(f"broker-*/{TOPIC}-0")))
     metadata = next(path for path in sorted(Path(data).glob("controller-1")))
-    words = {"topic": TOPIC, "group": GROUP, "data": str(data), "log": str(log), "metadata": str(metadata)}
+    words = {
+        "topic": TOPIC, "group": GROUP, "transactional_id": TRANSACTIONAL_ID,
+        "data": str(data), "log": str(log), "metadata": str(metadata),
+    }  # fmt: skip
     return lambda arguments: [each.format(**words) for each in arguments.split()]
 
 

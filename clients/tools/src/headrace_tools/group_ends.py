@@ -39,9 +39,12 @@ class LogEnds:
         return f"log ends of {counted(len(parts), 'partition')} ({shown})", f"{error.message} [{error.code}]"
 
 
-def log_ends(client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float) -> LogEnds:
+def log_ends(
+    client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float, isolation_level: str = "read_uncommitted"
+) -> LogEnds:
     """Ask all partition leaders at the same time, so that a silent leader hides only the ends of its own partitions.
-    Partitions of deleted topics are left out."""
+    Partitions of deleted topics are left out. With ``isolation_level="read_committed"`` the ends are the last stable
+    offsets."""
     wanted = set(partitions)
     known: dict[TopicPartition, int] = {}
     unknown: dict[TopicPartition, HeadraceError] = {}
@@ -56,7 +59,8 @@ def log_ends(client: Any, partitions: Iterable[TopicPartition], *, timeout_s: fl
         by_leader.setdefault(leaders[part], []).append(part)
 
     def ask(parts: list[TopicPartition]) -> Any:
-        return client.list_offsets(dict.fromkeys(parts, "latest"), timeout=timeout_s)
+        wanted = dict.fromkeys(parts, "latest")
+        return client.list_offsets(wanted, isolation_level=isolation_level, timeout=timeout_s)
 
     with ThreadPoolExecutor(min(max(len(by_leader), 1), _THREADS_MAX), "log-ends") as pool:
         asked = [(parts, pool.submit(ask, parts)) for parts in by_leader.values()]

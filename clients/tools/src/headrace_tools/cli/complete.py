@@ -1,5 +1,5 @@
-"""Shell completion of topics, partitions, groups and brokers, with names from the cluster of the command line. A
-cluster that does not answer within a second gives no completions and no message."""
+"""Shell completion of topics, partitions, groups, transactional ids and brokers, with names from the cluster of the
+command line. A cluster that does not answer within a second gives no completions and no message."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def partitions(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, incomplete, lambda client: (each.group_id for each in client.list_groups(timeout=_TIMEOUT_S)))
+
+
+def transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    return _names(
+        ctx,
+        incomplete,
+        lambda client: (
+            each.transactional_id for each in client.list_transactions(prefix=incomplete, timeout=_TIMEOUT_S)
+        ),
+    )
 
 
 def brokers(ctx: typer.Context, incomplete: str) -> list[str]:

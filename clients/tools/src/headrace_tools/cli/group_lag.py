@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartitio
         "assignor": group.assignor or None,
         "coordinator": {"id": group.coordinator_id, "address": group.coordinator_address},
         "partitions": rows,
+        "pending_offsets": [dataclasses.asdict(each) for each in group.pending_offsets],
         "error": None if error is None else {"code": error.code, "message": error.message},
     }
 
@@ -95,6 +97,16 @@ def heading(group: Mapping[str, Any]) -> str:
         f"epoch {group['group_epoch']}  coordinator {group['coordinator']['id']} ({group['coordinator']['address']})  "
         f"lag {group['total_lag']}  {group['status']}" + (f"  {counted(lost, 'record')} deleted unread" if lost else "")
     )
+
+
+def pending(group: Mapping[str, Any], now_ms: float) -> list[str]:
+    """One line for each offset of an open transaction."""
+    return [
+        f"pending: {each['topic']}-{each['partition']} at {each['offset']}, sent by the transaction of "
+        f"{each['transactional_id'] or 'producer ' + str(each['producer_id'])} "
+        f"{duration(max(0, round(now_ms - each['received_at_ms'])))} ago"
+        for each in group["pending_offsets"]
+    ]
 
 
 def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:

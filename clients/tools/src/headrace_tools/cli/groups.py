@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import shutil
 import sys
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,7 +107,8 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time.
+    """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time; and the
+    offsets of open transactions (pending).
 
     The column STATUS judges the last commits by Burrow's rules. The values are OK; WARN: the group commits, and its lag
     grows; STOP: no more commits; STALL: the same offset is committed again; REWIND: the committed offset went back. The
@@ -195,6 +197,8 @@ def _show_groups(groups: list[dict[str, Any]]) -> None:
             [column.replace("-", " ") for column in columns] if sys.stdout.isatty() else columns,
             [[row[column] for column in columns] for row in rows],
         )
+        for line in group_lag.pending(group, time.time() * 1_000):
+            print(line, flush=True)
 
 
 def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import os
 import stat
@@ -58,6 +59,14 @@ def produce(
         bool, typer.Option("-l", help="Split each file into records at the delimiter, as with stdin.")
     ] = False,
     tee: Annotated[bool, typer.Option("-T", help="Copy the records to stdout.")] = False,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            "--transactional-id",
+            metavar="ID",
+            help="Send all records in one transaction of this transactional id; an error aborts it.",
+        ),
+    ] = None,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -71,6 +80,7 @@ def produce(
       printf 'k1:a\\nk2:b\\n' | headrace produce -t orders -K :
       headrace produce -t orders -p 0 -z zstd -H source=import picture.png
       headrace produce -t events -l -X acks=1 access.log
+      headrace produce -t payments --transactional-id import-7 -X transaction.timeout.ms=10m < payments.txt
     """
     if tee and output is OutputFormat.JSON:
         raise typer.BadParameter("-T and -o json both write to stdout; pass only one")
@@ -92,6 +102,8 @@ def produce(
     )
     messages = _messages(files or [], ends_with, lines)
     flags = {"compression.type": compression} if compression else {}
+    if transactional_id is not None:
+        flags["transactional.id"] = transactional_id
     config = client_config(bootstrap, properties, kind="producer", flags=flags)
     size = _size(files or [])
     with progress(lines_s=None, beside_records=tee, quiet=not size) as shown:
@@ -216,37 +228,55 @@ class _Sender:
         *,
         tee: bool,
     ) -> None:
-        """Send the whole input, or the first ``count`` records. ``size``: bytes of the input, for the progress in
-        ``shown``. ``tee``: copy the records to stdout, with ``delimiter`` after each record."""
+        """Send the whole input, or the first ``count`` records; with a ``transactional.id`` in one transaction.
+        ``size``: bytes of the input, for the progress in ``shown``. ``tee``: copy the records to stdout, with
+        ``delimiter`` after each record."""
         from headrace import Producer
 
-        left, read = count, 0
+        is_transactional = config.get("transactional.id") is not None
         try:
-            with Producer(config) as producer:
-                is_new = _may_create(producer, self._topic)
-                for portion in portions:
-                    messages = portion if left is None else portion[:left]
-                    for message in messages:
-                        self._send(producer, message)
-                    if tee:
-                        sys.stdout.buffer.write(b"".join(message + delimiter for message in messages))
-                        sys.stdout.buffer.flush()
-                    if is_new and messages:
-                        is_new = False
-                        partitions = counted(len(producer.partitions_for(self._topic)), "partition")
-                        note(f"created topic {self._topic} ({partitions})")
-                    read += sum(map(len, portion)) + len(portion) * len(delimiter)
-                    shown.at(functools.partial(self._how_far, count, read, size))
-                    if left is not None:
-                        left -= len(messages)
-                        if not left:
-                            break
-                producer.flush()
-                while self._open:
-                    self._settle()
+            with (
+                Producer(config) as producer,
+                producer.transaction() if is_transactional else contextlib.nullcontext(),
+            ):
+                self._send_all(producer, portions, count, delimiter, size, shown, tee=tee)
         finally:
-            if sys.exc_info()[0] is not None and self.acknowledged:
+            if sys.exc_info()[0] is not None and self.acknowledged and not is_transactional:
                 note(f"headrace: {counted(self.acknowledged, 'record')} acknowledged before this error")
+
+    def _send_all(
+        self,
+        producer: Any,
+        portions: Iterator[list[bytes]],
+        count: int | None,
+        delimiter: bytes,
+        size: int,
+        shown: Progress,
+        *,
+        tee: bool,
+    ) -> None:
+        left, read = count, 0
+        is_new = _may_create(producer, self._topic)
+        for portion in portions:
+            messages = portion if left is None else portion[:left]
+            for message in messages:
+                self._send(producer, message)
+            if tee:
+                sys.stdout.buffer.write(b"".join(message + delimiter for message in messages))
+                sys.stdout.buffer.flush()
+            if is_new and messages:
+                is_new = False
+                partitions = counted(len(producer.partitions_for(self._topic)), "partition")
+                note(f"created topic {self._topic} ({partitions})")
+            read += sum(map(len, portion)) + len(portion) * len(delimiter)
+            shown.at(functools.partial(self._how_far, count, read, size))
+            if left is not None:
+                left -= len(messages)
+                if not left:
+                    break
+        producer.flush()
+        while self._open:
+            self._settle()
 
     def _how_far(self, count: int | None, read: int, size: int) -> HowFar:
         words = f"{counted(self.acknowledged, 'record')} acknowledged"

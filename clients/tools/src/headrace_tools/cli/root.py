@@ -31,6 +31,7 @@ _HOMES = {
     "produce": "produce",
     "consume": "consume",
     "groups": "groups",
+    "transactions": "transactions",
     "partitions": "partitions",
     "brokers": "brokers",
     "cluster": "describe",

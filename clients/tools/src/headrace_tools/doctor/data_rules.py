@@ -131,15 +131,18 @@ def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
 
 @rule("no-coordinator")
 def no_coordinator(facts: Facts) -> Iterator[Finding]:
-    """Groups exist, but no coordinator is alive."""
+    """Groups or transactions exist, but no coordinator is alive."""
     if facts.cluster is None or facts.cluster.coordinators:
         return
-    if any(topic.name == "__consumer_offsets" for topic in facts.topics):
+    used = {topic.name for topic in facts.topics}
+    stopped = {"__consumer_offsets": "groups", "__transaction_state": "transactional producers"}
+    names = [name for topic, name in stopped.items() if topic in used]
+    if names:
         yield Finding(
             "no-coordinator",
             Severity.ERROR,
-            "no coordinator is alive: groups can neither rebalance nor commit",
-            "all groups",
+            f"no coordinator is alive: {' and '.join(names)} stand still",
+            " and ".join(f"all {name}" for name in names),
             "start one: `headrace up --data DIR --coordinators 1`, or python -m headrace_coordinator --config FILE",
         )
 

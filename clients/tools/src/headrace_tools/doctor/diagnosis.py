@@ -6,6 +6,7 @@
                     agreement   versions, feature levels, clocks
     data_rules.py   partitions  without leader, below min.insync.replicas, under-replicated; stuck reassignments
                     groups      without coordinator, rebalance storms, stopped, behind, with records lost
+    transaction_rules.py        hanging transactions, transactions that stay open or undecided for long
     pattern_rules.py            patterns of use that work today and become expensive
 
 An ERROR blocks writes or reads now, or will do so after one more failure. A WARNING will become an error, or can hide
@@ -16,11 +17,21 @@ count as healthy.
 
 from __future__ import annotations
 
-from . import data_rules, node_rules, pattern_rules
+from . import data_rules, node_rules, pattern_rules, transaction_rules
 from .facts import Facts
 from .findings import RULES, Finding, Severity
 
-__all__ = ["RULES", "Finding", "Severity", "data_rules", "diagnose", "is_healthy", "node_rules", "pattern_rules"]
+__all__ = [
+    "RULES",
+    "Finding",
+    "Severity",
+    "data_rules",
+    "diagnose",
+    "is_healthy",
+    "node_rules",
+    "pattern_rules",
+    "transaction_rules",
+]
 
 
 def diagnose(facts: Facts) -> list[Finding]:

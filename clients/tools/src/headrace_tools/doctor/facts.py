@@ -15,6 +15,9 @@ from headrace.models import (
     QuorumInfo,
     TopicDescription,
 )
+from headrace.transaction_models import TransactionDescription
+
+from ..hanging import HangingTransaction
 
 #: The subject (``what``) of a NotAsked for the request about the controller quorum.
 THE_QUORUM = "the quorum"
@@ -81,6 +84,15 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionFacts:
+    """A transaction that is open or being ended. The times in ``described`` are by the coordinator's clock, which is
+    ``clock_ahead_ms`` ahead of this machine's clock."""
+
+    described: TransactionDescription
+    clock_ahead_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotAsked:
     """A request that got no answer or was not sent; the rules that need its data found nothing. ``is_no_fault``: the
     request cannot be sent from this machine, or was left out, so the missing answer is no fault of the cluster."""
@@ -117,6 +129,8 @@ class Facts:
     unlimited: frozenset[str] = frozenset()
     moves: tuple[Move, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
+    transactions: tuple[TransactionFacts, ...] = ()
+    hanging: tuple[HangingTransaction, ...] = ()
     not_asked: tuple[NotAsked, ...] = ()
 
     def fenced(self) -> set[int]:

@@ -20,15 +20,18 @@ from headrace.models import (
     LogDirDescription,
     PartitionReassignment,
     QuorumInfo,
+    TopicDescription,
 )
+from headrace.transaction_models import UNFINISHED_STATES
 from headrace_core.config.topic_keys import KEEPS_EVERYTHING
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
 from ..asking import ask_each
 from ..group_ends import at_ends, log_ends
+from ..hanging import HangingTransaction, hanging_transactions
 from ..local.directory import ClusterDirectory
-from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
+from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, TransactionFacts, Tried, Trouble
 from .probing import try_addresses
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ _TOPICS_AT_ONCE = 500
 _ENDS_S = 5.0
 #: Maximum number of groups whose rebalances the doctor reads; the doctor checks all other groups by state and lag only.
 _GROUPS_EXPLAINED_MAX = 500
+#: Maximum number of transactions that the doctor describes, the oldest first.
+_TRANSACTIONS_MAX = 1_000
 
 
 class Gathering:
@@ -97,6 +102,8 @@ class Gathering:
             log_dirs=log_dirs,
             moves=self._moves(reached, log_dirs),
             groups=self._groups(cluster, coordinators),
+            transactions=self._transactions(coordinators),
+            hanging=self._hanging(topics),
             now_ms=time.time() * 1_000,
             not_asked=tuple(self._not_asked),
         )
@@ -245,19 +252,15 @@ class Gathering:
             lambda group_id: f"rebalances of group {group_id!r}",
             lambda group_id: client.explain_group(group_id, timeout=timeout_s),
         )
-        found = []
-        for each in described or ():
-            tried = coordinators.get(each.coordinator_id)
-            ahead_ms = 0.0 if tried is None or tried.node is None else tried.node.clock_ahead_ms
-            found.append(
-                GroupFacts(
-                    described=each,
-                    lag=lag_of.get(each.group_id),
-                    rebalances=tuple(answers.get(each.group_id, ())),
-                    clock_ahead_ms=ahead_ms,
-                )
+        return tuple(
+            GroupFacts(
+                described=each,
+                lag=lag_of.get(each.group_id),
+                rebalances=tuple(answers.get(each.group_id, ())),
+                clock_ahead_ms=_clock_ahead_ms(coordinators, each.coordinator_id),
             )
-        return tuple(found)
+            for each in described or ()
+        )
 
     def _at_ends(self, lags: list[GroupLag], empty: set[str]) -> dict[str, GroupLag]:
         """The lag of groups, computed from the current log ends as in ``groups describe``."""
@@ -267,6 +270,54 @@ class Gathering:
             what, why = gap
             self._not_asked.append(NotAsked(what=what, why=why))
         return {each.group_id: at_ends(each, ends.known, is_empty=each.group_id in empty) for each in lags}
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def _transactions(self, coordinators: Mapping[int, Tried]) -> tuple[TransactionFacts, ...]:
+        client, timeout_s = self._client, self._timeout_s
+        listed = self._ask("transactions", lambda: client.list_transactions(UNFINISHED_STATES, timeout=timeout_s))
+        if not listed:
+            return ()
+        oldest = sorted(listed, key=lambda each: each.started_at_ms or 0)[:_TRANSACTIONS_MAX]
+        if len(listed) > len(oldest):
+            why = f"only the {_TRANSACTIONS_MAX} oldest of {len(listed)} open transactions were checked"
+            self._not_asked.append(NotAsked(what="all open transactions", why=why, is_no_fault=True))
+        ids = [each.transactional_id for each in oldest]
+        described = self._ask(
+            "open transactions", lambda: client.describe_transactions(ids, raise_errors=False, timeout=timeout_s)
+        )
+        return tuple(
+            TransactionFacts(described=each, clock_ahead_ms=_clock_ahead_ms(coordinators, each.coordinator_id))
+            for each in described or ()
+            if each.error is None
+        )
+
+    def _hanging(self, topics: Iterable[TopicDescription]) -> tuple[HangingTransaction, ...]:
+        """Partitions without a leader are left out; another rule reports them."""
+        partitions = [
+            TopicPartition(topic.name, each.partition)
+            for topic in topics
+            if not topic.internal
+            for each in topic.partitions
+            if each.leader >= 0
+        ]
+        timeout_s = min(self._timeout_s, _ENDS_S)
+        found = self._ask(
+            "hanging transactions", lambda: hanging_transactions(self._client, partitions, timeout_s=timeout_s)
+        )
+        if found is None:
+            return ()
+        hanging, gap = found
+        if gap is not None:
+            what, why = gap
+            self._not_asked.append(NotAsked(what=f"hanging transactions: {what}", why=why))
+        return tuple(hanging)
+
+
+def _clock_ahead_ms(coordinators: Mapping[int, Tried], coordinator_id: int) -> float:
+    """0 if the coordinator did not describe itself."""
+    tried = coordinators.get(coordinator_id)
+    return 0.0 if tried is None or tried.node is None else tried.node.clock_ahead_ms
 
 
 def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:

@@ -1,0 +1,139 @@
+"""Doctor rules about transactions: hanging ones, and those that delay readers with read_committed for long. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from headrace.transaction_models import TransactionDescription
+from headrace_core.plurals import counted
+from headrace_core.sinks import parse_sink_transaction
+
+from .facts import Facts, TransactionFacts
+from .findings import Finding, Severity, rule, some
+
+#: Milliseconds beyond its timeout after which an open transaction is a fault: the coordinator should have aborted it.
+LATE_MS = 30_000
+#: Milliseconds after which an undecided transaction is old. It is Kafka's default of transaction.max.timeout.ms, and
+#: the age from which kafka-transactions.sh reports a transaction.
+OLD_MS = 900_000
+#: Milliseconds after which missing markers of a decided transaction are a fault.
+MARKERS_MS = 30_000
+#: Milliseconds after which a prepared transaction is worth advice.
+PREPARED_MS = 60_000
+
+
+@rule("transaction-hanging")
+def transaction_hanging(facts: Facts) -> Iterator[Finding]:
+    """Transactions that are open in a partition and unknown to their coordinator: readers with read_committed stop
+    there forever."""
+    for each in facts.hanging:
+        name = f"{each.topic}-{each.partition}"
+        yield Finding(
+            "transaction-hanging",
+            Severity.ERROR,
+            f"{name}: a transaction of producer {each.producer_id} that no coordinator knows is open since offset "
+            f"{each.start_offset}: readers with read_committed stop there",
+            name,
+            f"`headrace transactions abort -t {each.topic} -p {each.partition} --start-offset {each.start_offset}`",
+        )
+
+
+@rule("transaction-old")
+def transaction_old(facts: Facts) -> Iterator[Finding]:
+    """Open transactions that have outlived their timeout, or are old: readers with read_committed wait for them."""
+    for each in facts.transactions:
+        found = each.described
+        if found.state != "ongoing" or found.started_at_ms is None:
+            continue
+        open_ms = _age_ms(facts, each, found.started_at_ms)
+        is_late = found.timeout_ms is not None and open_ms > found.timeout_ms + LATE_MS
+        if is_late or open_ms > OLD_MS:
+            limit = "no timeout" if found.timeout_ms is None else f"a timeout of {_words(found.timeout_ms)}"
+            yield Finding(
+                "transaction-old",
+                Severity.WARNING,
+                f"a transaction of {found.transactional_id!r} has been open for {_words(open_ms)}, with {limit}: "
+                "readers with read_committed wait for it",
+                _where(found),
+                f"see what its producer waits for; `headrace transactions abort {found.transactional_id}` ends it"
+                + (f"; look at the log of coordinator {found.coordinator_id}" if is_late else ""),
+            )
+
+
+@rule("transaction-prepared")
+def transaction_prepared(facts: Facts) -> Iterator[Finding]:
+    """Prepared and undecided transactions: no timeout ends them. The transactions of an exactly-once sink are one
+    finding for each batch."""
+    batches: dict[tuple[str, int], list[tuple[float, TransactionDescription]]] = defaultdict(list)
+    for each in facts.transactions:
+        found = each.described
+        if found.state != "prepared" or found.started_at_ms is None:
+            continue
+        open_ms = _age_ms(facts, each, found.started_at_ms)
+        if open_ms <= PREPARED_MS:
+            continue
+        part = parse_sink_transaction(found.transactional_id)
+        if part is not None:
+            batches[part.query, part.batch].append((open_ms, found))
+            continue
+        yield Finding(
+            "transaction-prepared",
+            Severity.WARNING if open_ms > OLD_MS else Severity.ADVICE,
+            f"a transaction of {found.transactional_id!r} is prepared and undecided, and was begun "
+            f"{_words(open_ms)} ago: readers with read_committed wait for it, and no timeout ends it",
+            _where(found),
+            f"decide it: `headrace transactions complete {found.token} --commit` (or --abort)",
+        )
+    for (query, batch), prepared in sorted(batches.items()):
+        oldest_ms, oldest = max(prepared, key=lambda item: item[0])
+        yield Finding(
+            "transaction-prepared",
+            Severity.WARNING if oldest_ms > OLD_MS else Severity.ADVICE,
+            f"batch {batch} of Spark query {query!r} has {counted(len(prepared), 'prepared transaction')}, the oldest "
+            f"begun {_words(oldest_ms)} ago: readers with read_committed wait for the batch",
+            _where(oldest),
+            "see whether the query runs: it ends the batch when it starts again; without it, the coordinator aborts "
+            "the batch after transaction.sink.timeout.ms",
+        )
+
+
+@rule("transaction-markers")
+def transaction_markers(facts: Facts) -> Iterator[Finding]:
+    """Decided transactions whose markers are not written: the leader of a partition does not accept them."""
+    for each in facts.transactions:
+        found = each.described
+        if found.state not in ("prepare-commit", "prepare-abort"):
+            continue
+        waiting_ms = _age_ms(facts, each, found.updated_at_ms)
+        if waiting_ms > MARKERS_MS:
+            decision = "committed" if found.state == "prepare-commit" else "aborted"
+            names = [str(partition) for partition in found.partitions]
+            yield Finding(
+                "transaction-markers",
+                Severity.WARNING,
+                f"a transaction of {found.transactional_id!r} was {decision} {_words(waiting_ms)} ago, and "
+                f"{counted(len(names), 'partition')} still lack its marker: readers with read_committed wait there",
+                f"{some(names)} (coordinator {found.coordinator_id})",
+                "bring back the leaders and in-sync replicas of these partitions (`headrace topics describe`); the "
+                "coordinator repeats the markers",
+            )
+
+
+def _age_ms(facts: Facts, transaction: TransactionFacts, since_ms: int) -> float:
+    return facts.now_ms + transaction.clock_ahead_ms - since_ms
+
+
+def _where(described: TransactionDescription) -> str:
+    partitions = some([str(partition) for partition in described.partitions])
+    return f"coordinator {described.coordinator_id}" + (f": {partitions}" if partitions else "")
+
+
+def _words(ms: float) -> str:
+    return (
+        f"{ms / 1_000:.0f} s"
+        if ms < 120_000
+        else f"{ms / 60_000:.0f} min"
+        if ms < 7_200_000
+        else f"{ms / 3_600_000:.0f} h"
+    )
