@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.spark_drivers import SparkDriver
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(540)]
 
@@ -34,41 +27,9 @@ class Killed:
     to_topic: str
 
 
-def start_driver(bootstrap: str, directory: Path, *streams: str) -> subprocess.Popen[bytes]:
+def start_driver(bootstrap: str, directory: Path, *streams: str) -> SparkDriver:
     """``streams``: as stream_driver.py takes them."""
-    script = str(Path(__file__).with_name("stream_driver.py"))
-    with (directory / "driver.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, script, bootstrap, str(directory), *streams],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def kill_driver(driver: subprocess.Popen[bytes]) -> None:
-    """kill -9 to everything the driver consists of: its Python, its JVM, its workers."""
-    if driver.poll() is not None:
-        return
-    family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
-    os.killpg(driver.pid, signal.SIGKILL)
-    for process in family:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    driver.wait(timeout=60)
-    psutil.wait_procs(family, timeout=60)
-
-
-def wait_until(condition: Callable[[], Any], driver: subprocess.Popen[bytes], directory: Path, what: str) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        if driver.poll() is not None:
-            pytest.fail(f"the driver ended before {what}: {(directory / 'driver.log').read_text()[-3_000:]}")
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(f"never: {what}")
-        time.sleep(0.05)  # looking again, not waiting for a state by guess
+    return SparkDriver(Path(__file__).with_name("stream_driver.py"), directory, bootstrap, str(directory), *streams)
 
 
 @pytest.fixture(scope="module")
@@ -95,33 +56,31 @@ def killed(headrace: Any, tmp_path_factory: pytest.TempPathFactory) -> Killed:
 
     driver = start_driver(bootstrap, directory, f"files:{topic}:50")
     try:
-        wait_until(lambda: files_written(0), driver, directory, "the first batch is held")
+        driver.wait_until(lambda: files_written(0), "the first batch is held")
     finally:
-        kill_driver(driver)
+        driver.kill()
     check_mid_batch(files, 0)
 
     driver = start_driver(bootstrap, directory, f"files:{topic}:250", f"{to_topic}:{topic}:250")
     partitions = [TopicPartition(to_topic, number) for number in (0, 1)]
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         try:
-            wait_until(lambda: files_written(4), driver, directory, "batch 2 is held")
+            driver.wait_until(lambda: files_written(4), "batch 2 is held")
             # Batches 0 and 1, and what one task of batch 2 wrote.
-            wait_until(
+            driver.wait_until(
                 lambda: (copy / "held").exists() and sum(consumer.end_offsets(partitions).values()) >= 500,
-                driver,
-                directory,
                 "batch 2 into the topic is held",
             )
         finally:
-            kill_driver(driver)
+            driver.kill()
     check_mid_batch(files, 2)
     check_mid_batch(copy, 2)
 
     driver = start_driver(bootstrap, directory, f"files:{topic}:-1", f"{to_topic}:{topic}:-1")
     try:
-        assert driver.wait(timeout=240) == 0, (directory / "driver.log").read_text()[-3_000:]
+        driver.wait_ended()
     finally:
-        kill_driver(driver)
+        driver.kill()
     return Killed(files, to_topic)
 
 

@@ -188,7 +188,9 @@ def test_the_foreach_batch_example_applies_a_repeated_batch_once(
     with sqlite3.connect(tmp_path / "totals.sqlite") as connection:
         rows = connection.execute("select * from totals").fetchall()
     assert {name: (orders, cents) for name, orders, cents in rows} == expected
-    latest = {text(row.key): json.loads(text(row.value) or "") for row in rows_of(source, "totals")}
+    published = rows_of(source, "totals")
+    latest = {text(row.key): json.loads(text(row.value) or "") for row in published}
+    assert len(published) == 5 * len(commits), "the repeated batch published nothing"
     assert {name: (total["orders"], total["cents"]) for name, total in latest.items()} == expected
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.delete_topics(["orders-to-total", "totals"])

@@ -35,7 +35,19 @@ def test_without_the_option_the_column_says_the_topic() -> None:
         ({"kafka__key__serializer": "x"}, "INVALID_CONFIG", "'key.serializer' is not supported by the Spark sink"),
         ({"headrace__value__serializer": "x"}, "INVALID_CONFIG", "use DataFrame functions to encode"),
         ({"kafka__partitioner__class": "x"}, "INVALID_CONFIG", "partition column"),
-        ({"kafka__transactional__id": "x"}, "UNSUPPORTED_VERSION", "at least once until transactions are built"),
+        ({"kafka__transactional__id": "x"}, "INVALID_CONFIG", "set headrace.delivery to exactly-once"),
+        ({"headrace__delivery": "at-most-once"}, "INVALID_CONFIG", "must be at-least-once or exactly-once"),
+        ({"headrace__delivery": "exactly-once", "kafka__acks": "1"}, "INVALID_CONFIG", "acks"),
+        ({"headrace__delivery": "exactly-once", "headrace__enable__idempotence": "false"}, "INVALID_CONFIG", "idempot"),
+        ({"headrace__txn__app__id": "x"}, "INVALID_CONFIG", "belong together"),
+        ({"headrace__txn__version": "1"}, "INVALID_CONFIG", "belong together"),
+        ({"headrace__txn__app__id": " ", "headrace__txn__version": "1"}, "INVALID_CONFIG", "app.id is empty"),
+        ({"headrace__txn__app__id": "x", "headrace__txn__version": "-1"}, "INVALID_CONFIG", "whole number from 0"),
+        (
+            {"headrace__txn__app__id": "x", "headrace__txn__version": "1", "headrace__delivery": "at-least-once"},
+            "INVALID_CONFIG",
+            "skipped only with headrace.delivery=exactly-once",
+        ),
         ({"kafka__enable__idempotence": "true", "kafka__acks": "1"}, "INVALID_CONFIG", "must be all"),
         ({"kafka__lingr__ms": "1"}, "INVALID_CONFIG", "did you mean 'linger.ms'"),
         ({"kafka__acks": "2"}, "INVALID_CONFIG", "acks"),
@@ -64,3 +76,17 @@ def test_an_unknown_option_is_reported_and_the_sources_options_are_not() -> None
 
 def test_acks_of_none_is_reported_to_break_the_sinks_promise() -> None:
     assert "rows may be lost" in parse_sink_options(sink(kafka__acks="0")).notes[0]
+
+
+def test_the_guarantee_is_at_least_once_unless_the_user_says_otherwise() -> None:
+    for given in ({}, {"headrace__delivery": "at-least-once"}):
+        parsed = parse_sink_options(sink(topic="out", **given))
+        assert (parsed.is_exactly_once, parsed.application) == (False, None)
+        assert set(parsed.client) == {"bootstrap.servers"}
+    parsed = parse_sink_options(sink(topic="out", headrace__delivery="exactly-once"))
+    assert (parsed.is_exactly_once, parsed.application, parsed.target) == (True, None, "out")
+    assert parsed.client == {"bootstrap.servers": "127.0.0.1:9095", "transaction.timeout.ms": "900000"}
+    given = {"headrace__txn__app__id": "totals", "headrace__txn__version": "7", "kafka__transaction__timeout__ms": "5"}
+    parsed = parse_sink_options(sink(**given))
+    assert (parsed.is_exactly_once, parsed.application, parsed.target) == (True, ("totals", 7), "*")
+    assert parsed.client["transaction.timeout.ms"] == "5"

@@ -25,9 +25,11 @@ KNOWN = (
     "startingOffsetsByTimestampStrategy", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "isolation.level", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
+#: The client key that is a source option without a prefix, too.
+ISOLATION = "isolation.level"
 
 #: Client keys that the user cannot set because the source sets them, each with the reason.
 REFUSED_CLIENT_KEYS = {
@@ -101,6 +103,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
                 raise InvalidConfigError(f"{name}: a streaming query does not end; the option is for batch queries")
     topics, pattern, assigned = _strategy(options)
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark source")
+    if ISOLATION in options:
+        client.setdefault(ISOLATION, options[ISOLATION])
     group_id, prefix = _group(options, client, notes, streaming=streaming)
     starting = _limit(options, "starting", Limit.LATEST if streaming is not False else Limit.EARLIEST)
     ending = _limit(options, "ending", Limit.LATEST)

@@ -1,9 +1,13 @@
-"""The sink: writes a frame, or a stream's micro-batches, to topics. At least once.
+"""The sink: writes a frame, or a stream's micro-batches, to topics. At least once, or exactly once.
 
 A task writes its rows and waits for acknowledgements (sink_task.py). When all tasks have ended, Spark calls ``commit``
-or ``abort`` on the driver with the partitions and offsets of the rows. ``commit`` does nothing, and ``abort`` cannot
-undo the writes, because a log is append-only. If Spark retries a task, or a restarted driver repeats a batch, the rows
-are written again.
+or ``abort`` on the driver with the partitions and offsets of the rows.
+
+*At least once*: ``commit`` does nothing, and ``abort`` cannot undo the writes, because a log is append-only. If Spark
+retries a task, or a restarted driver repeats a batch, the rows are written again.
+
+*Exactly once*: tasks write in transactions, and ``commit`` decides them together (exactly_once.py). Spark calls
+``commit`` of a stream in another process and on another writer than ``write``. Only the commit messages link the two.
 """
 
 from __future__ import annotations
@@ -19,10 +23,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace_core.errors import InvalidConfigError
+
 from .errors import SaveModeError
+from .exactly_once import SinkBatch, abort_batch, batch_of_stream, batch_of_write, commit_batch, write_batch
 from .shipping import settle, ship
 from .sink_columns import check_columns
-from .sink_options import parse_sink_options
+from .sink_options import APP_ID, DELIVERY, EXACTLY_ONCE, parse_sink_options
 from .sink_task import SinkCommit, give_up, worker_producer, write_rows, written_text
 
 if TYPE_CHECKING:
@@ -38,6 +45,10 @@ class SinkTask:
         self.options = parse_sink_options(options)
         self.columns = check_columns(schema, self.options.topic)
 
+    def batch(self) -> SinkBatch:
+        """The batch that the present task writes exactly once."""
+        return batch_of_stream(self.options.target)
+
     @property
     def notes(self) -> list[str]:
         """Notes for the user that are not errors."""
@@ -46,6 +57,10 @@ class SinkTask:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. The method runs in a worker process; the producer stays open until the worker
         process ends."""
+        if self.options.is_exactly_once:
+            written = write_batch(iterator, self.columns, self.options, self.batch())
+            settle()
+            return written
         producer = worker_producer(self.options.client)
         commit = write_rows(
             iterator,
@@ -71,29 +86,62 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
                 'mode("append"); to replace the data, delete the topic\'s records or the topic first'
             )
         super().__init__(options, schema)
+        self._batch = batch_of_write(self.options)
         for note in self.notes:
             logger.warning("headrace sink: %s", note)
 
+    def batch(self) -> SinkBatch:
+        return self._batch
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """``commit`` does nothing, because the rows of every task are already acknowledged."""
+        """Exactly once: make all rows visible. At least once there is nothing to do, because the rows of every task are
+        already acknowledged."""
+        if self.options.is_exactly_once:
+            commit_batch(self.options, self._batch, received(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report the records that may have been written; the sink cannot remove them."""
-        logger.warning("the write failed. %s", written_text(commits(messages)))
+        """Report the records that may have been written. Only an exactly-once sink can remove them."""
+        if self.options.is_exactly_once:
+            logger.warning("the write failed: %s", abort_batch(self.options, self._batch, received(messages)))
+        else:
+            logger.warning("the write failed. %s", written_text(commits(messages)))
 
 
 class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
     """``frame.writeStream.format("headrace")``: a micro-batch's rows are written before Spark commits the batch."""
 
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        if self.options.application is not None:
+            raise InvalidConfigError(
+                f"{APP_ID}: a stream counts its batches itself; set {DELIVERY}={EXACTLY_ONCE}. {APP_ID} is for a "
+                "df.write within foreachBatch"
+            )
+
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """The rows of every task are acknowledged. Logs the query's notes with the first batch."""
+        """Exactly once: make the rows of the batch visible. At least once the rows of every task are acknowledged
+        already. Logs the query's notes with the first batch."""
+        found = received(messages)
+        if self.options.is_exactly_once and found:  # a batch without tasks has no rows
+            commit_batch(self.options, SinkBatch(found[0].sink, batchId), found)
         if batchId == 0:
             for note in self.notes:
                 logger.warning("headrace sink: %s", note)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Report the records that may have been written; a restarted query writes the rows of the batch again."""
-        logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))
+        """Report the records that may have been written; a restarted query writes the rows of the batch again. An
+        exactly-once sink aborts them, unless the batch is decided."""
+        found = received(messages)
+        if not self.options.is_exactly_once:
+            logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))
+        elif found:
+            what = abort_batch(self.options, SinkBatch(found[0].sink, batchId), found)
+            logger.warning("batch %d failed: %s. Start the query again", batchId, what)
+
+
+def received(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit]:
+    """The commit messages of the tasks that have ended."""
+    return [message for message in commits(messages) if message is not None]
 
 
 def commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit | None]:

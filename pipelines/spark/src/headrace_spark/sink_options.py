@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.settings import PRODUCER, resolve
-from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_core.errors import InvalidConfigError
 from headrace_core.types import check_topic_name
 
 from .options import KNOWN as SOURCE_OPTIONS
@@ -26,29 +26,45 @@ REFUSED_CLIENT_KEYS = {
     "value.serializer": "the column value is written as its bytes; use DataFrame functions to encode it",
     "partitioner.class": "the sink writes Arrow batches and calls no partitioner; give the frame a partition column",
     "interceptor.classes": "the sink writes Arrow batches and calls no interceptor",
+    "transactional.id": "each task has an id of its own; set headrace.delivery to exactly-once",
 }
-AT_LEAST_ONCE = "the sink is at least once until transactions are built; leave the option out"
+#: The options of the guarantee; they begin with a client prefix, but are no keys of the producer.
+DELIVERY, APP_ID, APP_VERSION = "headrace.delivery", "headrace.txn.app.id", "headrace.txn.version"
+AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
+#: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. A
+#: decision about the batch ends a lost task's transaction earlier.
+TASK_TIMEOUT_MS = 900_000
+VERSION_DIGITS_MAX = 18  #: Maximum number of digits of a version.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Checked options of a writer. ``topic`` None: the column ``topic`` names the topic of each row."""
+    """Checked options of a writer. ``topic`` None: the column ``topic`` names the topic of each row. ``application``:
+    the application's id and the version of this write, of which a repetition writes nothing."""
 
     topic: str | None
     client: Mapping[str, str]
+    is_exactly_once: bool = False
+    application: tuple[str, int] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """What the rows are written to, in the id of an exactly-once sink."""
+        return self.topic or "*"
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Check the options ``given``, including the keys of the producer.
 
-    Raises InvalidConfigError, InvalidTopicError for an invalid name, UnsupportedVersionError for a planned feature.
+    Raises InvalidConfigError, and InvalidTopicError for an invalid name.
     """
     options = {str(name).lower(): str(value) for name, value in given.items()}
+    is_exactly_once, application = _guarantee(options)
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark sink")
-    if "transactional.id" in client:
-        raise UnsupportedVersionError(f"kafka.transactional.id: {AT_LEAST_ONCE}")
-    settings = resolve(PRODUCER, client, {})
+    if is_exactly_once:
+        client.setdefault("transaction.timeout.ms", str(TASK_TIMEOUT_MS))
+    settings = resolve(PRODUCER, {**client, "transactional.id": "task"} if is_exactly_once else client, {})
     notes = unknown_notes(options, KNOWN, where="headrace sink")
     if settings["acks"] == "0":
         notes.append(
@@ -60,4 +76,32 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         if not topic.strip():
             raise InvalidConfigError("topic is empty: name one, or leave the option out and give a column named topic")
         check_topic_name(topic)
-    return SinkOptions(topic=topic, client=client, notes=tuple(notes))
+    return SinkOptions(
+        topic=topic,
+        client=client,
+        is_exactly_once=is_exactly_once,
+        application=application,
+        notes=tuple(notes),
+    )
+
+
+def _guarantee(options: dict[str, str]) -> tuple[bool, tuple[str, int] | None]:
+    """Whether the sink writes exactly once, and the application with its version. Removes these options from
+    ``options``."""
+    delivery, app_id, version = (options.pop(name, None) for name in (DELIVERY, APP_ID, APP_VERSION))
+    if delivery is not None and delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        raise InvalidConfigError(f"{DELIVERY}={delivery!r}: must be {AT_LEAST_ONCE} or {EXACTLY_ONCE}")
+    if (app_id is None) != (version is None):
+        raise InvalidConfigError(f"{APP_ID} and {APP_VERSION} belong together: set both or neither")
+    if app_id is None or version is None:
+        return delivery == EXACTLY_ONCE, None
+    if delivery == AT_LEAST_ONCE:
+        raise InvalidConfigError(f"{APP_ID}: a repeated write is skipped only with {DELIVERY}={EXACTLY_ONCE}")
+    if not app_id.strip():
+        raise InvalidConfigError(f"{APP_ID} is empty: name the application, for instance the query")
+    if not (version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX):
+        raise InvalidConfigError(
+            f"{APP_VERSION}={version!r}: must be a whole number from 0 that grows with each write, for instance the "
+            "batch id of foreachBatch"
+        )
+    return True, (app_id, int(version))

@@ -74,9 +74,13 @@ class PartitionWritten:
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The commit message of a task: the records that it wrote, in the order of topic and partition."""
+    """The commit message of a task: the records that it wrote, in the order of topic and partition. Of an exactly-once
+    sink also the sink's id and generation, and the token of the task's transaction ("": it wrote no row)."""
 
     written: tuple[PartitionWritten, ...]
+    sink: str = ""
+    generation: int = 0
+    token: str = ""
 
     @property
     def records(self) -> int:
@@ -114,8 +118,10 @@ def write_rows(
     *,
     producer: Rows,
     give_up: Callable[[], None],
+    in_transaction: bool = False,
 ) -> SinkCommit:
-    """Write all rows; returns when every row is acknowledged.
+    """Write all rows; returns when every row is acknowledged. ``in_transaction``: the rows of a failed task are not
+    visible.
 
     Raises NullTopicError, or SinkWriteError for the client's errors. A task that fails, or that Spark ends early, first
     calls ``give_up``, which closes the producer and drops queued rows.
@@ -138,14 +144,14 @@ def write_rows(
     except NullTopicError as error:
         give_up()
         _settle(sent, tally)
-        raise NullTopicError(f"{error.message}. {written_text([tally.commit()])}") from None
+        raise NullTopicError(f"{error.message}. {_written_by_failed(tally, in_transaction)}") from None
     except HeadraceError as error:
         give_up()
         _settle(sent, tally)
         where = f"topic {sending!r}: " if sending and sending not in error.message else ""
         raise SinkWriteError(
-            f"{where}{error.message} [{error.code}]. {written_text([tally.commit()])}; Spark writes the task's "
-            "rows again when it retries the task"
+            f"{where}{error.message} [{error.code}]. {_written_by_failed(tally, in_transaction)}; Spark writes the "
+            "task's rows again when it retries the task"
         ) from error
     except BaseException:  # Spark ends the task, or passes an invalid batch
         give_up()
@@ -176,6 +182,10 @@ def _settle(sent: Iterable[Outcome], tally: Tally) -> None:
     for outcome in sent:
         with contextlib.suppress(HeadraceError, TimeoutError):
             tally.acknowledged(outcome.result(0).ranges)
+
+
+def _written_by_failed(tally: Tally, in_transaction: bool) -> str:
+    return "No row of the task is visible" if in_transaction else written_text([tally.commit()])
 
 
 def written_text(commits: Iterable[SinkCommit | None]) -> str:

@@ -152,7 +152,9 @@ def _work(
     for path in plots.draw(answer, names, places.root):
         show.note(f"plot: {path}")
 
-    show.step(f"writing the result to topic {publish.RESULT_TOPIC}: one record for each hour, airport and carrier")
+    show.step(
+        f"writing the result exactly once to topic {publish.RESULT_TOPIC}: a record per hour, airport and carrier"
+    )
     written = pipeline.publish_result(spark, places.parquet, servers)
     show.note(f"{written:,} records read back, as many as there are rows in Parquet: {answer.groups:,}")
 
@@ -167,7 +169,7 @@ def _work(
     show.note(f"acknowledged and lost: {lost}; dropped as late: {late} rows ({late_groups} by Spark's own count)")
     _check(published, streamed.rows, late, late_groups, lost, len(events))
     if written != answer.groups:
-        raise DemoFailedError(f"the result has {answer.groups} rows, but its topic has {written} keys")
+        raise DemoFailedError(f"the result has {answer.groups} rows, but its topic has {written} records")
 
     show.step(f"asking the cluster how far the query is: headrace groups describe {GROUP}")
     at_end = lag.at_end(streamed.rows + closing.rows)
@@ -220,7 +222,10 @@ def _leave_up(places: Places, show: Show) -> None:
     show.line(f"KEEP=1: the cluster serves on {servers}. Lines to paste:")
     show.line(f"  .venv/bin/headrace topics describe {publish.TOPIC} -b {servers}")
     show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.TOPIC} -o beginning -c 3 -e")
-    show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.RESULT_TOPIC} -o beginning -c 3 -e -K ' '")
+    show.line(
+        f"  .venv/bin/headrace consume -b {servers} -t {publish.RESULT_TOPIC} -o beginning -c 3 -e -K ' ' "
+        "--isolation read_committed"
+    )
     show.line(f"  .venv/bin/headrace groups describe {GROUP} -b {servers}")
     show.line(f"  .venv/bin/headrace ps --data {places.cluster}")
     show.line(f"  .venv/bin/headrace down --data {places.cluster} --delete")

@@ -1,0 +1,160 @@
+"""Exactly-once writes: each attempt of a task writes in a prepared transaction, and one decision commits a batch.
+
+    task      describe the sink ---> decided: drain the rows, write nothing
+                                `--> write in a transaction of its own ---> prepare ---> token to the driver
+    driver    commit: CommitSinkBatch(tokens)       the decision, and the end of all transactions
+              abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
+
+Spark tells neither a failed attempt nor the loser of two attempts to abort. The coordinator aborts their transactions
+with the decision, because the decision does not name them. A restarted driver repeats a batch; the first decision of
+the batch stands (docs/decisions/0021).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace_core.errors import HeadraceError, UnsupportedVersionError
+from headrace_core.sinks import SinkTransaction, sink_id
+
+from .errors import NullTopicError, SinkWriteError
+from .sink_columns import SinkColumns
+from .sink_options import SinkOptions
+from .sink_task import SinkCommit, write_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace import Admin
+
+logger = logging.getLogger(__name__)
+
+#: Spark's local properties with the query and batch of a task. Spark does not document them.
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+ABORT_S = 5.0  #: Seconds that a failed task has to abort its transaction.
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """A batch of a sink. ``is_final``: no other batch follows."""
+
+    sink: str
+    number: int
+    is_final: bool = False
+
+
+def batch_of_write(options: SinkOptions) -> SinkBatch:
+    """The batch of ``df.write``: the application's version, or the only batch of a new sink."""
+    if options.application is not None:
+        app_id, version = options.application
+        return SinkBatch(sink_id(app_id, options.target), version)
+    return SinkBatch(sink_id(f"write-{secrets.token_hex(16)}", options.target), 0, is_final=True)
+
+
+def batch_of_stream(target: str) -> SinkBatch:
+    """The batch of the stream's task that runs now. Raises UnsupportedVersionError if Spark does not say."""
+    from pyspark import TaskContext
+    from pyspark import __version__ as version
+
+    context = TaskContext.get()
+    query, batch = (context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    if not query or not batch or not batch.isdecimal():
+        raise UnsupportedVersionError(
+            f"exactly-once delivery needs Spark's local properties {QUERY_ID} and {BATCH_ID}, and pyspark {version} "
+            f"gives this task {query!r} and {batch!r}: use a trigger with micro-batches, or headrace.delivery="
+            "at-least-once"
+        )
+    return SinkBatch(sink_id(query, target), int(batch))
+
+
+def write_batch(
+    batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, batch: SinkBatch
+) -> SinkCommit:
+    """Write the rows of one task, and prepare their transaction. The rows of a decided batch are read, and not
+    written."""
+    from headrace import Producer
+
+    state = worker_admin(options.client).describe_sink(batch.sink)
+    nothing = SinkCommit((), batch.sink, state.generation)
+    rows = (each for each in batches if each.num_rows)
+    if state.batch >= batch.number:
+        for _ in rows:
+            pass
+        return nothing
+    first = next(rows, None)
+    if first is None:
+        return nothing
+    transaction = SinkTransaction(batch.sink, batch.number, state.generation, _partition(), secrets.token_hex(8))
+    producer = Producer({**options.client, "transactional.id": str(transaction)})
+    try:
+        producer.begin_transaction()
+        commit = write_rows(
+            itertools.chain((first,), rows),
+            columns,
+            options.topic,
+            producer=producer,
+            give_up=lambda: producer.close(ABORT_S),
+            in_transaction=True,
+        )
+        token = producer.prepare()
+    except HeadraceError as error:
+        if isinstance(error, SinkWriteError | NullTopicError):
+            raise
+        raise SinkWriteError(
+            f"{error.message} [{error.code}]. No row of the task is visible; Spark writes the task's rows again when "
+            "it retries the task"
+        ) from error
+    finally:
+        producer.close(ABORT_S)
+    return replace(nothing, written=commit.written, token=str(token))
+
+
+def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:
+    """Decide the batch, and wait until readers see it. A decision that stands is not changed."""
+    tokens = [commit.token for commit in commits if commit.token]
+    generation = min((commit.generation for commit in commits), default=None)
+    with _admin(options.client) as admin:
+        admin.commit_sink_batch(batch.sink, batch.number, tokens, generation=generation, is_final=batch.is_final)
+
+
+def abort_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> str:
+    """Abort the batch, unless it is decided: the outcome of a failed commit may be unknown. Returns what happened."""
+    with _admin(options.client) as admin:
+        generation = max((commit.generation for commit in commits), default=None)
+        if generation is None:
+            generation = admin.describe_sink(batch.sink).generation
+        state = admin.abort_sink_batch(batch.sink, batch.number, generation, is_final=batch.is_final)
+    return "its rows are visible: the commit was decided" if state.batch >= batch.number else "no row of it is visible"
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _admin(client: Mapping[str, str]) -> Admin:
+    from headrace import Admin
+    from headrace.settings import ADMIN
+
+    return Admin({key: value for key, value in client.items() if key in ADMIN.keys})
+
+
+_of_worker: dict[tuple[int, frozenset[tuple[str, str]]], Admin] = {}
+
+
+def worker_admin(client: Mapping[str, str]) -> Admin:
+    """The Admin of this worker process, which is never closed, because Spark ends its workers with a signal. The cache
+    key includes the process id, because workers are forks."""
+    key = (os.getpid(), frozenset(client.items()))
+    found = _of_worker.get(key)
+    if found is None:
+        found = _of_worker[key] = _admin(client)
+    return found

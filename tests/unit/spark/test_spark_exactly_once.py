@@ -1,0 +1,61 @@
+"""Which batch of which sink a writer writes exactly once, and what a task needs from Spark for it."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_spark.exactly_once import BATCH_ID, QUERY_ID, SinkBatch, batch_of_stream
+from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
+from tests.unit.spark.spark_fakes import options
+
+SCHEMA = StructType([StructField("value", StringType())])
+ONCE = {"headrace.delivery": "exactly-once"}
+APPLICATION = {"headrace.txn.app.id": "totals/1", "headrace.txn.version": "7"}
+
+
+class Task:
+    def __init__(self, **properties: str | None) -> None:
+        self.properties = properties
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+
+def test_a_stream_is_known_by_its_query_and_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: Task(**{QUERY_ID: "0b1d-7", BATCH_ID: "12"}))
+    writer = HeadraceStreamWriter({**options(topic="out"), **ONCE}, SCHEMA)
+    assert writer.batch() == SinkBatch("__headrace_sink/0b1d-7/out", 12)
+    assert HeadraceStreamWriter(
+        {**options(), **ONCE}, StructType([*SCHEMA, StructField("topic", StringType())])
+    ).batch() == (SinkBatch("__headrace_sink/0b1d-7/*", 12))
+
+
+@pytest.mark.parametrize(
+    "context", [None, Task(), Task(**{QUERY_ID: "q"}), Task(**{BATCH_ID: "1"}), Task(**{QUERY_ID: "q", BATCH_ID: "x"})]
+)
+def test_a_task_without_sparks_local_properties_fails_with_the_reason(
+    context: Task | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    with pytest.raises(UnsupportedVersionError, match=r"sql\.streaming\.queryId and streaming\.sql\.batchId.*at-least"):
+        batch_of_stream("out")
+
+
+def test_each_write_of_a_frame_is_a_sink_of_its_own_and_its_tasks_agree() -> None:
+    first, second = (HeadraceBatchWriter({**options(topic="out"), **ONCE}, SCHEMA, overwrite=False) for _ in range(2))
+    assert first.batch() != second.batch()
+    assert first.batch().is_final
+    assert cloudpickle.loads(cloudpickle.dumps(first)).batch() == first.batch()
+
+
+def test_an_applications_version_is_the_batch() -> None:
+    writer = HeadraceBatchWriter({**options(topic="out"), **APPLICATION}, SCHEMA, overwrite=False)
+    assert writer.batch() == SinkBatch("__headrace_sink/totals%2F1/out", 7)
+
+
+def test_a_stream_takes_no_application() -> None:
+    with pytest.raises(InvalidConfigError, match=r"for a df\.write within foreachBatch"):
+        HeadraceStreamWriter({**options(topic="out"), **APPLICATION}, SCHEMA)
