@@ -318,8 +318,9 @@ class BrokerChecks(UpkeepChecks):
     # -- the metadata ------------------------------------------------------------------------------------------------
 
     def metadata_changed(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        topic = image.topic("orders")
         for topic_id, numbers in delta.partitions.items():
-            for number in sorted(numbers):
+            for number in sorted(numbers) if topic is not None and topic_id == topic.topic_id else ():
                 old, new = before.partition(topic_id, number), image.partition(topic_id, number)
                 if old is None or new is None:
                     continue

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesAssigned, IsrAnswer, IsrRequest, ReplicaKey
+from headrace_broker.deadlines import Deadlines
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.partition_table import PartitionTable
@@ -22,6 +23,7 @@ from headrace_broker.roles import Roles
 from headrace_broker.settings import BrokerIdentity, LiveSettings, LogSettings
 from headrace_broker.storage import Storage
 from headrace_broker.upkeep.producers import ProducerExpiry
+from headrace_broker.verifier import Verifier
 from headrace_controller.cluster.leadership import CannotLead
 from headrace_controller.cluster.requests import (
     AlteredPartition,
@@ -63,6 +65,7 @@ CHECKPOINT_MS = 400.0
 CALL_TIMEOUT_MS = 500.0
 EXPIRY_MS = 120.0
 SHORTAGE_MS = 300.0
+MARKER_TIMEOUT_MS = 400
 
 
 class BrokerHost:
@@ -188,6 +191,8 @@ class _Context:
         self.partitions = broker.partitions
         self.pushes = broker.pushes
         self.events = broker.events
+        self.deadlines = Deadlines(self.clock, broker.loop)
+        self.limits = SimpleNamespace(request_timeout_ms=MARKER_TIMEOUT_MS)
         self.streams: set[Any] = set()
         self.metrics = SimpleNamespace(replication_bytes=SimpleNamespace(value=0))
 
@@ -331,6 +336,7 @@ class Broker:
             shortage_first_ms=SHORTAGE_MS,
         )
         self.context = _Context(self)
+        self.verifier = Verifier(self.metadata, host.clock)
         self.replication = ReplicationService(self.context)  # type: ignore[arg-type]
         self.assignments = DirectoryAssignments(
             self.identity, self.storage.directory_of, self._assign, backoff=self.world.backoff(20, 200)

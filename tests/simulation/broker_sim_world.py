@@ -126,11 +126,13 @@ class BrokerWorld(NodesWorld):
 
     EVENTS_MAX = 120_000
     METADATA_LATE_MS = 500.0
+    #: A node's session with the controllers, and the grace after its connection broke.
+    SESSION_MS, GRACE_MS = 600, 100
 
     def __init__(self, plan: BrokerPlan, *, with_story: bool = False) -> None:
         settings = ClusterSettings(
-            broker_session_timeout_ms=600,
-            broker_session_disconnect_grace_ms=100,
+            broker_session_timeout_ms=self.SESSION_MS,
+            broker_session_disconnect_grace_ms=self.GRACE_MS,
             default_replication_factor=3,
             min_insync_replicas=plan.min_insync,
             unclean_leader_election_enable=plan.unclean,
@@ -156,12 +158,15 @@ class BrokerWorld(NodesWorld):
         self._known: dict[int, int] = {}
         self._waiting: dict[int, Any] = {}
         self.hosts = [BrokerHost(self, number) for number in range(1, plan.brokers + 1)]
-        self.checks = BrokerChecks(self)
+        self.checks = self._new_checks()
         self.producers = [ProducerModel(self, number) for number in range(plan.producers)]
         self.consumers = [ConsumerModel(self, number) for number in range(plan.consumers)]
         self.deleters = [Deleter(self)] if plan.deletes else []
         #: Simulated threads that are working.
         self.asides: list[Aside] = []
+
+    def _new_checks(self) -> BrokerChecks:
+        return BrokerChecks(self)
 
     @property
     def is_well(self) -> bool:
@@ -212,7 +217,14 @@ class BrokerWorld(NodesWorld):
     # -- the controllers ---------------------------------------------------------------------------------------------
 
     def append(
-        self, host: BrokerHost, replica: Any, data: bytes, acks: int, now_ms: int, reply: Callable[[Any], None]
+        self,
+        host: BrokerHost,
+        replica: Any,
+        data: bytes,
+        acks: int,
+        now_ms: int,
+        reply: Callable[[Any], None],
+        transaction: Any = None,
     ) -> None:
         """Append as the Produce service does."""
 
@@ -220,7 +232,7 @@ class BrokerWorld(NodesWorld):
             self.checks.answered(host, replica, result)
             reply(result)
 
-        replica.append(data, now_ms, done, committed=acks < 0)
+        replica.append(data, now_ms, done, committed=acks < 0, transaction=transaction)
 
     def ask(self, host: BrokerHost, request: Request, answered: Callable[[Any], None]) -> None:
         """A broker's call to the controllers, in order on its connection; the request may be late, and the request or
@@ -279,7 +291,7 @@ class BrokerWorld(NodesWorld):
             self.steps.append((before.next_offset, image, delta))
             self.checks.metadata_changed(before, image, delta)
             before = image
-            for host in self.hosts:
+            for host in self.nodes:
                 self._publish(host)
 
     def _metadata_arrives(self, host: BrokerHost, index: int) -> None:

@@ -24,6 +24,7 @@ from headrace_broker.upkeep.cleaners import Cleaners
 from headrace_broker.upkeep.retention import Retention
 from headrace_core.errors import HeadraceError
 from headrace_core.log import PartitionLog
+from headrace_core.log.checkpoints import LOG_STARTS
 from headrace_core.log.compaction.cleaner import Cleaner
 from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.directory import LogDirectory
@@ -256,7 +257,10 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
         try:
             done = expire(self, judged)
             for log, _ in done:
-                world.checks.start_moved(log)
+                # On a full disk only the names of the segments show the start, which DeleteRecords may have moved to a
+                # record within a segment.
+                is_written = LOG_STARTS not in self._unwritten
+                world.checks.start_moved(log, None if is_written else log.segments[0].base_offset)
             return done
         finally:
             for log, start in before.items():

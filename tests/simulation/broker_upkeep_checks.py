@@ -64,10 +64,11 @@ class UpkeepChecks:
             )
         truth.start_max = before
 
-    def start_moved(self, log: PartitionLog) -> None:
-        """The log's directory reports that the new start is on disk. (On a full disk the start moves only in memory,
-        and the deletion is not acknowledged.)"""
-        self.truths[log.topic_partition.partition].durable[log] = log.log_start_offset
+    def start_moved(self, log: PartitionLog, durable: int | None = None) -> None:
+        """The log's directory reports that the new start is on disk; ``durable``: only a start of at least this offset
+        is. (On a full disk DeleteRecords moves the start only in memory, and is not acknowledged.)"""
+        starts = self.truths[log.topic_partition.partition].durable
+        starts[log] = log.log_start_offset if durable is None else max(durable, starts.get(log, 0))
 
     def expired(self, log: PartitionLog) -> None:
         """Retention has moved the start of ``log``."""

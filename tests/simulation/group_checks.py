@@ -141,6 +141,11 @@ class GroupChecks:
             epoch, revision = self._given.get((key.group_id, key.member), (0, 0))
             self._given[key.group_id, key.member] = max(epoch, current.epoch), max(revision, current.revision)
 
+    def is_member(self, member: SimMember) -> bool:
+        """Whether the committed log has the member in its group."""
+        group = self.truths[shard_of(member.group_id, self.world.plan.shards)].groups.get(member.group_id)
+        return group is not None and member.member_id in group.members
+
     def _current(self, truth: Truth, record: LoggedRecord) -> Current | None:
         key = decode_group_key(record.key)
         group = truth.groups.get(key.group_id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tests.simulation.group_plan import KINDS
 
 #: (category, name), as they are counted in the world.
@@ -31,8 +29,3 @@ GROUPS_LISTED: tuple[tuple[str, str], ...] = (
     ("refusal", "UNEXPECTED_LOG_END"),
     ("refusal", "UNKNOWN_MEMBER_ID"),
 )
-
-
-def groups_missing(seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The required events that never happened."""
-    return [each for each in GROUPS_LISTED if not seen[each]]

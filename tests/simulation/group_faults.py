@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace_controller.cluster.requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic
 from headrace_core.errors import HeadraceError
 from headrace_protos.v1 import groups_pb2
+from tests.simulation.coordinator_faults import CoordinatorFaults
+from tests.simulation.coordinators_side import CONTROLLERS
 from tests.simulation.group_hosts import APPEND_TIMEOUT_S, GRACE_MS, SESSION_MS
-from tests.simulation.group_log import LOGS
 from tests.simulation.group_members import Attempt, Caller, SimMember
 from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
-    from tests.simulation.group_hosts import CoordinatorHost
     from tests.simulation.group_sim_world import GroupWorld
 
-CONTROLLERS = "controllers"
 PARTITIONS_MAX, MEMBERS_MAX = 8, 6
+#: Largest rebalance timeout (ms) of schedules with members that are late: these must release before the schedule ends.
+LATE_MS_MAX = 3_000
 
 
-class GroupFaults:
+class GroupFaults(CoordinatorFaults):
     """``strike`` makes a fault happen; ``mend`` ends all current faults."""
 
     def __init__(self, world: GroupWorld) -> None:
@@ -66,15 +67,6 @@ class GroupFaults:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _up(self, rng: random.Random, *, owners: float = 0.6) -> CoordinatorHost | None:
-        hosts = [host for host in self.world.hosts if host.is_up and not host.is_paused]
-        busy = [
-            host for host in hosts if host.process is not None and host.process.shards and list(host.process.shards)
-        ]
-        if busy and rng.random() < owners:
-            return rng.choice(busy)
-        return rng.choice(hosts) if hosts else None
-
     def _alive(self, rng: random.Random, *, with_connection: bool = False) -> SimMember | None:
         members = [
             member
@@ -83,55 +75,12 @@ class GroupFaults:
         ]
         return rng.choice(members) if members else None
 
-    def _cut(self, links: Iterable[tuple[str, str]], for_ms: float) -> None:
-        cut = set(links) - self.world.cuts
-        self.world.cuts |= cut
-        self.world.scheduler.after(for_ms, self.world.cuts.difference_update, cut)
-
     def _cut_unless_mended(self, links: list[tuple[str, str]], for_ms: float) -> None:
         """Cut the links when the other side has seen that the connection broke."""
         times = self._times_mended
         self._later(2.0, lambda: None if times != self._times_mended else self._cut(links, for_ms))
 
-    def _later(self, after_ms: float, act: Callable[[], None]) -> None:
-        self.world.scheduler.after(after_ms, act)
-
-    def _restart(self, host: CoordinatorHost) -> Callable[[], None]:
-        return lambda: None if host.is_up else host.start()
-
     # -- coordinators ------------------------------------------------------------------------------------------------
-
-    def _coordinator_crash(self, fault: Fault, rng: random.Random) -> str:
-        host = self._up(rng)
-        if host is None:
-            return ""
-        host.kill()
-        self._later(min(fault.for_ms, 1_500.0), self._restart(host))
-        return f"{host} is killed"
-
-    def _coordinator_pause(self, fault: Fault, rng: random.Random) -> str:
-        host = self._up(rng)
-        if host is None:
-            return ""
-        host.pause()
-        self._later(fault.for_ms, host.resume)
-        return f"{host} stands still for {fault.for_ms:.0f} ms"
-
-    def _coordinator_apart(self, fault: Fault, rng: random.Random) -> str:
-        host = self._up(rng)
-        if host is None or host.process is None:
-            return ""
-        self.world.stream_left(host.process)
-        self._cut([(host.name, CONTROLLERS), (CONTROLLERS, host.name)], fault.for_ms)
-        return f"the controllers see {host}'s stream break, and do not hear of it for {fault.for_ms:.0f} ms"
-
-    def _coordinator_unheard(self, fault: Fault, rng: random.Random) -> str:
-        host = self._up(rng)
-        if host is None:
-            return ""
-        links = [(host.name, CONTROLLERS), (CONTROLLERS, host.name)]
-        self._cut(rng.choice([links, links, links[:1], links[1:]]), fault.for_ms)
-        return f"{host} and the controllers do not hear of each other for {fault.for_ms:.0f} ms"
 
     def _coordinator_cut(self, fault: Fault, rng: random.Random) -> str:
         host = self._up(rng)
@@ -164,22 +113,6 @@ class GroupFaults:
         self._cut(links, for_ms)
         self._later(GRACE_MS + 150.0, lambda: member.connection.breaks() if member.connection else None)
         return f"{host} is taken for gone, and answers; only {member} goes to the next owner"
-
-    def _coordinator_drains(self, fault: Fault, rng: random.Random) -> str:
-        host = self._up(rng)
-        if host is None or host.process is None:
-            return ""
-        host.process.wants_shutdown = True
-        process = host.process
-
-        def over() -> None:
-            if host.process is process:
-                host.kill()
-            if not host.is_up:
-                host.start()
-
-        self._later(600.0 + fault.for_ms, over)
-        return f"{host} is asked to stop"
 
     def _restart_all(self, fault: Fault, rng: random.Random) -> str:
         for host in self.world.hosts:
@@ -299,15 +232,6 @@ class GroupFaults:
             self._later(at_ms * rng.uniform(0.8, 1.2), functools.partial(leave, each))
         return f"{host} is taken for gone, the others are; {', '.join(map(str, away))} leave it"
 
-    def _shards_move(self, fault: Fault, rng: random.Random) -> str:
-        """The controllers consider a live coordinator dead: it comes back under a new epoch."""
-        host = self._up(rng)
-        if host is None or host.process is None or host.process.registered is None:
-            return ""
-        self.world.stream_left(host.process)
-        self._cut([(host.name, CONTROLLERS), (CONTROLLERS, host.name)], rng.uniform(250.0, 500.0))
-        return f"{host} is taken for gone"
-
     def _controllers_change(self, fault: Fault, rng: random.Random) -> str:
         self.world.core.lead(self.world.scheduler.now_ms)
         return "another controller leads"
@@ -359,53 +283,6 @@ class GroupFaults:
         return f"{member} is cut off for {for_ms:.0f} ms, and hears that there is no coordinator, which is long over"
 
     # -- logs --------------------------------------------------------------------------------------------------------
-
-    def _leader_change(self, fault: Fault, rng: random.Random) -> str:
-        """A shard's log gets a new leader; half of the time the old leader could commit nothing for a while before."""
-        log = rng.choice(self.world.logs)
-
-        def change() -> None:
-            gone = log.change_leader(
-                rng.random(),
-                without_ms=rng.choice([0.5, 20.0, 300.0]),
-                answers=rng.choice(["refused", "broken", "none"]),
-                unaware_ms=rng.choice([0.0, fault.for_ms]),
-            )
-            self.world.tell("fault", f"{log.partition} has another leader; {gone} records are gone")
-            if gone:
-                self.world.count("log", "uncommitted records lost")
-
-        stuck_ms = rng.choice([0.0, 0.0, 40.0, 120.0])
-        log.stuck_until_ms = max(log.stuck_until_ms, self.world.scheduler.now_ms + stuck_ms)
-        self._later(stuck_ms, change)
-        return f"{log.partition} commits nothing for {stuck_ms:.0f} ms, and has another leader then"
-
-    def _leader_slow(self, fault: Fault, rng: random.Random) -> str:
-        log = rng.choice(self.world.logs)
-        for_ms = min(fault.for_ms, 1_500.0)
-        log.stuck_until_ms = self.world.scheduler.now_ms + for_ms
-        return f"nothing is committed to {log.partition} for {for_ms:.0f} ms"
-
-    def _append_answer_lost(self, fault: Fault, rng: random.Random) -> str:
-        self.world.lost_appends_until_ms = self.world.scheduler.now_ms + fault.for_ms
-        return f"answers of appends are lost for {fault.for_ms:.0f} ms"
-
-    def _append_late(self, fault: Fault, rng: random.Random) -> str:
-        self.world.late_appends_until_ms = self.world.scheduler.now_ms + fault.for_ms
-        return f"appends are late for {fault.for_ms:.0f} ms"
-
-    def _log_cut(self, fault: Fault, rng: random.Random) -> str:
-        host = self._up(rng)
-        if host is None:
-            return ""
-        links = [(host.name, LOGS), (LOGS, host.name)]
-        self._cut(rng.choice([links, links[:1], links[1:]]), fault.for_ms)
-        return f"{host} does not reach the logs for {fault.for_ms:.0f} ms"
-
-    def _compaction(self, fault: Fault, rng: random.Random) -> str:
-        log = rng.choice(self.world.logs)
-        gone = log.compact()
-        return f"{log.partition} is compacted: {gone} records go" if gone else ""
 
     # -- members -----------------------------------------------------------------------------------------------------
 
@@ -571,6 +448,42 @@ class GroupFaults:
         self._later(at_ms, lambda: self._cut(links, for_ms) if times == self._times_mended else None)
         joins = self._joins(away.group)
         return f"{joins or 'nobody joins'}; {away} is slow, and in {at_ms:.0f} ms cut off for {for_ms:.0f} ms"
+
+    def _removed_untold(self, fault: Fault, rng: random.Random) -> str:
+        """A member joins; each member that must revoke partitions takes longer than the rebalance timeout. When the log
+        has the removal of one of them, the coordinator is killed, so that no message tells the removed member."""
+        world, some = self.world, self._alive(rng, with_connection=True)
+        if some is None or world.plan.rebalance_timeout_ms > LATE_MS_MAX:
+            return ""
+        until_ms = world.scheduler.now_ms + world.plan.rebalance_timeout_ms + 2_000.0
+        late = [each for each in world.members if each.group == some.group and each.is_alive]
+        for each in late:
+            each.is_late_until_ms = until_ms
+        restart_ms = rng.uniform(50.0, 300.0)
+        members: set[str] = set()
+
+        def look() -> None:
+            if world.scheduler.now_ms > until_ms:
+                return
+            for each in late:
+                if world.checks.is_member(each):
+                    members.add(each.member_id)
+                elif each.is_alive and each.member_id in members and each.connection is not None:
+                    self._dies_now(each, restart_ms)
+                    return
+            self._later(3.0, look)
+
+        look()
+        joins = self._joins(some.group) or "no member joins"
+        return f"{joins}; releases of {some.group_id} are late, and the coordinator dies that removes a member"
+
+    def _dies_now(self, removed: SimMember, restart_ms: float) -> None:
+        owner = self.world.owner(removed.group_id)
+        if owner is not None:
+            host = self.world.hosts[owner[0] - 1]
+            host.kill()
+            self._later(restart_ms, self._restart(host))
+            self.world.count("member", "removed and not told")
 
     def _subscription_changed(self, fault: Fault, rng: random.Random) -> str:
         member = self._alive(rng)

@@ -7,6 +7,7 @@ metadata, and the streams of members, without gRPC.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_controller.cluster.requests import (
@@ -20,6 +21,7 @@ from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.runtime.shards import Shards
+from headrace_coordinator.state_machine import StateMachine
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
     CoordinatorLoadInProgressError,
@@ -29,6 +31,7 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
+from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.records import Compression
 from headrace_core.testing.clock import NodeClock
 from headrace_core.types import TopicPartition
@@ -37,7 +40,6 @@ from tests.simulation.group_log import SimBrokers, SimShardLog
 
 if TYPE_CHECKING:
     from tests.simulation.group_connections import MemberConnection
-    from tests.simulation.group_sim_world import GroupWorld
 
 CLUSTER = "simulated-cluster-0001"
 #: Intervals of a coordinator's session with the controllers, in ms.
@@ -66,7 +68,7 @@ class Ordered(dict[Any, None]):
 class CoordinatorHost:
     """A machine on which coordinator processes run, one after the other."""
 
-    def __init__(self, world: GroupWorld, number: int) -> None:
+    def __init__(self, world: Any, number: int) -> None:
         self.world = world
         self.number = number
         self.name = f"coordinator {number}"
@@ -92,10 +94,13 @@ class CoordinatorHost:
         self.life += 1
         self.is_paused = False
         self.loop = SimLoop(self)  # type: ignore[arg-type]
-        self.process = Coordinator(self, self.loop)
+        self.process = self.new_process(self.loop)
         self.world.tell(self, f"starts (life {self.life})")
         process = self.process
         self.loop.run(lambda: process.spawn(process.run()))
+
+    def new_process(self, loop: SimLoop) -> Coordinator:
+        return Coordinator(self, loop)
 
     def kill(self) -> None:
         if self.process is None or self.loop is None:
@@ -135,6 +140,9 @@ class CoordinatorHost:
 class Coordinator:
     """One process."""
 
+    cluster_id = CLUSTER
+    listeners: tuple[str, ...] = ("client",)
+
     def __init__(self, host: CoordinatorHost, loop: SimLoop) -> None:
         self.host = host
         self.world = host.world
@@ -157,10 +165,13 @@ class Coordinator:
         self._as_of_s: float | None = None
         self._last_contact_s = float("-inf")
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
-        self._new_state_machine = host.world.new_state_machine
 
     def __str__(self) -> str:
         return self.host.name
+
+    def _new_state_machine(self) -> StateMachine:
+        state_machine: StateMachine = self.world.new_state_machine()
+        return state_machine
 
     def _metadata_age_ms(self) -> float | None:
         return None if self._as_of_s is None else (self.loop.time() - self._as_of_s) * 1_000
@@ -235,9 +246,9 @@ class Coordinator:
             try:
                 reply = await self._call(
                     RegisterCoordinator(
-                        cluster_id=CLUSTER,
+                        cluster_id=self.cluster_id,
                         incarnation_id=self.incarnation,
-                        endpoints=(BrokerEndpoint("client", "host", port),),
+                        endpoints=tuple(BrokerEndpoint(name, "host", port) for name in self.listeners),
                         wanted_id=self.host.number,
                     )
                 )
@@ -278,14 +289,17 @@ class Coordinator:
             log,
             clock=self.host.clock,
             replays=self._replays,
-            tell=self.members.tell,
+            tell=lambda pushes: self._tell(runner, pushes),
             became=self._became,
-            is_ours=self._is_ours,
+            is_ours=self._is_ours if partition.topic == OFFSETS_TOPIC else None,
             is_believed=lambda: self.has_contact_within(SESSION_MS),
         )
         runner._tasks = Ordered()  # type: ignore[assignment]
         runner._timers = Ordered()  # type: ignore[assignment]
         return runner
+
+    def _tell(self, runner: ShardRunner, pushes: Sequence[Any]) -> None:
+        self.members.tell(pushes)
 
     def _became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
         self.world.count("shard", state.value)

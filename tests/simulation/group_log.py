@@ -23,7 +23,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
 )
 from headrace_core.log import fencing
-from headrace_core.metadata.shards import OFFSETS_TOPIC
+from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.records import decode_batch, iterate_headers
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.types import TopicPartition
@@ -31,12 +31,13 @@ from headrace_protos.v1 import produce_pb2
 
 if TYPE_CHECKING:
     from tests.simulation.group_hosts import CoordinatorHost
-    from tests.simulation.group_sim_world import GroupWorld
 
 LOGS = "logs"
 #: Maximum number of records that one read returns.
 _READ_RECORDS = 40
 _STUCK_MS = 1_500.0
+#: A leader of a shard's log has changed, which is not part of the metadata here.
+_NO_CHANGE = MetadataDelta(0, 0)
 
 
 class LoggedRecord(NamedTuple):
@@ -62,9 +63,9 @@ class Unanswered(NamedTuple):
 class LogPartition:
     """The log of one shard, at its current leader."""
 
-    def __init__(self, world: GroupWorld, number: int) -> None:
+    def __init__(self, world: Any, partition: TopicPartition) -> None:
         self.world = world
-        self.partition = TopicPartition(OFFSETS_TOPIC, number)
+        self.partition = partition
         self.batches: list[LoggedBatch] = []
         self.end = 0
         self.committed = 0
@@ -242,9 +243,9 @@ class SimBrokers:
 
         return unwatch
 
-    def news(self) -> None:
+    def news(self, image: MetadataImage | None = None, delta: MetadataDelta = _NO_CHANGE) -> None:
         for changed in list(self._watchers.values()):
-            changed(None, None)
+            changed(image, delta)
 
     def leader_of(self, partition: TopicPartition) -> Leader:
         leader = self._host.leaders.get(partition.partition, 1)

@@ -122,6 +122,7 @@ class SimMember(Caller):
         self.is_alive = False
         self.is_paused = False
         self.is_slow_until_ms = 0.0
+        self.is_late_until_ms = 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
         #: The process is started again when it has ended, unless the member has left the group permanently.
         self.is_needed = True
@@ -464,8 +465,11 @@ class SimMember(Caller):
                 if not self.member.is_suspended:
                     self.world.checks.stops_reading(self, part)
         self.world.checks.revokes(self, event.parts)
-        is_slow = self.world.scheduler.now_ms < self.is_slow_until_ms
-        delay_ms = self.rng.uniform(0.1, 0.8) * self.world.plan.rebalance_timeout_ms if is_slow else 0.0
+        timeout_ms, delay_ms = self.world.plan.rebalance_timeout_ms, 0.0
+        if self.world.scheduler.now_ms < self.is_late_until_ms:
+            delay_ms = timeout_ms + self.rng.uniform(700.0, 1_500.0)
+        elif self.world.scheduler.now_ms < self.is_slow_until_ms:
+            delay_ms = self.rng.uniform(0.1, 0.8) * timeout_ms
 
         def let_go() -> None:
             if self._revoking.pop(event.ticket, None) is None:

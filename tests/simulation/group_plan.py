@@ -56,6 +56,7 @@ KINDS: dict[str, float] = {
     "slow_to_revoke": 1.0,
     "revoked_unheard": 0.8,  # a member is to let go, and does not hear it for nearly a session
     "slow_and_cut_off": 0.7,  # a member is slow to let go, and then cut off
+    "removed_untold": 0.5,  # a member is removed for a late release, and its coordinator dies before it says so
     "subscription_changed": 1.0,
     "partitions_added": 0.8,
     "pressed_topics": 0.8,  # a shard refuses requests, and meanwhile partitions are added

@@ -10,8 +10,6 @@ shards.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +18,6 @@ from headrace.group import membership
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import (
     Bootstrap,
-    CoordinatorHeartbeatsEnded,
     CreateTopics,
     Heartbeat,
     NewTopic,
@@ -35,28 +32,28 @@ from headrace_coordinator.offsets.retention import RetentionSettings
 from headrace_coordinator.runtime import shard
 from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.transport import shard_log
-from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, NetworkError
+from headrace_core.errors import CoordinatorNotAvailableError, NetworkError
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of, shard_of, vacancy_of
 from headrace_core.testing.network import GOOD
+from headrace_core.types import TopicPartition
+from tests.simulation.coordinators_side import CONTROLLERS, CoordinatorsSide
 from tests.simulation.group_checks import GroupChecks
 from tests.simulation.group_connections import CallPipe, MemberConnection
 from tests.simulation.group_faults import GroupFaults
-from tests.simulation.group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost, HowFar
-from tests.simulation.group_log import LOGS, LogPartition
+from tests.simulation.group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost
+from tests.simulation.group_log import LogPartition
 from tests.simulation.group_members import Caller, Committer, SimMember, host_of
 from tests.simulation.group_plan import GroupPlan
-from tests.simulation.nodes_world import NodesWorld
 from tests.simulation.sim_checks import Violation
 
-CONTROLLERS = "controllers"
 #: The groups must be healthy within this virtual time after the repair.
 HEAL_MS = 12_000.0
 #: Intervals of the groups, in ms.
 GROUP_HEARTBEAT_MS = 300
 
 
-class GroupWorld(NodesWorld):
+class GroupWorld(CoordinatorsSide):
     """See the module."""
 
     EVENTS_MAX = 200_000
@@ -78,8 +75,6 @@ class GroupWorld(NodesWorld):
         #: Members that ask only a broker whose metadata are not updated: the number of steps that it knows, and until
         #: when.
         self.behind: dict[str, tuple[int, float]] = {}
-        self.lost_appends_until_ms = 0.0
-        self.late_appends_until_ms = 0.0
         #: No member makes auto-commits until this time.
         self.no_commits_until_ms = 0.0
         #: The controllers make no decisions without a request until this time.
@@ -100,9 +95,9 @@ class GroupWorld(NodesWorld):
         self._offset_settings = OffsetSettings(
             retention=RetentionSettings(retention_ms=plan.retention_ms, check_interval_ms=300)
         )
-        self.logs = [LogPartition(self, number) for number in range(plan.shards)]
+        self.logs = [LogPartition(self, TopicPartition(OFFSETS_TOPIC, number)) for number in range(plan.shards)]
         self.checks = GroupChecks(self)
-        self.hosts = [CoordinatorHost(self, number) for number in range(1, plan.coordinators + 1)]
+        self.coordinators = self.hosts = [CoordinatorHost(self, number) for number in range(1, plan.coordinators + 1)]
         self.members = [
             SimMember(self, f"{group_id}{'abcdefgh'[place]}", number, f"host-{place}" if plan.static[number] else None)
             for number, group_id in enumerate(self.group_ids)
@@ -149,59 +144,6 @@ class GroupWorld(NodesWorld):
         for key in [key for key in self._pipes if key[1] is process]:
             self._pipes.pop(key).close(NetworkError("connection reset"))
         self.stream_left(process)
-
-    def stream_left(self, process: Coordinator) -> None:
-        """The stream of a coordinator's heartbeats has ended; the controllers notice that, unless they are cut off."""
-        if process.registered is None:
-            return
-        ended = CoordinatorHeartbeatsEnded(
-            process.registered.coordinator_id, process.registered.coordinator_epoch, process.stream
-        )
-        late_ms = self.rng.uniform(1.0, 30.0)
-        if (process.host.name, CONTROLLERS) in self.cuts:
-            late_ms = self.rng.uniform(300.0, 1_500.0)
-        self.scheduler.after(late_ms, self.decide, ended)
-
-    # -- the logs ----------------------------------------------------------------------------------------------------
-
-    def send_append(self, host: CoordinatorHost, to: int, message: Any, answer: asyncio.Future[Any]) -> None:
-        rng = self.rng
-        delay_ms = self.message_delay_ms((host.name, LOGS))
-        now_ms = self.scheduler.now_ms
-        is_late = now_ms < self.late_appends_until_ms and rng.random() < 0.4
-        if delay_ms is None and rng.random() < 0.5:
-            return  # never observed
-        delay_ms = rng.uniform(100.0, 600.0) if delay_ms is None else delay_ms
-        if is_late:
-            delay_ms += rng.uniform(50.0, 2_500.0)
-            self.count("log", "append late")
-        loop = host.loop
-        assert loop is not None
-
-        def reply(result: Any) -> None:
-            back_ms = self.message_delay_ms((LOGS, host.name))
-            if back_ms is None or (self.scheduler.now_ms < self.lost_appends_until_ms and rng.random() < 0.5):
-                self.count("log", "answer of an append lost")
-                if rng.random() < 0.5:  # the connection breaks, else nothing is heard
-                    self.scheduler.after(rng.uniform(1.0, 60.0), loop.run, fail)
-                return
-            self.scheduler.after(back_ms, loop.run, lambda: answer.done() or answer.set_result(result))
-
-        def fail() -> None:
-            if not answer.done():
-                answer.set_exception(NetworkError("the stream of appends broke"))
-
-        log = self.logs[message.partition]
-        self.scheduler.after(delay_ms, log.arrived, to, message, reply)
-
-    def logs_changed(self, log: LogPartition) -> None:
-        leader = log.leader if log.has_leader else None
-        for host in self.hosts:
-            delay_ms = self.rng.uniform(*self.plan.metadata_ms)
-            if log.unaware and self.rng.random() < 0.5:  # (nor has every coordinator heard of it)
-                delay_ms += self.rng.uniform(20.0, 300.0)
-            self.in_order(("leaders", host.number), delay_ms,
-                          functools.partial(host.learns_of_leader, log.partition.partition, leader))  # fmt: skip
 
     # -- the controllers ---------------------------------------------------------------------------------------------
 
@@ -257,31 +199,6 @@ class GroupWorld(NodesWorld):
         except CoordinatorNotAvailableError:
             return None
         return divmod(owner.coordinator.endpoints[0].port, 1_000)
-
-    def ask_controllers(self, host: CoordinatorHost, request: Any, answer: asyncio.Future[Any]) -> None:
-        delay_ms = self.message_delay_ms((host.name, CONTROLLERS))
-        loop = host.loop
-        assert loop is not None
-
-        def on_reply(reply: Any) -> None:
-            if answer.done():
-                return
-            if isinstance(reply, HeadraceError):
-                answer.set_exception(reply)
-            else:
-                answer.set_result(reply)
-
-        loop.call_later(SESSION_MS / 2_000, on_reply, NetworkError("the controllers do not answer"))
-        if delay_ms is None:
-            return
-
-        def arrive() -> None:
-            reply = len(self.steps) if isinstance(request, HowFar) else self.decide(request)
-            back_ms = self.message_delay_ms((CONTROLLERS, host.name))
-            if back_ms is not None:
-                self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(on_reply, reply))
-
-        self.in_order(("call", host.number), delay_ms, arrive)
 
     def _accept(self, decision: Any) -> None:
         self._log_end += len(decision.records)

@@ -73,13 +73,18 @@ class NodesWorld(ABC):
     def stumbled(self, host: Any, error: BaseException) -> None:
         """The product raised an exception in a place where it must not. The process ends, and is started again if
         exceptions are tolerated: then the checks decide what follows from the exception."""
-        if self.goes_past_exceptions and host in self.hosts and not isinstance(error, Violation):
+        if self.goes_past_exceptions and host in self.nodes and not isinstance(error, Violation):
             self.exception = self.exception or error
             self.tell(host, f"ends of {error!r}")
             self.scheduler.after(0.0, self.process_died, host, host.life)
         elif self._failure is None:
             self.tell(host, f"stumbles: {error!r}")
             self._failure = error
+
+    @property
+    def nodes(self) -> Sequence[Any]:
+        """The hosts that run the product's nodes, and get the metadata."""
+        return self.hosts
 
     @abstractmethod
     def process_died(self, host: Any, life: int) -> None:

@@ -3,9 +3,9 @@
     python -m tests.simulation.run --schedules 10000 --seed 1    seeds 1 to 10000, and the mutants
     python -m tests.simulation.run --schedules 1 --seed 4711     one again, told like a story
     ... --mutants none | all | 2/4 | NAME,NAME                   2/4: the second of four parts of all of them
-    ... --half controllers | brokers | groups                    only these; else odd seeds are of the controllers, even
-                                                                 ones of the brokers, and beside each five of them comes
-                                                                 one of groups
+    ... --half controllers | brokers | groups | transactions     only these; else odd seeds are of the controllers, even
+                                                                 ones of the brokers, and beside them come schedules of
+                                                                 groups (one for five) and of transactions (one for two)
     ... --schedules 1 --keep 3,7 --until 2500                    only some of its faults: a shrunk schedule
     ... --schedules 1 --mutant NAME                              with a guard removed
 
@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from tests.simulation.broker_coverage import BROKERS_LISTED, brokers_missing
 from tests.simulation.broker_plan import BrokerPlan, make_broker_plan
 from tests.simulation.broker_sim_world import BrokerWorld
 from tests.simulation.cluster_histories import Broken
-from tests.simulation.group_coverage import GROUPS_LISTED, groups_missing
+from tests.simulation.group_coverage import GROUPS_LISTED
 from tests.simulation.group_plan import GroupPlan, make_group_plan
 from tests.simulation.group_sim_world import GroupWorld
 from tests.simulation.mutants.mutant import Mutant
@@ -47,14 +47,15 @@ from tests.simulation.sim_coverage import LISTED, missing
 from tests.simulation.sim_histories import run_histories
 from tests.simulation.sim_plan import REQUIRED, Plan, make_plan
 from tests.simulation.sim_world import ControllersWorld, listen_to_the_log, take_what_was_logged
+from tests.simulation.txn_coverage import TRANSACTIONS_LISTED
+from tests.simulation.txn_plan import TxnPlan, make_txn_plan
+from tests.simulation.txn_sim_world import TxnWorld
 
 #: A mutant that no check has killed after this many schedules has survived.
 MUTANT_SCHEDULES_MAX = 2_000
 #: A run of at least this many schedules must meet the required counts.
 MEASURED_FROM = 1_000
 EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
-#: The same limits for schedules of groups, which are fewer.
-GROUPS_MEASURED_FROM, GROUP_COMMITS_MEDIAN_MIN = 200, 100
 #: In a run with at least this many mutants, checks must kill this share of them, not the product's own assertions.
 CHECKERS_MEASURED_FROM, CHECKERS_SHARE_MIN = 20, 0.8
 #: In 10,000 schedules each required kind of fault must strike at least 500 times.
@@ -93,20 +94,47 @@ _FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, Val
 _ALL_PARTS = ("world", "brokers", "ledger")
 #: The ``part`` of mutants that only the brokers' half can notice.
 REPLICAS = "replicas"
-#: The ``part`` of mutants that only schedules of groups can notice.
-GROUPS = "groups"
-#: One schedule of groups runs for this many schedules of controllers and brokers.
-GROUPS_EVERY = 5
-AnyPlan = Plan | BrokerPlan | GroupPlan
-AnyWorld = ControllersWorld | BrokerWorld | GroupWorld
-_WORLDS: dict[type, Any] = {Plan: ControllersWorld, BrokerPlan: BrokerWorld, GroupPlan: GroupWorld}
+#: The ``part`` of mutants that only schedules of groups, or of transactions, can notice.
+GROUPS, TRANSACTIONS = "groups", "transactions"
+AnyPlan = Plan | BrokerPlan | GroupPlan | TxnPlan
+AnyWorld = ControllersWorld | BrokerWorld | GroupWorld | TxnWorld
+_WORLDS: dict[type, Any] = {
+    Plan: ControllersWorld,
+    BrokerPlan: BrokerWorld,
+    GroupPlan: GroupWorld,
+    TxnPlan: TxnWorld,
+}
+
+
+class Beside(NamedTuple):
+    """A part of the simulator whose schedules run beside those of controllers and brokers: one for ``every`` of these.
+    A run of at least ``measured_from`` schedules of the part must have seen the ``listed`` events, and must have
+    medians of EVENTS_MEDIAN_MIN events and ``acknowledged_min`` acknowledged writes."""
+
+    make_plan: Callable[..., Any]
+    every: int
+    listed: tuple[tuple[str, str], ...]
+    measured_from: int
+    acknowledged_min: int
+    what: str
+
+    def missing(self, seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The required events that never happened."""
+        return [each for each in self.listed if not seen[each]]
+
+
+BESIDE: dict[str, Beside] = {
+    GROUPS: Beside(make_group_plan, 5, GROUPS_LISTED, 200, 100, "acknowledged commits"),
+    TRANSACTIONS: Beside(make_txn_plan, 2, TRANSACTIONS_LISTED, 500, 10, "committed transactions"),
+}
 
 
 def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyPlan:
     """The schedule of a seed; with ``both`` halves, odd seeds are schedules of controllers and even seeds schedules of
     brokers. ``mutant``: its schedules give more weight to the faults that are likely to expose it."""
-    if half == GROUPS:
-        return make_group_plan(seed, hard_on=() if mutant is None else mutant.faults)
+    if half in BESIDE:
+        plan: AnyPlan = BESIDE[half].make_plan(seed, hard_on=() if mutant is None else mutant.faults)
+        return plan
     if half == "brokers" or (half == "both" and seed % 2 == 0):
         return make_broker_plan(seed, hard_on=() if mutant is None else mutant.faults)
     return make_plan(seed, hard_on=() if mutant is None else mutant.faults)
@@ -114,7 +142,9 @@ def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyP
 
 def half_of(mutant: Mutant) -> str:
     """The half of the simulator in whose schedules a mutant runs."""
-    return {REPLICAS: "brokers", GROUPS: GROUPS}.get(mutant.part, "controllers")
+    if mutant.part in BESIDE:
+        return mutant.part
+    return "brokers" if mutant.part == REPLICAS else "controllers"
 
 
 def run_one(
@@ -143,7 +173,7 @@ def outcome_of(
 ) -> Outcome:
     if not isinstance(plan, Plan):
         other, failure = run_one(plan, past_exceptions=past_exceptions)
-        assert isinstance(other, BrokerWorld | GroupWorld)
+        assert isinstance(other, BrokerWorld | GroupWorld | TxnWorld)
         described = None if failure is None else _described(failure)
         return Outcome(plan.seed, other.scheduler.events, other.acknowledged, other.coverage, described)
     try:
@@ -163,8 +193,9 @@ def outcome_of(
     )
 
 
-def is_of_groups(outcome: Outcome) -> bool:
-    return ("part", GROUPS) in outcome.coverage
+def part_of(outcome: Outcome) -> str:
+    """The part that a schedule belongs to, of ``BESIDE``; "": the controllers or the brokers."""
+    return next((part for part in BESIDE if ("part", part) in outcome.coverage), "")
 
 
 def _described(error: BaseException) -> Failure:
@@ -241,37 +272,44 @@ class Score:
 
 
 @dataclass
-class Tally:
-    """All results so far."""
+class PartTally:
+    """The results of schedules, without their failures."""
 
     schedules: int = 0
-    #: Number of these schedules that belong to the brokers' half.
-    brokers: int = 0
-    #: Beside them.
-    groups: int = 0
-    group_events: list[int] = field(default_factory=list)
-    group_acknowledged: list[int] = field(default_factory=list)
-    group_coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
     events: list[int] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=list)
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        self.schedules += 1
+        self.events.append(outcome.events)
+        self.acknowledged.append(outcome.acknowledged)
+        self.coverage.update(outcome.coverage)
+
+
+@dataclass
+class Tally(PartTally):
+    """All results so far; ``beside`` are those of other parts than controllers and brokers."""
+
+    #: Number of these schedules that belong to the brokers' half.
+    brokers: int = 0
+    beside: dict[str, PartTally] = field(default_factory=lambda: {part: PartTally() for part in BESIDE})
     failures: list[Outcome] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
         if outcome.failure is not None:
             self.failures.append(outcome)
-        if is_of_groups(outcome):
-            self.groups += 1
-            self.group_events.append(outcome.events)
-            self.group_acknowledged.append(outcome.acknowledged)
-            self.group_coverage.update(outcome.coverage)
+        part = part_of(outcome)
+        if part:
+            self.beside[part].add(outcome)
             return
-        self.schedules += 1
-        self.events.append(outcome.events)
-        self.acknowledged.append(outcome.acknowledged)
-        self.coverage.update(outcome.coverage)
+        super().add(outcome)
         self.brokers += ("half", "brokers") in outcome.coverage
+
+    @property
+    def schedules_in_all(self) -> int:
+        return self.schedules + sum(part.schedules for part in self.beside.values())
 
     @property
     def faults(self) -> dict[str, int]:
@@ -286,10 +324,13 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
     end = first + arguments.schedules
     waiting += [Work("", seed, min(seed + _CHUNK, end), arguments.half) for seed in range(first, end, _CHUNK)]
     total = arguments.schedules
-    if arguments.half == "both":
-        beside = first + arguments.schedules // GROUPS_EVERY
-        waiting += [Work("", seed, min(seed + _CHUNK, beside), GROUPS) for seed in range(first, beside, _CHUNK)]
-        total += arguments.schedules // GROUPS_EVERY
+    for part, beside in BESIDE.items() if arguments.half == "both" else ():
+        count = arguments.schedules // beside.every
+        if part == TRANSACTIONS and arguments.transactions is not None:
+            count = arguments.transactions
+        last = first + count
+        waiting += [Work("", seed, min(seed + _CHUNK, last), part) for seed in range(first, last, _CHUNK)]
+        total += count
     waiting.reverse()
     began, last_said = time.monotonic(), 0.0
     context = multiprocessing.get_context("fork")
@@ -319,14 +360,14 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
                 for outcome in outcomes:
                     tally.add(outcome)
                     if outcome.failure is not None:
-                        of = " of groups" if is_of_groups(outcome) else ""
+                        of = f" of {part_of(outcome)}" if part_of(outcome) else ""
                         print(f"sim: seed {outcome.seed}{of} broke a promise: {outcome.failure}"[:300], file=sys.stderr)
             give()
             if time.monotonic() - last_said > 5.0 or not running:
                 last_said = time.monotonic()
                 alive = sum(score.killed_by is None for score in tally.scores.values())
                 print(
-                    f"sim: {tally.schedules + tally.groups} of {total} schedules, {len(tally.failures)} violations, "
+                    f"sim: {tally.schedules_in_all} of {total} schedules, {len(tally.failures)} violations, "
                     f"{len(tally.scores) - alive} of {len(tally.scores)} mutants killed, "
                     f"{time.monotonic() - began:.0f} s",
                     file=sys.stderr,
@@ -365,7 +406,7 @@ def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -
     lines = [
         f"seed {seed}: {found[0]}: {found[1]}",
         f"  again:  make sim SCHEDULES=1 SEED={seed}"
-        + (f" MUTANT={mutant}" if mutant else f' SIM="--half {half}"' if half == GROUPS else ""),
+        + (f" MUTANT={mutant}" if mutant else f' SIM="--half {half}"' if half in BESIDE else ""),
         f"  shrunk: .venv/bin/python -m tests.simulation.run --schedules 1 --seed {seed}{keep}{name}",
         f"  {len(plan.faults)} of {len(whole.faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
     ]
@@ -391,7 +432,8 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
     print("What happened (category, what, how often):")
     for (category, name), times in sorted(tally.coverage.items()):
         print(f"  {category:<9} {name:<44} {times:>9}")
-    wrong += _report_groups(tally)
+    for part in BESIDE:
+        wrong += _report_part(part, tally.beside[part])
     if is_measured:
         controllers = tally.schedules - tally.brokers
         unseen = missing(tally.coverage, controllers) if controllers >= MEASURED_FROM else []
@@ -442,38 +484,38 @@ def _print_scores(tally: Tally, names: Sequence[str]) -> None:
         print(f"  {name:<36} {verdict:<24} issue {score.mutant.owner}  {score.mutant.breaks}")
 
 
-def _report_groups(tally: Tally) -> list[str]:
-    """Print the same tables for the schedules of groups."""
-    if not tally.groups:
+def _report_part(part: str, tally: PartTally) -> list[str]:
+    """Print the same tables for the schedules of a part."""
+    if not tally.schedules:
         return []
-    print(f"What happened in {tally.groups} schedules of groups:")
-    for (category, name), times in sorted(tally.group_coverage.items()):
-        print(f"  {category:<11} {name:<42} {times:>9}")
-    events, commits = statistics.median(tally.group_events), statistics.median(tally.group_acknowledged)
-    print(f"  medians of {events:.0f} events, {commits:.0f} acknowledged commits")
-    if tally.groups < GROUPS_MEASURED_FROM:
+    beside = BESIDE[part]
+    print(f"What happened in {tally.schedules} schedules of {part}:")
+    for (category, name), times in sorted(tally.coverage.items()):
+        print(f"  {category:<15} {name:<42} {times:>9}")
+    events, acknowledged = statistics.median(tally.events), statistics.median(tally.acknowledged)
+    print(f"  medians of {events:.0f} events, {acknowledged:.0f} {beside.what}")
+    if tally.schedules < beside.measured_from:
         return []
     wrong = []
-    unseen = groups_missing(tally.group_coverage)
-    print(f"  {len(GROUPS_LISTED) - len(unseen)} of {len(GROUPS_LISTED)} listed transitions were seen")
+    unseen = beside.missing(tally.coverage)
+    print(f"  {len(beside.listed) - len(unseen)} of {len(beside.listed)} listed transitions were seen")
     if unseen:
-        wrong.append("never seen with groups: " + "; ".join(f"{category} {name}" for category, name in unseen))
-    if events < EVENTS_MEDIAN_MIN or commits < GROUP_COMMITS_MEDIAN_MIN:
-        wrong.append(f"groups: median of {events:.0f} events, {commits:.0f} acknowledged commits: that proves little")
+        wrong.append(f"never seen with {part}: " + "; ".join(f"{category} {name}" for category, name in unseen))
+    if events < EVENTS_MEDIAN_MIN or acknowledged < beside.acknowledged_min:
+        wrong.append(f"{part}: median of {events:.0f} events, {acknowledged:.0f} {beside.what}: that proves little")
     return wrong
 
 
 def summary(tally: Tally, seconds: float) -> dict[str, object]:
-    """The last line of the output, as a dict; scripts depend on these names. The counts are those of group schedules if
-    there are no other schedules."""
-    are_groups = not tally.schedules
-    events = tally.group_events if are_groups else tally.events
-    acknowledged = tally.group_acknowledged if are_groups else tally.acknowledged
+    """The last line of the output, as a dict; scripts depend on these names. The counts are those of controllers
+    and brokers, or of the only other part that ran."""
+    alone = [part for part in tally.beside.values() if part.schedules]
+    shown = alone[0] if alone and not tally.schedules else tally
     return {
-        "schedules": tally.groups if are_groups else tally.schedules,
-        "events": sum(tally.events) + sum(tally.group_events),
-        "events_median": statistics.median(events) if events else 0,
-        "acknowledged_median": statistics.median(acknowledged) if acknowledged else 0,
+        "schedules": shown.schedules,
+        "events": sum(tally.events) + sum(sum(part.events) for part in tally.beside.values()),
+        "events_median": statistics.median(shown.events) if shown.events else 0,
+        "acknowledged_median": statistics.median(shown.acknowledged) if shown.acknowledged else 0,
         "violations": len(tally.failures),
         "mutants": len(tally.scores),
         "mutants_killed": sum(score.is_killed for score in tally.scores.values()),
@@ -515,7 +557,7 @@ def replay(arguments: argparse.Namespace) -> int:
 def mutants_named(wanted: str, half: str = "both") -> list[str]:
     """Parse names of mutants: "all" or "auto", "none", "2/4" (every fourth mutant, from the second on), or single
     names."""
-    names = [name for name, mutant in MUTANTS.items() if half != GROUPS or mutant.part == GROUPS]
+    names = [name for name, mutant in MUTANTS.items() if half not in BESIDE or mutant.part == half]
     if wanted in ("all", "auto"):
         return names
     if wanted == "none":
@@ -536,7 +578,8 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--mutant-schedules", type=int, default=MUTANT_SCHEDULES_MAX, help="within which each must die")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--half", choices=("both", "controllers", "brokers", GROUPS), default="both")
+    parser.add_argument("--half", choices=("both", "controllers", "brokers", *BESIDE), default="both")
+    parser.add_argument("--transactions", type=int, help="schedules of transactions beside the others (half as many)")
     parser.add_argument("--keep", help="numbers of the faults to keep")
     parser.add_argument("--until", type=float, help="end the schedule at this time, ms")
     arguments = parser.parse_args(argv)
@@ -557,10 +600,10 @@ def main(argv: list[str]) -> int:
     listen_to_the_log()
     for outcome in sorted(tally.failures)[:_STORIES_MAX]:
         assert outcome.failure is not None
-        half = GROUPS if is_of_groups(outcome) else arguments.half
+        half = part_of(outcome) or arguments.half
         print(explain(outcome.seed, outcome.failure, half=half))
     for outcome in sorted(tally.failures)[_STORIES_MAX:]:
-        half = f' SIM="--half {GROUPS}"' if is_of_groups(outcome) else ""
+        half = f' SIM="--half {part_of(outcome)}"' if part_of(outcome) else ""
         print(f"seed {outcome.seed}: {outcome.failure}; again: make sim SCHEDULES=1 SEED={outcome.seed}{half}")
     for problem in wrong:
         print(f"sim: FAILED: {problem}")

@@ -20,7 +20,7 @@ from headrace_core.errors import UnknownMemberIdError
 from tests.simulation import run
 from tests.simulation.determinism import check_one_history, check_plans
 from tests.simulation.group_checks import GroupChecks
-from tests.simulation.group_coverage import GROUPS_LISTED, groups_missing
+from tests.simulation.group_coverage import GROUPS_LISTED
 from tests.simulation.group_hosts import SESSION_MS
 from tests.simulation.group_members import Attempt
 from tests.simulation.group_plan import KINDS, make_group_plan
@@ -42,7 +42,7 @@ def test_no_schedule_of_groups_breaks_a_promise(part: int) -> None:
         again = f'make sim SCHEDULES=1 SEED={seed} SIM="--half groups"'
         assert outcome.failure is None, f"{outcome.failure}; again: {again}"
         assert outcome.events > 500
-        assert run.is_of_groups(outcome)
+        assert run.part_of(outcome) == "groups"
 
 
 def test_a_seed_of_groups_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
@@ -54,16 +54,21 @@ def test_plans_of_groups_are_what_they_are_said_to_be() -> None:
 
 
 def test_a_run_of_groups_that_saw_too_little_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert groups_missing(Counter(dict.fromkeys(GROUPS_LISTED, 1))) == []
-    assert groups_missing(Counter()) == list(GROUPS_LISTED)
+    groups = run.BESIDE["groups"]
+    assert groups.missing(Counter(dict.fromkeys(GROUPS_LISTED, 1))) == []
+    assert groups.missing(Counter()) == list(GROUPS_LISTED)
     coverage = Counter(dict.fromkeys(GROUPS_LISTED, 1))
-    many: dict[str, Any] = {"groups": 500, "group_events": [9_000] * 500, "group_coverage": coverage}
-    assert run.report(run.Tally(**many, group_acknowledged=[200] * 500), is_measured=False) == []
-    (wrong,) = run.report(run.Tally(**many, group_acknowledged=[20] * 500), is_measured=False)
-    assert "20 acknowledged commits" in wrong
+
+    def wrong(commits: int) -> list[str]:
+        part = run.PartTally(500, [9_000] * 500, [commits] * 500, coverage)
+        return run.report(run.Tally(beside={**run.Tally().beside, "groups": part}), is_measured=False)
+
+    assert wrong(200) == []
+    (found,) = wrong(20)
+    assert "20 acknowledged commits" in found
     del coverage["shard", "fenced"]
-    (wrong,) = run.report(run.Tally(**many, group_acknowledged=[200] * 500), is_measured=False)
-    assert "shard fenced" in wrong
+    (found,) = wrong(200)
+    assert "shard fenced" in found
     capsys.readouterr()
 
 
@@ -85,7 +90,7 @@ def test_a_guard_of_groups_that_is_removed_is_missed(name: str) -> None:
     before = [vars(patch.where)[patch.attribute] for patch in MUTANTS[name].patches]
     _, outcomes = run.do_work(run.Work(name, 1, 60))
     assert outcomes[-1].failure is not None, f"{name} survived"
-    assert run.is_of_groups(outcomes[-1])
+    assert run.part_of(outcomes[-1]) == "groups"
     assert [vars(patch.where)[patch.attribute] for patch in MUTANTS[name].patches] == before
 
 

@@ -87,6 +87,28 @@ def test_a_log_start_above_what_is_committed_is_noticed() -> None:
         found.start_moves(log(log_start_offset=0), 11)
 
 
+def test_a_start_that_only_the_segments_show_is_as_durable_as_they_are() -> None:
+    """Seed 1584: DeleteRecords moved the start to 5 in memory, because the disk was full; retention then deleted the
+    segments below 3. After a restart the log may begin at 3, and not earlier."""
+    found = checks("both")
+    found.truths[0].start_max = 5
+    host: Any = SimpleNamespace(number=1, disks=1, begun_anew=0, damaged=0, life=1)
+    deleted = log(log_start_offset=0)
+    found.start_seen(host, deleted)
+    deleted.log_start_offset = 5
+    found.start_moved(deleted, 3)
+    found.start_seen(host, deleted)
+    host.life = 2
+    found.start_seen(host, log(log_start_offset=3))
+    again = checks("both")
+    again.truths[0].start_max = 5
+    again.start_seen(SimpleNamespace(number=1, disks=1, begun_anew=0, damaged=0, life=1), deleted)  # type: ignore[arg-type]
+    again.start_moved(deleted, 3)
+    host.life = 3
+    with pytest.raises(Violation, match="starts at 2"):
+        again.start_seen(host, log(log_start_offset=2))
+
+
 def test_a_log_start_that_comes_back_after_a_restart_is_noticed() -> None:
     found = checks("deletes")
     found.truths[0].start_max = 5

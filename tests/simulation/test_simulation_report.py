@@ -28,7 +28,7 @@ def tally(**changes: object) -> run.Tally:
     return run.Tally(**{**fields, "scores": {"VotesTwice": killed}, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("half", ["both", "groups"])
+@pytest.mark.parametrize("half", ["both", "groups", "transactions"])
 def test_four_days_run_every_mutant_once(half: str) -> None:
     parts = [run.mutants_named(f"{part}/4", half) for part in range(1, 5)]
     assert sorted(name for part in parts for name in part) == sorted(run.mutants_named("all", half))
@@ -100,6 +100,7 @@ def test_a_check_that_fails_later_outweighs_an_exception() -> None:
         (run.make_plan(3), RaftNode, "ready"),
         (run.make_broker_plan(2), ProducerTable, "check"),
         (run.make_group_plan(1), Shard, "_decided"),
+        (run.make_txn_plan(1), Shard, "_decided"),
     ],
 )
 def test_an_exception_ends_its_node_only_where_a_mutant_runs(

@@ -228,6 +228,10 @@ def _read_without_a_lease(self: Member, now: float) -> str:
     return ""
 
 
+def _a_late_release_is_no_reason(self: Member) -> float:
+    return float("inf")
+
+
 _begin = Member.begin
 
 
@@ -418,6 +422,12 @@ MUTANTS = (
         "ReadsWithoutALease",
         "a member that is cut off reads on (SDK)",
         Patch(Member, "_why_to_stop", _read_without_a_lease),
+    ),
+    _mutant(
+        "ReadsOnAfterALateRelease",
+        "a member that is late with a release reads on without a connection (SDK)",
+        Patch(Member, "_must_release_by", _a_late_release_is_no_reason),
+        hard=("removed_untold",),
     ),
     _mutant(
         "HandsOutBeforeItLooks",
