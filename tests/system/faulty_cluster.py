@@ -1,7 +1,8 @@
 """A real cluster, each node in its own process, in which a test can break everything.
 
 Every connection between nodes is routed through ``FaultyNetwork``, and every node's disk can lose power or become slow
-(``PowerLossFileSystem``). Clients connect to brokers directly, and to coordinators through the network.
+(``PowerLossFileSystem``). Clients connect to coordinators through the network, and to brokers directly (or through the
+network, too: ``cut_clients``).
 
     controllers and brokers are "controller-1", "broker-2", ... in the network's rules; clients are "client"
 """
@@ -27,11 +28,14 @@ from headrace.models import PartitionDescription
 from headrace_core.testing.power_loss import Dials, Loss, lose_power
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 from headrace_tools.local import ports
 from headrace_tools.local.directory import ClusterDirectory, Topology
 from headrace_tools.local.state import Life, Node
 from tests.system import failing_fsync
 from tests.worlds import waiting
+
+import grpc  # isort: skip
 
 #: The factor by which time limits are longer in CI, whose machine is slow and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
@@ -47,12 +51,13 @@ def check_silence(what: str, found_s: float, bound_s: float) -> None:
 
 
 class _Directory(ClusterDirectory):
-    """The network owns the internal ports and the client ports of coordinators: it listens on them before the node
-    starts, and while the node is dead."""
+    """The network owns the internal ports, and the client ports of nodes with the roles ``behind``: it listens on them
+    before the node starts, and while the node is dead."""
 
-    def __init__(self, directory: Path, pids: dict[str, int], **how: Any) -> None:
+    def __init__(self, directory: Path, pids: dict[str, int], behind: Collection[str], **how: Any) -> None:
         super().__init__(directory, **how)
         self._pids = pids
+        self._behind = behind
 
     def _spawn(self, node: Node, log: Path) -> Life:
         life = super()._spawn(node, log)
@@ -60,13 +65,14 @@ class _Directory(ClusterDirectory):
         return life
 
     def _check_ports(self, node: Node) -> None:
-        if node.role != "coordinator":
+        if node.role not in self._behind:
             assert ports.is_free(node.port, node.host), f"{node.name} needs {node.port}"
 
 
 class FaultyCluster:
     """A ``with`` block starts and ends the cluster. ``config``: configuration keys of every node; ``of_node``:
-    additional keys by node name, which have precedence."""
+    additional keys by node name, which have precedence. ``cut_clients``: clients' connections to brokers go through the
+    network, too."""
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class FaultyCluster:
         of_node: Mapping[str, Mapping[str, str]] | None = None,
         rng: random.Random | None = None,
         small_disk: str | None = None,
+        cut_clients: bool = False,
     ) -> None:
         self.directory = directory
         #: The node whose data directory is a small file system of its own, if there is one.
@@ -86,6 +93,8 @@ class FaultyCluster:
         self.network = FaultyNetwork(self._who_opened)
         self.rng = rng or random.Random(0)
         self._of_node = of_node or {}
+        #: The roles of nodes whose client listeners are behind the network.
+        self._behind = ("coordinator", "broker") if cut_clients else ("coordinator",)
         self._topology = Topology(
             brokers=brokers, controllers=controllers, coordinators=coordinators, config=dict(config or {})
         )
@@ -93,7 +102,7 @@ class FaultyCluster:
         #: The pid of each node's latest process.
         self._pids: dict[str, int] = {}
         self._local = _Directory(
-            directory, self._pids, start_timeout_s=TIMEOUT_S, stop_timeout_s=60, command=self._command
+            directory, self._pids, self._behind, start_timeout_s=TIMEOUT_S, stop_timeout_s=60, command=self._command
         )
         self._ports: dict[str, int] = {}
         self._client_ports: dict[str, int] = {}
@@ -133,7 +142,7 @@ class FaultyCluster:
             )
             self.network.listen(node.name, self._ports[node.name], listen_port=node.internal_port)
         inside = self._ports[node.name]
-        outside = self._client_port(node) if node.role == "coordinator" else node.port
+        outside = self._client_port(node) if node.role in self._behind else node.port
         keys = {
             "listeners": f"client://{node.host}:{outside},internal://{node.host}:{inside}",
             "advertised.listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
@@ -147,7 +156,7 @@ class FaultyCluster:
         return command + [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
 
     def _client_port(self, node: Node) -> int:
-        """The port of the network through which clients reach a coordinator: a member's connection may break there."""
+        """The port of a node's client listener behind the network, in which a client's connections may break."""
         if node.name not in self._client_ports:
             taken = [port for each in self._local.state().nodes for port in (each.port, each.internal_port)]
             (port,) = ports.pick(1, avoid=[*taken, *self._ports.values(), *self._client_ports.values()])
@@ -285,6 +294,21 @@ class FaultyCluster:
     def followers(self, topic: str, partition: int = 0) -> list[str]:
         leader = self.leader(topic, partition)
         return [f"broker-{each}" for each in self.describe(topic)[partition].replicas if f"broker-{each}" != leader]
+
+    def shard_owners(self, topic: str) -> list[int]:
+        """The coordinator of each partition of an internal topic; -1 if a shard has none."""
+
+        def owners() -> list[int] | None:
+            with grpc.insecure_channel(self.bootstrap.split(",")[0]) as channel:
+                stub: Any = metadata_pb2_grpc.MetadataStub
+                try:
+                    described = stub(channel).GetMetadata(metadata_pb2.MetadataRequest(topics=[topic]), timeout=10)
+                except grpc.RpcError:
+                    return None
+            return [each.coordinator_id for each in described.topics[0].partitions]
+
+        found: list[int] = eventually(owners, "no broker answers")
+        return found
 
     def controller_leader(self) -> str:
         quorum = eventually(

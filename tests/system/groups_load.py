@@ -19,13 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
-from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
+from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from tests.system.faulty_cluster import FaultyCluster, eventually
 from tests.system.process_reader import ProcessReader
-
-import grpc  # isort: skip
-
-from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from tests.worlds.readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
 
 COMMIT_EVERY_S = 0.1
@@ -139,21 +135,7 @@ class GroupsLoad:
 
     def owners(self) -> list[int]:
         """The coordinator of each shard; -1 if a shard has none."""
-        described = self._ask(
-            lambda stub: stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=10)
-        )
-        return [each.coordinator_id for each in described.topics[0].partitions]
-
-    def _ask(self, question: Any) -> Any:
-        def answer() -> Any:
-            with grpc.insecure_channel(self.cluster.bootstrap.split(",")[0]) as channel:
-                stub: Any = metadata_pb2_grpc.MetadataStub
-                try:
-                    return question(stub(channel))
-                except grpc.RpcError:
-                    return None
-
-        return eventually(answer, "no broker answers")
+        return self.cluster.shard_owners(OFFSETS_TOPIC)
 
     def shard_of(self, group: Readers) -> int:
         return shard_of(group.group, len(self.owners()))
