@@ -91,7 +91,8 @@ class KafkaNode:
         return self._java("WarmClient", heap="1g", pre_touch=True, classes=compiled(JAVA_SOURCES, self.libs))
 
     def _warm_up(self, client: WarmClient) -> None:
-        """Three fifths of the time producing, one consuming, one with a record in flight per producer."""
+        """Three fifths of the time producing, one consuming, one with a record in flight per producer and with
+        transactions."""
         part_s, records, produced = self.warm_up_s / 5, WARM_UP_RECORDS, 0
         topic = f"warm-up-{time.monotonic_ns()}"
         self.create_topic(topic)
@@ -103,7 +104,9 @@ class KafkaNode:
         while not read or time.monotonic() < begun + 4 * part_s:
             self.consumer_perf(topic, min(produced, 10 * records))
             read = True
-        self.sync_producers(topic, 20, max(0.5, begun + 5 * part_s - time.monotonic()))
+        left_s = max(0.5, (begun + 5 * part_s - time.monotonic()) / 2)
+        self.sync_producers(topic, 20, left_s)
+        self.transactions(topic, "records", 1_000, 1, left_s)
         self.delete_topic(topic)
 
     def __enter__(self) -> KafkaNode:
@@ -211,6 +214,25 @@ class KafkaNode:
         for future in admin.delete_topics([name]).values():
             future.result(30)
 
+    def configure_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Set the topic's settings; None removes one."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        changes = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET if value else AlterConfigOpType.DELETE)
+            for key, value in config.items()
+        ]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # must outlive its futures
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(30)
+
     def warm(self) -> None:
         """Start and warm up the Java client now instead of in the next workload."""
         self._client.ready()
@@ -262,6 +284,13 @@ class KafkaNode:
         """bench/java/EndToEnd.java: from send to receipt; ``rate`` 0: one record in flight."""
         arguments = [self.bootstrap, topic, str(rate), str(seconds), acks, str(record_bytes)]
         return json_at_the_end(self._client.run("end-to-end", *arguments, timeout_s=seconds + 120))
+
+    def transactions(
+        self, topic: str, kind: str, size: int, producers: int, seconds: float, *, setting: Setting = SETTINGS[0]
+    ) -> dict[str, Any]:
+        """bench/java/Transactions.java: transactions in a row, of ``size`` records or milliseconds (``kind``)."""
+        arguments = [self.bootstrap, topic, kind, str(size), str(producers), str(seconds), *setting.properties]
+        return json_at_the_end(self._client.run("transactions", *arguments, timeout_s=seconds + 120))
 
     def python_client(
         self, client: str, workload: str, topic: str, records: int, *, setting: Setting = SETTINGS[0]

@@ -27,7 +27,7 @@ PYTHON = sys.executable
 
 
 #: Units of rates, where more is better. For all other units less is better.
-RATES = frozenset({"rec/s", "req/s", "rows/s", "MiB/s"})
+RATES = frozenset({"rec/s", "req/s", "rows/s", "txn/s", "MiB/s"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,12 @@ class Headrace:
     """A cluster with production defaults, one broker and one controller by default; topics choose ``log.flush``, and
     have a replica on each broker."""
 
-    def __init__(self, directory: Path, sizes: Sizes, *, brokers: int = 1, controllers: int = 1) -> None:
+    def __init__(
+        self, directory: Path, sizes: Sizes, *, brokers: int = 1, controllers: int = 1, coordinators: int = 0
+    ) -> None:
         self.directory = directory
         self.sizes = sizes
-        self.brokers, self.controllers = brokers, controllers
+        self.brokers, self.controllers, self.coordinators = brokers, controllers, coordinators
         self.start_s = 0.0
         self._cluster: LocalCluster | None = None
         self._topics = itertools.count()
@@ -64,7 +66,11 @@ class Headrace:
         self.directory.mkdir(parents=True)
         started = time.monotonic()
         self._cluster = LocalCluster(
-            brokers=self.brokers, controllers=self.controllers, coordinators=0, data=self.directory, start_timeout_s=60
+            brokers=self.brokers,
+            controllers=self.controllers,
+            coordinators=self.coordinators,
+            data=self.directory,
+            start_timeout_s=60,
         ).start()
         try:
             with Producer(bootstrap_servers=self.bootstrap, acks="1", linger_ms=0) as producer:

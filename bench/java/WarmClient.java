@@ -40,6 +40,7 @@ public class WarmClient {
             case "consumer-perf" -> ConsumerPerformance.main(arguments);
             case "sync-producers" -> SyncProducers.main(arguments);
             case "end-to-end" -> EndToEnd.main(arguments);
+            case "transactions" -> Transactions.main(arguments);
             default -> throw new IllegalArgumentException("no tool: " + tool);
         }
     }

@@ -1,0 +1,194 @@
+"""Transactions beside Apache Kafka, three replicas: `make bench-transactions`.
+
+    transactions.py [--rounds 3] [--seconds 10] [--short] [--no-peers] [--only REGEX] [--warm-gib 6] [--save]
+
+Three brokers, three controllers and a coordinator of ours (every write forced: `log.flush=commit`) beside three nodes
+of Kafka (no write forced), replication factor 3, one side idle while the other works. One producer has transactions in
+a row, of 100 ms at full speed or of 1,000 records. Kafka's client is warm, and runs under each setting of
+kafka_settings.py; its best median counts.
+
+Then transactions of one record, one producer and twenty: beside Kafka with every write forced (`flush.messages=1` on
+the topic and on `__transaction_state`).
+
+--short: one round of 3 s per workload, at most three minutes in all, for a look. Exit 1 when a workload failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import ours
+import report
+from bars import Bar, verdicts
+from kafka_node import KafkaNode
+from kafka_settings import SETTINGS, WARM_UP_S, Setting, turns
+from measure import PYTHON, ROOT, WORK, Samples, emit, machine, run_json, save, table, warm_memory
+from replicated import Step, run_steps
+
+FORCED = {"flush.messages": "1"}
+SHORT_S, SHORT_WARM_UP_S = 3.0, 15.0
+TOPICS = itertools.count()
+
+#: Throughput: name -> (what limits a transaction, its limit).
+SIZES = {"100-ms": ("ms", 100), "1000-records": ("records", 1_000)}
+#: Transactions of one record: name -> producers.
+SINGLES = {"one-record": 1, "one-record.20-producers": 20}
+
+
+def against(name: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.ratio(f"headrace.transactions.{name}", f"kafka.transactions.{name}")
+
+
+def against_plain(samples: Samples) -> float | None:
+    return samples.ratio("headrace.transactions.100-ms", "headrace.plain.100-ms")
+
+
+BARS = (
+    *(
+        Bar(
+            f"transactions of {name.replace('-', ' ')}, `send()`", "Kafka, RF 3, no fsync", 2.5, "x", against(name),
+            peer=f"kafka.transactions.{name}",
+        )
+        for name in SIZES
+    ),
+    Bar("transactions of 100 ms, `send()`", "ours without transactions", 0.9, "x", against_plain),
+    *(
+        Bar(
+            f"{name.replace('-', ' ').replace('.', ', ')}: p50", "Kafka with every write forced", 1.0, "x",
+            against(f"{name}.p50"), at_least=False,
+        )
+        for name in SINGLES
+    ),
+    Bar(
+        "one record, 20 producers", "absolute", 500, "txn/s",
+        lambda samples: samples.median("headrace.transactions.one-record.20-producers.rate"),
+    ),
+)  # fmt: skip
+
+
+class Theirs:
+    def __init__(self, kafka: KafkaNode, samples: Samples, seconds: float, number: int) -> None:
+        self.kafka, self.samples, self.seconds, self.number = kafka, samples, seconds, number
+
+    def throughput(self) -> Iterator[Step]:
+        for name, (kind, size) in SIZES.items():
+            for setting in turns(self.number):
+                yield f"kafka.{name}@{setting.name}", partial(self._throughput, name, kind, size, setting)
+
+    def _throughput(self, name: str, kind: str, size: int, setting: Setting) -> None:
+        found = self._run({}, kind, size, 1, setting)
+        self.samples.add(f"kafka.transactions.{name}@{setting.name}", found["records_per_s"], "rec/s")
+
+    def singles(self) -> Iterator[Step]:
+        for name, producers in SINGLES.items():
+            yield f"kafka.{name}", partial(self._single, name, producers)
+
+    def _single(self, name: str, producers: int) -> None:
+        self.kafka.configure_topic("__transaction_state", FORCED)
+        found = self._run(FORCED, "records", 1, producers, SETTINGS[0])
+        self.kafka.configure_topic("__transaction_state", dict.fromkeys(FORCED))
+        add_single(self.samples, f"kafka.transactions.{name}", found)
+
+    def _run(self, config: dict[str, str], kind: str, size: int, producers: int, setting: Setting) -> dict[str, Any]:
+        self.kafka.warm()
+        topic = f"transactions-{next(TOPICS)}"
+        self.kafka.create_topic(topic, config=config)
+        try:
+            return self.kafka.transactions(topic, kind, size, producers, self.seconds, setting=setting)
+        finally:
+            self.kafka.delete_topic(topic)
+
+
+class Ours:
+    def __init__(self, cluster: ours.Headrace, samples: Samples, seconds: float) -> None:
+        self.cluster, self.samples, self.seconds = cluster, samples, seconds
+
+    def throughput(self) -> Iterator[Step]:
+        for api in ("object", "arrow"):
+            yield f"ours.plain.{api}", partial(self._throughput, "plain.100-ms", "ms", 100, api, "--plain")
+            for name, (kind, size) in SIZES.items():
+                yield f"ours.{name}.{api}", partial(self._throughput, f"transactions.{name}", kind, size, api)
+
+    def _throughput(self, name: str, kind: str, size: int, api: str, *options: str) -> None:
+        found = self._run(kind, size, 1, "--api", api, *options)
+        label = f"headrace.{name}" if api == "object" else f"headrace.{name}.{api}"
+        self.samples.add(label, found["records_per_s"], "rec/s")
+
+    def singles(self) -> Iterator[Step]:
+        for name, producers in SINGLES.items():
+            yield f"ours.{name}", partial(self._single, name, producers)
+
+    def _single(self, name: str, producers: int) -> None:
+        add_single(self.samples, f"headrace.transactions.{name}", self._run("records", 1, producers))
+
+    def _run(self, kind: str, size: int, producers: int, *options: str) -> dict[str, Any]:
+        topic = self.cluster.new_topic("commit")
+        script = str(ROOT / "bench" / "transactions_client.py")
+        numbers = [str(size), str(producers), str(self.seconds)]
+        try:
+            command = [PYTHON, script, self.cluster.bootstrap, topic, kind, *numbers, *options]
+            return run_json(command, timeout_s=self.seconds + 120)
+        finally:
+            self.cluster.delete_topic(topic)
+
+
+def add_single(samples: Samples, label: str, found: dict[str, Any]) -> None:
+    samples.add(f"{label}.rate", found["transactions_per_s"], "txn/s")
+    for quantile, value in found["latency_ms"].items():
+        samples.add(f"{label}.{quantile}", value, "ms")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each workload")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--no-peers", action="store_true", help="without Kafka")
+    parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
+    parser.add_argument("--warm-gib", type=float, default=6.0)
+    parser.add_argument("--save", action="store_true", help="into bench/results")
+    asked = parser.parse_args()
+    rounds, seconds = (1, SHORT_S) if asked.short else (asked.rounds, asked.seconds)
+
+    def wanted(name: str) -> bool:
+        return re.search(asked.only, name) is not None
+
+    samples = Samples()
+    emit(machine=machine())
+    if not asked.short:
+        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            ours.Headrace(WORK / "headrace-transactions", ours.FULL, brokers=3, controllers=3, coordinators=1)
+        )
+        warm_up_s = SHORT_WARM_UP_S if asked.short else WARM_UP_S
+        node = KafkaNode(WORK / "kafka-transactions", nodes=3, warm_up_s=warm_up_s)
+        kafka = None if asked.no_peers else stack.enter_context(node)
+        for number in range(rounds):
+            emit(round=number + 1, of=rounds)
+            mine = Ours(cluster, samples, seconds)
+            theirs = None if kafka is None else Theirs(kafka, samples, seconds, number)
+            for part in ("throughput", "singles"):
+                for side in filter(None, (theirs, mine)):
+                    run_steps(samples, getattr(side, part)(), wanted)
+
+    print(table(samples))
+    print(report.verdicts_table(verdicts(samples, BARS)))
+    print(report.settings_table(samples))
+    for failure in samples.failures:
+        print(f"failed: {failure}")
+    if asked.save:
+        path = save(samples, what="transactions", extra={"rounds": rounds, "seconds": seconds})
+        print(f"saved: {path.relative_to(ROOT)}")
+    return 1 if samples.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
