@@ -1,6 +1,7 @@
-"""At most once: commit first, then process. No record is processed twice; those in process during a crash are skipped.
+"""At most once: commit first, then work. No payment is handled twice; those in work during a crash are lost.
 
-For records that are useless late or twice: a sensor's reading, a page view for a live counter.
+For records that are useless late or twice: a sensor's reading, a page view for a live counter. scene.py kills the
+worker twenty times, and counts.
 
     python examples/at_most_once.py            # starts a LocalCluster
     python examples/at_most_once.py HOST:PORT
@@ -8,63 +9,27 @@ For records that are useless late or twice: a sensor's reading, a page view for 
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable
+from scene import PAYMENTS, play, receipt
 
-from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, Record, TopicPartition
-from headrace.errors import TopicAlreadyExistsError
-
-TOPIC, GROUP = "readings-committed-first", "dashboard"
+from headrace import Consumer, Producer
 
 
-def work(bootstrap: str, handle: Callable[[Record], None], end: int) -> None:
-    """Process everything below ``end`` that the group has not committed, in batches of ten."""
+def work(bootstrap: str, payments: str, receipts: str) -> None:
     settings = {
         "bootstrap.servers": bootstrap,
-        "group.id": GROUP,
+        "group.id": f"at-most-once-of-{payments}",
         "auto.offset.reset": "earliest",  # a new group begins at the log start, not at its end
         "enable.auto.commit": False,
     }
-    with Consumer(settings) as consumer:
-        consumer.subscribe([TOPIC])
-        reached = 0
-        while reached < end:
-            records = consumer.poll(timeout=1.0, max_records=10)
+    with Producer(bootstrap_servers=bootstrap) as producer, Consumer(settings) as consumer:
+        consumer.subscribe([payments])
+        for records in consumer.batches(max_records=10):
             consumer.commit()  # before the work; returns when the commit is on all in-sync replicas
             for record in records:
-                handle(record)
-                reached = record.offset + 1
-
-
-def main(bootstrap: str) -> None:
-    with Admin(bootstrap_servers=bootstrap) as admin, contextlib.suppress(TopicAlreadyExistsError):
-        admin.create_topics([NewTopic(TOPIC, partitions=1)])
-    with Producer(bootstrap_servers=bootstrap) as producer:
-        last = [producer.send(TOPIC, f"reading {number}".encode()) for number in range(30)][-1].result(timeout=30)
-    first = last.offset - 29
-    handled: list[int] = []
-
-    def handle(record: Record) -> None:
-        if record.offset - first == 14:
-            raise RuntimeError("the power fails")
-        handled.append(record.offset - first)
-
-    with contextlib.suppress(RuntimeError):
-        work(bootstrap, handle, last.offset + 1)
-    print("handled before the failure:", handled)
-    with Consumer(bootstrap_servers=bootstrap, group_id=GROUP) as consumer:
-        committed = consumer.committed(TopicPartition(TOPIC, 0)) or 0
-    print("committed:", committed - first)
-    before, handled = handled, []
-    work(bootstrap, lambda record: handled.append(record.offset - first), last.offset + 1)
-    print("handled after it:", handled)
-    print("twice:", sorted(set(before) & set(handled)), "never:", sorted(set(range(30)) - set(before) - set(handled)))
+                producer.send(receipts, receipt(record)).result(timeout=30)
+            if records[-1].offset == PAYMENTS - 1:
+                break
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with LocalCluster() as cluster:
-            main(cluster.bootstrap_servers)
+    play(work)

@@ -1,11 +1,11 @@
-"""foreachBatch with two sinks: a table, exactly once, and a topic of the customers' new totals, at least once.
+"""foreachBatch with two sinks, both exactly once: a table, and a topic of the customers' new totals.
 
 python examples/spark_foreach_batch.py [HOST:PORT]
 
 When the driver crashes before it has recorded a batch as done, Spark runs it again with the same number and rows. So
 the table stores the numbers of applied batches, in the transaction that applies them: a repeated batch changes nothing.
-The totals are then published from the table. A repeated batch publishes the same totals again, which is harmless for
-readers that keep the latest by key.
+The totals are then published from the table, as a version of the application ``totals``: the sink skips a repeated
+version. The application's id names the checkpoint, because a new checkpoint counts its batches from 0 again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Totals:
 
     def __init__(self, bootstrap: str, database: Path) -> None:
         self._bootstrap = bootstrap
+        self._application = f"totals of {database.parent}"
         self._database = database
         with contextlib.closing(self._connect()) as connection:
             connection.executescript(TABLES)
@@ -66,6 +67,8 @@ class Totals:
             .write.format("headrace")
             .option("headrace.bootstrap.servers", self._bootstrap)
             .option("topic", "totals")
+            .option("headrace.txn.app.id", self._application)
+            .option("headrace.txn.version", batch_id)
             .mode("append")
             .save()
         )

@@ -19,7 +19,18 @@ ROOT = Path(__file__).resolve().parents[2]
 #: In the order in which a reader, and a test, follows them.
 CLI = [
     f"docs/cli/{name}.md"
-    for name in ("README", "local-cluster", "inspect", "nodes", "topics", "produce-consume", "groups", "logs", "bench")
+    for name in (
+        "README",
+        "local-cluster",
+        "inspect",
+        "nodes",
+        "topics",
+        "produce-consume",
+        "groups",
+        "transactions",
+        "logs",
+        "bench",
+    )
 ]
 OPERATIONS = [
     f"docs/operations/{name}.md"
@@ -37,7 +48,7 @@ OPERATIONS = [
 ]
 SDK = [
     f"docs/sdk/{name}.md"
-    for name in ("README", "producing", "transactions", "consuming", "groups", "admin", "internals")
+    for name in ("README", "producing", "transactions", "delivery", "consuming", "groups", "admin", "internals")
 ]
 BUGS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "reference").glob("bugs-found*.md"))
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")

@@ -23,6 +23,7 @@ RUN = (
     "docs/embedding.md",
     *pages.OPERATIONS,
     "docs/spark.md",
+    "docs/spark-exactly-once.md",
     "docs/tutorial.md",
     "docs/spark-running.md",
     "docs/migrating.md",

@@ -28,7 +28,7 @@ def test_the_blocks_of_spark(site: Site, tmp_path: Path) -> None:
     script = [first_minutes.text]
     found = [
         block
-        for page in ("docs/spark.md", "docs/spark-running.md")
+        for page in ("docs/spark.md", "docs/spark-exactly-once.md", "docs/spark-running.md")
         for block in pages.blocks(page)
         if not block.not_run
     ]
