@@ -1,7 +1,8 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim failed-flushes soak site verify \
+	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions sim \
+	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
 PYTHON := .venv/bin/python
@@ -50,6 +51,9 @@ bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes
 
 bench-groups: setup ## consumer groups: joins, restarts, deaths, coordinators killed, heartbeats, commits, lag (minutes)
 	@$(PYTHON) bench/groups.py $(BENCH)
+
+bench-transactions: setup ## transactions beside three nodes of Apache Kafka, in one run (Java, Maven; BENCH=--short: 3 minutes)
+	@$(PYTHON) bench/transactions.py $(BENCH)
 
 bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
 	@$(PYTHON) bench/idle.py $(BENCH)

@@ -36,7 +36,7 @@ SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "tutorial.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
     "Programs": ["sdk"],
     "Command line": ["cli"],
-    "Spark": ["spark.md", "spark-running.md"],
+    "Spark": ["spark.md", "spark-exactly-once.md", "spark-running.md"],
     "Operations": ["operations", "compose.md", "sizing.md", "tuning.md", "anti-patterns.md"],
     "How it works": [
         "architecture.md",
@@ -47,7 +47,14 @@ SECTIONS: dict[str, list[str]] = {
         "decisions",
     ],
     "Performance": ["performance"],
-    "Trust": ["simulation.md", "simulation-brokers.md", "faults.md", "soak.md"],
+    "Trust": [
+        "simulation.md",
+        "simulation-brokers.md",
+        "simulation-transactions.md",
+        "faults.md",
+        "faults-transactions.md",
+        "soak.md",
+    ],
     "Reference": ["reference", "api"],
     "Project": ["contributing.md", "releasing.md", "changelog.md"],
 }
@@ -56,7 +63,7 @@ API = {
     "producers": ["headrace.producer.blocking.Producer", "headrace.producer.aio.AsyncProducer"],
     "consumers": ["headrace.consumer.blocking.Consumer", "headrace.consumer.aio.AsyncConsumer"],
     "admin": ["headrace.admin.blocking.Admin"],
-    "models": ["headrace.models", "headrace.group_models"],
+    "models": ["headrace.models", "headrace.group_models", "headrace.transaction_models"],
     "fetch": ["headrace.fetch"],
     "local-cluster": ["headrace_tools.local.cluster"],
 }

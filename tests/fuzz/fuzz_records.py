@@ -33,6 +33,7 @@ from headrace_core.records.compression import compress, decompress
 from headrace_core.testing.batches import resealed
 from tests.fuzz.fuzz_engine import Reader, Target, chunks
 from tests.fuzz.fuzz_seeds import batches, logs, sealed, sealed_after
+from tests.worlds.transactional_log import TransactionalLog
 
 LIMITS = DecodeLimits(max_decompressed_bytes=1 << 20, max_records=2048, max_headers=64)
 BACKENDS: tuple[Any, Any] = (_pure, _compiled)
@@ -194,6 +195,24 @@ def iterator(data: bytes) -> None:
     agree(walk, "RecordIterator")
 
 
+def read_committed(data: bytes) -> None:
+    """Both backends remove the same batches; what is left are whole parts of the input, in order."""
+    reader = Reader(data)
+    choices = reader.integer(1)
+    aborted = [(reader.integer(1) % 8, reader.integer(1)) for _ in range(choices & 3)]
+    log = reader.rest
+    found = agree(
+        lambda codec: [bytes(each) for each in codec.without_aborted(log, aborted, check_crc=not choices & 4)],
+        "without_aborted",
+    )
+    assert found[0] == "ok", "damage is left to the decoder"
+    at = 0
+    for part in found[1]:
+        at = log.index(part, at) + len(part)
+    if not aborted:
+        assert found[1] == [log]
+
+
 def builder(data: bytes) -> None:
     """For any input, both builders make the same bytes, and these are read back unchanged."""
     reader = Reader(data)
@@ -321,11 +340,18 @@ def _iterator_seeds() -> list[bytes]:
     return [b"\0\0\0\3" + one, b"\1\0\2\1" + chunks(one, two) + two, b"\6\0\1\2" + one]
 
 
+def _read_committed_seeds() -> list[bytes]:
+    log = TransactionalLog.random(7)
+    first = [byte for each in log.aborted[:2] for byte in (each.producer_id, each.first_offset)]
+    return [bytes([2, *first]) + b"".join(log.batches), b"\1\0\0" + logs()[0]]
+
+
 TARGETS = (
     Target("batch", batch, lambda: [*batches(), resealed(batches()[0])], sealed),
     Target("slices", slices, _slice_seeds, sealed_after(3)),
     Target("validation", validation, lambda: [b"\x07" + item for item in (*batches(), logs()[1])], sealed_after(1)),
     Target("iterator", iterator, _iterator_seeds, sealed_after(4)),
+    Target("read_committed", read_committed, _read_committed_seeds, sealed_after(5)),
     Target("builder", builder, lambda: [bytes(range(256)), b"\1\1\0" + b"\x4c\0\5abcd\0\3xyz" * 5]),
     Target("compression", compression, _compressed),
     Target("arrow_decode", arrow_decode, lambda: [b"\0" + item for item in (*batches(), logs()[0])], sealed_after(1)),
