@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.consumer.read_epochs import ReadEpochs
+from headrace_broker.partition.versions import check_epoch
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from headrace_core.records import BatchBuilder, iterate_headers
 from headrace_core.testing.clock import EPOCH_MS
@@ -421,7 +422,7 @@ def epoch_end(
     """Answer as the Offsets service does (OffsetForLeaderEpoch)."""
     try:
         replica = broker.partitions.leader(partition)
-        replica.leader.check_epoch(epoch)
+        check_epoch(replica.leader, epoch)
         reply(replica.epoch_end(last_epoch))
     except HeadraceError as error:
         reply(error)
@@ -432,7 +433,7 @@ def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply
     ``last_fetched_epoch``, like Kafka's consumers: it relies on fencing."""
     try:
         replica = broker.partitions.readable(TopicPartition("orders", consumer.partition))
-        replica.reads.check_epoch(epoch)
+        check_epoch(replica.reads, epoch)
         leader = getattr(replica, "leader", None)
         if leader is not None:
             if position > leader.high_watermark:

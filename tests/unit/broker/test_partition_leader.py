@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace_broker.partition import PartitionLeader
+from headrace_broker.partition.versions import check_epoch, check_topic_id
 from headrace_core.errors import (
     FencedLeaderEpochError,
     HeadraceError,
@@ -205,19 +206,19 @@ def test_the_log_start_moves_forwards_only_and_watchers_are_notified():
 @pytest.mark.parametrize(("epoch", "error"), [(4, FencedLeaderEpochError), (6, UnknownLeaderEpochError)])
 def test_a_client_with_another_leader_epoch_is_refused(epoch, error):
     with pytest.raises(error, match=r"orders-3.*5"):
-        leader().check_epoch(epoch)
+        check_epoch(leader(), epoch)
 
 
 @pytest.mark.parametrize("epoch", [-1, 5])
 def test_a_client_with_the_present_or_no_leader_epoch_passes(epoch):
-    leader().check_epoch(epoch)
+    check_epoch(leader(), epoch)
 
 
 def test_a_client_that_means_a_topic_of_an_earlier_life_is_refused():
-    leader().check_topic_id(b"")
-    leader().check_topic_id(TOPIC_ID)
+    check_topic_id(leader(), b"")
+    check_topic_id(leader(), TOPIC_ID)
     with pytest.raises(InconsistentTopicIdError, match="created again"):
-        leader().check_topic_id(bytes(16))
+        check_topic_id(leader(), bytes(16))
 
 
 def test_a_leader_refuses_impossible_reports():

@@ -39,7 +39,6 @@ SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 _OFFSET_MAX = 2**63 - 1
 _PLACE = re.compile(r"\Abatch at position \d+")
 _BASE = struct.Struct(">q4xi")
-_LENGTH_AT = struct.Struct(">8xi")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")

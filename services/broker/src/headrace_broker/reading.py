@@ -17,9 +17,10 @@ from headrace_core.log import PartitionLog, ReadResult
 from headrace_core.types import TopicPartition
 
 from .partition.leader import PartitionLeader, PartitionWatcher
+from .partition.versions import Versioned
 
 
-class ReadState(Protocol):
+class ReadState(Versioned, Protocol):
     """The readable range of a log: consumers may read from ``log_start`` up to ``high_watermark``, exclusive, as in
     ``PartitionLeader``."""
 
@@ -33,10 +34,6 @@ class ReadState(Protocol):
     def log_end(self) -> int: ...
 
     def check_serving(self) -> None: ...
-
-    def check_topic_id(self, topic_id: bytes) -> None: ...
-
-    def check_epoch(self, current_leader_epoch: int) -> None: ...
 
     def subscribe(self, watcher: PartitionWatcher) -> None: ...
 

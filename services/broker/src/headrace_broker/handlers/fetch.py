@@ -44,6 +44,7 @@ from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
 from ..partition.session import FetchSession, SessionPartition
+from ..partition.versions import check_epoch, check_topic_id
 from ..reading import Readable, nearer_replica
 
 logger = logging.getLogger(__name__)
@@ -428,8 +429,8 @@ class FetchStream(StreamHandler[Any]):
     def _put(self, partition: TopicPartition, item: Any) -> None:
         replica = self._readable(partition)
         reads = replica.reads
-        reads.check_topic_id(item.topic_id)
-        reads.check_epoch(item.current_leader_epoch)
+        check_topic_id(reads, item.topic_id)
+        check_epoch(reads, item.current_leader_epoch)
         if item.fetch_offset < 0:
             raise OffsetOutOfRangeError(
                 f"{partition}: fetch_offset={item.fetch_offset} is negative; ask ListOffsets for an offset to start "

@@ -17,6 +17,7 @@ from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
 from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
+from ..partition.versions import check_epoch
 
 _HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
 #: Maximum number of partitions of one DeleteRecords request whose records are deleted at the same time.
@@ -118,7 +119,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
     def _leader(self, item: Any, current_leader_epoch: int) -> LeaderReplica:
         replica = self._broker.partitions.leader(TopicPartition(item.topic, item.partition))
-        replica.leader.check_epoch(current_leader_epoch)
+        check_epoch(replica.leader, current_leader_epoch)
         return replica
 
     async def _each(

@@ -42,6 +42,7 @@ from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 from ..context import BrokerContext
 from ..deadlines import Expiring
 from ..leader_replica import LeaderReplica, ProducerTransaction
+from ..partition.versions import check_topic_id
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class ProduceStream(StreamHandler[Any]):
                     transaction = self._transaction_of(request, records[index])
                     pending.order[index] = partitions[index], transaction.producer_id
                 replica = broker.partitions.leader(partitions[index])
-                replica.leader.check_topic_id(item.topic_id)
+                check_topic_id(replica.leader, item.topic_id)
                 pending.in_memory.add(index)
                 try:
                     replica.append(

@@ -39,6 +39,7 @@ from ..partition import PartitionLeader
 from ..partition.leader_lane import ITEM_BYTES, SILENCE_MS, ColdRead, JoinedReplicas, LeaderLane
 from ..partition.messages import Hello, Lane, Response
 from ..partition.pacing import UNLIMITED, Pacer
+from ..partition.versions import check_topic_id
 from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
                 f"broker {broker.broker_id} has no topic with id {topic_id.hex()[:32]} in its metadata; retry"
             )
         replica = broker.partitions.leader(TopicPartition(topic.name, partition))
-        replica.leader.check_topic_id(topic_id)
+        check_topic_id(replica.leader, topic_id)
         return replica
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:

@@ -39,16 +39,13 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from headrace_core.errors import (
-    FencedLeaderEpochError,
     HeadraceError,
-    InconsistentTopicIdError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     OffsetNotAvailableError,
     RequestTimedOutError,
-    UnknownLeaderEpochError,
 )
-from headrace_core.types import NO_EPOCH, FlushPolicy, TopicPartition
+from headrace_core.types import FlushPolicy, TopicPartition
 
 from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 
@@ -309,30 +306,6 @@ class PartitionLeader:
         """Raise the error that was given to ``resign``, if the leader has resigned."""
         if self._resigned is not None:
             raise self._resigned.copy()
-
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Check the leader epoch in a client's request; -1 means that the client gave none (KIP-320). Raises
-        FencedLeaderEpochError, UnknownLeaderEpochError."""
-        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpochError(
-                f"{self.partition}: leader epoch {current_leader_epoch} is out of date, the current one is "
-                f"{self.leader_epoch}; refresh the metadata"
-            )
-        raise UnknownLeaderEpochError(
-            f"{self.partition}: leader epoch {current_leader_epoch} is newer than this broker's metadata (epoch "
-            f"{self.leader_epoch}); retry"
-        )
-
-    def check_topic_id(self, topic_id: bytes) -> None:
-        """Check the topic id in a client's request; an empty id is not checked. Raises InconsistentTopicIdError if the
-        topic was deleted and created again."""
-        if topic_id and topic_id != self.topic_id:
-            raise InconsistentTopicIdError(
-                f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
-                f"{self.topic_id.hex()}: the topic was deleted and created again; refresh the metadata"
-            )
 
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:
         """The log now ends at ``log_end``, after ``size`` more bytes, and is flushed up to ``flushed_end``."""

@@ -52,6 +52,7 @@ from .leader import PartitionLeader
 from .matching import match
 from .messages import Ack, Ended, Hello, Join, Joined, Lane, OffsetsUpdate, Push, Response
 from .pacing import Pacer
+from .versions import check_epoch
 
 T = TypeVar("T")
 
@@ -297,7 +298,7 @@ class LeaderLane:
         leader = source.leader
         if join.leader_epoch == NO_EPOCH:
             raise InvalidRequestError(f"{leader.partition}: broker {self.broker_id} joined without a leader epoch")
-        leader.check_epoch(join.leader_epoch)
+        check_epoch(leader, join.leader_epoch)
         before = self._registry.find((join.topic_id, join.partition, self.broker_id))
         if before is not None and before.lane.broker_epoch > self.broker_epoch:
             raise StaleBrokerEpochError(

@@ -24,20 +24,17 @@ from typing import Protocol
 from headrace_core.errors import (
     CorruptLogError,
     DiskFullError,
-    FencedLeaderEpochError,
     HeadraceError,
-    InconsistentTopicIdError,
     OffsetNotAvailableError,
     ServerShuttingDownError,
     StorageError,
-    UnknownLeaderEpochError,
     UnknownServerError,
 )
 from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
 from headrace_core.log.replicated import check_replicated
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.rpc.outage import Backoff
-from headrace_core.types import NO_EPOCH, TopicPartition
+from headrace_core.types import TopicPartition
 
 from ..leader_replica import OnDamage, check_not_truncated, read_for
 from ..partition import PartitionFollower
@@ -489,26 +486,6 @@ class FollowerReplica:
         """Raise the reason why this replica no longer follows, if there is one."""
         if self._reason is not None:
             raise self._reason.copy()
-
-    def check_topic_id(self, topic_id: bytes) -> None:
-        """Check the topic id in a client's request; an empty id is not checked. Raises InconsistentTopicIdError if the
-        topic was deleted and created again."""
-        if topic_id and topic_id != self.topic_id:
-            raise InconsistentTopicIdError(
-                f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
-                f"{self.topic_id.hex()}: the topic was deleted and created again; refresh the metadata"
-            )
-
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Check the leader epoch in a client's request; -1 means that the client gave none (KIP-320). Raises
-        FencedLeaderEpochError, UnknownLeaderEpochError."""
-        present = self.leader_epoch
-        if current_leader_epoch in (NO_EPOCH, present):
-            return
-        said = f"{self.partition}: leader epoch {current_leader_epoch}, but this follower is at epoch {present}"
-        if current_leader_epoch < present:
-            raise FencedLeaderEpochError(f"{said}; refresh the metadata")
-        raise UnknownLeaderEpochError(f"{said}; retry")
 
     def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None:
         """See ``LeaderReplica.read``. Raises OffsetNotAvailableError for an offset beyond the high watermark."""
