@@ -140,6 +140,32 @@ def test_waiting_requests_are_limited_in_number_and_bytes(monkeypatch: pytest.Mo
     asyncio.run(run())
 
 
+def test_one_producer_leaves_room_for_the_requests_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_offsets, "WAITING_OF_PRODUCER_MAX", 2)
+    monkeypatch.setattr(transaction_offsets, "WAITING_BYTES_OF_PRODUCER_MAX", 1_000)
+
+    async def run() -> None:
+        answer = asyncio.Event()
+
+        async def verify(producer: Any, partitions: Any) -> int:
+            await answer.wait()
+            return 1
+
+        offsets, other = offsets_of(OneShard(), verify), REQUEST._replace(producer_id=8)
+        waiting = [asyncio.create_task(offsets.commit(REQUEST, 2, 10)) for _ in range(2)]
+        waiting.append(asyncio.create_task(offsets.commit(other, 2, 900)))
+        await asyncio.sleep(0)
+        with pytest.raises(ServerBusyError, match="2 requests of producer 7"):
+            await offsets.commit(REQUEST, 2, 10)
+        with pytest.raises(ServerBusyError, match="producer 8"):
+            await offsets.commit(other, 2, 200)
+        answer.set()
+        assert await asyncio.gather(*waiting) == [OffsetsCommitted(())] * 3
+        await offsets.commit(REQUEST, 2, 10)
+
+    asyncio.run(run())
+
+
 class Stream:
     """Stands for ServerStream."""
 

@@ -266,6 +266,53 @@ def test_requests_above_the_limit_of_waiting_ones_are_refused_at_once() -> None:
     scenario(test, parked_max=2)
 
 
+def test_one_transactional_id_leaves_room_for_the_requests_of_the_others() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        adds = [world.later(AddPartitions("t", owner, frozenset({ONE}))) for _ in range(2)]
+        assert await waits(*adds)
+        with pytest.raises(ConcurrentTransactionsError):
+            await world.ask(AddPartitions("t", owner, frozenset({ONE})))
+        other = (await world.ask(InitProducerId("other", 60_000))).identity
+        await world.ask(AddPartitions("other", other, frozenset({TWO})))
+        end = world.later(EndTransaction("other", other, commit=True), wait_for_markers=True)
+        assert await waits(end), "it has room to wait"
+        world.mark(ONE)
+        await asyncio.gather(*adds)
+        end.cancel()
+
+    scenario(test, parked_max=4, parked_of_id_max=2)
+
+
+def test_a_repeated_request_for_an_identity_is_not_fenced_by_the_one_whose_caller_has_left() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        left = world.later(InitProducerId("t", 60_000))
+        assert await waits(left)
+        left.cancel()
+        again = world.later(InitProducerId("t", 60_000))
+        assert await waits(again)
+        world.mark(ONE)
+        assert (await again).identity == (owner.producer_id, owner.epoch + 1), "one identity was assigned"
+
+    scenario(test)
+
+
+def test_requests_whose_callers_have_left_take_no_room() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        left = [world.later(AddPartitions("t", owner, frozenset({ONE}))) for _ in range(2)]
+        assert await waits(*left)
+        for task in left:
+            task.cancel()
+        add = world.later(AddPartitions("t", owner, frozenset({TWO})))
+        assert await waits(add)
+        world.mark(ONE)
+        await add
+
+    scenario(test, parked_max=2)
+
+
 def test_a_new_producer_gets_its_identity_when_the_open_transaction_is_aborted_everywhere() -> None:
     async def test(world: World) -> None:
         zombie = await world.producer()

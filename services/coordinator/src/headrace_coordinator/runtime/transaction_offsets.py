@@ -11,6 +11,7 @@ marker has not come yet.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from headrace_core.errors import ServerBusyError
@@ -24,6 +25,9 @@ from .shards import Shards
 #: single request may be larger.
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 16 * 1024 * 1024
+#: The same limits for one producer, so that the others find room.
+WAITING_OF_PRODUCER_MAX = 100
+WAITING_BYTES_OF_PRODUCER_MAX = 4 * 1024 * 1024
 
 #: Adds the partitions to the producer's transaction; returns the epoch of the transaction's shard.
 Verify = Callable[[TransactionalProducer, Iterable[TopicPartition]], Awaitable[int]]
@@ -38,23 +42,42 @@ class TransactionOffsets:
         self._verify = verify
         self._waiting = 0
         self._waiting_bytes = 0
+        #: Number and bytes of the waiting requests by producer id.
+        self._of_producer: Counter[int] = Counter()
+        self._bytes_of_producer: Counter[int] = Counter()
 
     async def commit(self, request: CommitTransactionOffsets, version: int, size: int) -> OffsetsCommitted:
         """Add the offsets of the request to its transaction. ``version``: the client's transaction version. ``size``:
         bytes of the request. Raises the errors of ``Shards.of_group``, of the shard and of ``verify``, and
         ServerBusyError."""
+        self._check_room(request.producer_id, size)
+        self._enter(request.producer_id, 1, size)
+        try:
+            return await self._commit(request, version)
+        finally:
+            self._enter(request.producer_id, -1, -size)
+
+    def _check_room(self, producer_id: int, size: int) -> None:
+        count, count_bytes = self._of_producer[producer_id], self._bytes_of_producer[producer_id]
+        if count and (count >= WAITING_OF_PRODUCER_MAX or count_bytes + size > WAITING_BYTES_OF_PRODUCER_MAX):
+            raise ServerBusyError(
+                f"{count} requests of producer {producer_id} with {count_bytes} bytes wait for their transaction's "
+                "coordinator: retry"
+            )
         if self._waiting and (self._waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX):
             raise ServerBusyError(
                 f"{self._waiting} requests with {self._waiting_bytes} bytes wait for their transactions' coordinators: "
                 "retry"
             )
-        self._waiting += 1
+
+    def _enter(self, producer_id: int, count: int, size: int) -> None:
+        """Count requests that begin to wait, or (negative) that have ended."""
+        self._waiting += count
         self._waiting_bytes += size
-        try:
-            return await self._commit(request, version)
-        finally:
-            self._waiting -= 1
-            self._waiting_bytes -= size
+        self._of_producer[producer_id] += count
+        self._bytes_of_producer[producer_id] += size
+        if not self._of_producer[producer_id]:
+            del self._of_producer[producer_id], self._bytes_of_producer[producer_id]
 
     async def _commit(self, request: CommitTransactionOffsets, version: int) -> OffsetsCommitted:
         group_id = request.commit.group_id

@@ -7,7 +7,8 @@
 A request for the next transaction that arrives while markers are missing waits here, so that neither a producer nor a
 partition's leader has to poll. When the last marker is written, the request is asked again at once: its record and the
 record that completes the former transaction share an append. A parked request is answered at the latest when its time
-limit is over, or when the shard stops serving.
+limit is over, or when the shard stops serving. A parked request whose caller has left is dropped: a dropped
+InitProducerId does not fence the repeated one that the same producer sent meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from .shards import Shards
 
 #: Maximum number of parked requests of a coordinator; further requests get CONCURRENT_TRANSACTIONS at once.
 PARKED_MAX = 10_000
+#: Maximum number of parked requests of one transactional id or sink, so that the others find room.
+PARKED_OF_ID_MAX = 100
 
 #: Writes markers and reports MarkersWritten to the runner.
 Send = Callable[[ShardRunner, WriteMarkers], None]
@@ -47,11 +50,12 @@ class _Parked:
     when the shard of ``runner`` stops serving; ``expired`` when the request's time is over. ``is_next``: the request is
     for the next transaction, and need not wait until the end of the former one is committed."""
 
-    __slots__ = ("ended", "expired", "is_next", "moved", "runner", "timer")
+    __slots__ = ("asked", "ended", "expired", "is_next", "moved", "runner", "timer")
 
     def __init__(
         self,
         runner: ShardRunner,
+        asked: _Asked,
         *,
         ended: Callable[[], None],
         moved: Callable[[], None],
@@ -59,6 +63,7 @@ class _Parked:
         is_next: bool,
     ) -> None:
         self.runner = runner
+        self.asked = asked
         self.is_next = is_next
         self.ended = ended
         self.moved = moved
@@ -69,22 +74,35 @@ class _Parked:
 class Transactions:
     """The transactions of this coordinator's shards. Call all methods in one event loop."""
 
-    def __init__(self, shards: Callable[[], Shards], send: Send, *, parked_max: int = PARKED_MAX) -> None:
+    def __init__(
+        self,
+        shards: Callable[[], Shards],
+        send: Send,
+        *,
+        parked_max: int = PARKED_MAX,
+        parked_of_id_max: int = PARKED_OF_ID_MAX,
+    ) -> None:
         """``shards`` returns this coordinator's shards, or raises a HeadraceError."""
         self._shards = shards
         self._send = send
         self._parked_max = parked_max
+        self._parked_of_id_max = parked_of_id_max
         self._parked: dict[str, list[_Parked]] = {}
         self._parked_count = 0
 
     async def ask(self, request: Any, within_s: float, *, wait_for_markers: bool = False) -> Any:
         """Like ``put``, but returns the reply or raises the error."""
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.put(request, partial(resolve, reply), within_s, wait_for_markers=wait_for_markers)
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        asked = _Asked(request, partial(resolve, reply), loop.time() + within_s, wait_for_markers)
+        self._ask_shard(asked)
         try:
             return await reply
+        except asyncio.CancelledError:
+            self._withdraw(asked)
+            raise
         finally:
-            del reply  # the traceback of its error keeps this frame: a cycle with the request
+            del asked, reply  # the traceback of its error keeps this frame: a cycle with the request
 
     def put(self, request: Any, done: Done, within_s: float, *, wait_for_markers: bool = False) -> None:
         """Send ``request`` to the shard of its transactional id or its sink. ``done`` is called with the reply or the
@@ -109,14 +127,15 @@ class Transactions:
     def _decided(self, runner: ShardRunner, asked: _Asked, outcome: object) -> None:
         transactional_id, again = asked.request.transactional_id, partial(self._ask_shard, asked)
         if isinstance(outcome, ConcurrentTransactionsError):
-            parked = _Parked(runner, ended=again, moved=again, expired=partial(asked.done, outcome), is_next=True)
+            refuse = partial(asked.done, outcome)
+            parked = _Parked(runner, asked, ended=again, moved=again, expired=refuse, is_next=True)
         elif asked.wait_for_markers and not isinstance(outcome, Exception) and _is_ending(runner, transactional_id):
             late = RequestTimedOutError(
                 f"the transaction of {transactional_id!r} is decided, but some of its markers are not written yet; "
                 "repeat the request to wait for them"
             )
             answer, late_answer = partial(asked.done, outcome), partial(asked.done, late)
-            parked = _Parked(runner, ended=answer, moved=again, expired=late_answer, is_next=False)
+            parked = _Parked(runner, asked, ended=answer, moved=again, expired=late_answer, is_next=False)
         else:
             asked.done(outcome)
             return
@@ -155,7 +174,11 @@ class Transactions:
 
     def _park(self, transactional_id: str, parked: _Parked, until_s: float) -> None:
         loop = asyncio.get_running_loop()
-        if self._parked_count >= self._parked_max or loop.time() >= until_s:
+        is_full = (
+            self._parked_count >= self._parked_max
+            or len(self._parked.get(transactional_id, ())) >= self._parked_of_id_max
+        )
+        if is_full or loop.time() >= until_s:
             parked.expired()
             return
         self._parked_count += 1
@@ -163,12 +186,25 @@ class Transactions:
         parked.timer = loop.call_at(until_s, self._expire, transactional_id, parked)
 
     def _expire(self, transactional_id: str, parked: _Parked) -> None:
+        self._remove(transactional_id, parked)
+        parked.expired()
+
+    def _withdraw(self, asked: _Asked) -> None:
+        """The caller has left: drop the request if it is parked."""
+        transactional_id = asked.request.transactional_id
+        for parked in self._parked.get(transactional_id, ()):
+            if parked.asked is asked:
+                self._remove(transactional_id, parked)
+                return
+
+    def _remove(self, transactional_id: str, parked: _Parked) -> None:
         some = self._parked[transactional_id]
         some.remove(parked)
         if not some:
             del self._parked[transactional_id]
         self._parked_count -= 1
-        parked.expired()
+        assert parked.timer is not None
+        parked.timer.cancel()
 
     def _released(self, transactional_id: str, *, only_next: bool = False) -> list[_Parked]:
         """Remove and return the parked requests of a transactional id, in their order; ``only_next``: those for the
