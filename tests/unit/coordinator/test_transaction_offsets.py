@@ -7,7 +7,7 @@ import pytest
 
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.messages import DescribedGroup, DescribeGroup, GroupState, ListGroups
-from headrace_coordinator.offsets.codec import CommittedOffset
+from headrace_coordinator.offsets.codec import CommittedOffset, record_bytes
 from headrace_coordinator.offsets.logic import OffsetSettings
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
@@ -18,6 +18,7 @@ from headrace_coordinator.offsets.messages import (
     OffsetToCommit,
 )
 from headrace_coordinator.offsets.pending import (
+    PendingKey,
     PendingOffset,
     PendingOffsets,
     decode_pending,
@@ -35,6 +36,7 @@ from headrace_core.errors import (
     InvalidProducerEpochError,
     StaleMemberEpochError,
     TransactionAbortableError,
+    TransactionCoordinatorFencedError,
     UnsupportedVersionError,
 )
 from headrace_core.types import TopicPartition
@@ -211,20 +213,67 @@ def test_a_group_with_nothing_but_pending_offsets_is_a_group() -> None:
         shard.handle(DescribeGroup("g"), NOW_MS)
 
 
+def test_a_request_writes_what_it_adds_and_not_what_is_pending() -> None:
+    world = OffsetsWorld()
+    sizes = []
+    for number in range(2_000):
+        decision = world.send("g", OffsetToCommit("t", number, number), sequence=number + 1)
+        sizes.append(sum(len(record.key) + len(record.value or b"") for record in decision.records))
+    assert max(sizes) < 4_000, "at most one part of the topic is written again"
+    for logic in (world.logic, world.successor()):
+        assert len(logic.book.pending.partitions("g")) == 2_000
+    before = len(world.log)
+    world.send("g", *(OffsetToCommit("t", number, 9_000 + number) for number in (3, 4, 40)), sequence=2_001)
+    assert len(world.log) == before + 2
+    decision = world.end(commit=True)
+    assert len(decision.records) == 2_000 + 2_000 // 32 + 1
+    offsets = {partition: one.offset for (_, partition), one in world.fetch("g").items()}
+    assert (offsets[3], offsets[40], offsets[41]) == (9_003, 9_040, 41)
+    assert list(world.successor().book) == list(world.logic.book)
+    assert not world.successor().book.pending.group_ids()
+
+
+def test_the_bytes_of_a_transactions_end_are_known_before_it_ends() -> None:
+    """They are counted while offsets are added and deleted; a wrong count would refuse offsets, or a marker."""
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group()
+    for number in (0, 1, 33, 1, 70):
+        world.send("g", OffsetToCommit("t", number, 1, metadata="m" * number))
+        world.send("h", OffsetToCommit("t", number, 1))
+    world.log += world.logic.delete(DeleteOffsets("g", (T1, TopicPartition("t", 70)))).records
+    for logic in (world.logic, world.successor()):
+        size = logic.book.pending.end_bytes(7, {})
+        records = logic.end_transaction(EndOffsets(7, 4, True, 2, 5), NOW_MS).records
+        assert size == sum(record_bytes(*record) for record in records)
+        assert logic.book.pending.end_bytes(7, {}) == 0
+
+
+def test_the_newest_confirmation_of_a_transaction_counts_for_all_its_offsets() -> None:
+    world = OffsetsWorld()
+    world.send("g", OffsetToCommit("t", 0, 5), coordinator_epoch=6)
+    world.send("g", OffsetToCommit("t", 0, 5), OffsetToCommit("u", 0, 5), coordinator_epoch=5)
+    for logic in (world.logic, world.successor()):
+        with pytest.raises(TransactionCoordinatorFencedError):
+            logic.end_transaction(EndOffsets(7, 4, True, 2, 5), NOW_MS)
+
+
+KEY = PendingKey(1 << 40, "grüppe", "t", 0)
+
+
 def test_records_of_pending_offsets_come_back() -> None:
-    assert decode_pending_key(encode_pending_key(1 << 40, "grüppe")) == (1 << 40, "grüppe")
+    assert decode_pending_key(encode_pending_key(KEY)) == KEY
     committed = CommittedOffset(5, 3, "note", NOW_MS, None, bytes(15) + b"\x01")
     pending = PendingOffsets(3, {T1: PendingOffset(committed, 2), T0: PendingOffset(committed)}, "payments", 9)
-    assert decode_pending(encode_pending(pending)) == pending
+    assert decode_pending(KEY, encode_pending(pending)) == pending
 
 
 def test_damaged_records_of_pending_offsets_are_reported() -> None:
-    key, value = encode_pending_key(7, "g"), encode_pending(PendingOffsets(3, {T0: PendingOffset(CommittedOffset(5))}))
+    key, value = encode_pending_key(KEY), encode_pending(PendingOffsets(3, {T0: PendingOffset(CommittedOffset(5))}))
     for damaged in (key[:-1], key[:2], key + b"\0"):
         with pytest.raises(CorruptLogError):
             decode_pending_key(damaged)
     for damaged in (b"", value[:1], value[:-1], value + b"\0"):
         with pytest.raises(CorruptLogError):
-            decode_pending(damaged)
+            decode_pending(KEY, damaged)
     with pytest.raises(UnsupportedVersionError, match="upgrade the coordinator"):
-        decode_pending(b"\0\2" + value[2:])
+        decode_pending(KEY, b"\0\2" + value[2:])

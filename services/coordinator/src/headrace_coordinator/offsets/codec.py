@@ -28,6 +28,7 @@ from ..state_machine import RecordKind, kind_of
 #: longer strings, but Kafka's readers refuse them.
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
+_RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 #: The encoded start of a value's tagged fields up to the topic id: one field, with tag 0 and its size.
 _ONE_TOPIC_ID = b"\x01\x00\x10"
@@ -89,6 +90,11 @@ def encode_value(committed: CommittedOffset) -> bytes:
         return b"".join((head, _INT16.pack(len(metadata)), metadata, timestamp))
     head = _HEAD.pack(4, committed.offset, committed.leader_epoch)
     return b"".join((head, varint(len(metadata) + 1), metadata, timestamp, _ONE_TOPIC_ID, committed.topic_id))
+
+
+def record_bytes(key: bytes, value: bytes | None) -> int:
+    """Maximum bytes of a record in a batch."""
+    return len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
 
 
 def decode_key(key: bytes) -> CommitKey:

@@ -17,7 +17,7 @@ from headrace_core.types import TopicPartition
 
 from ..state_machine import RecordKind, kind_of
 from .codec import decode_key, decode_value, encode_key, encode_value
-from .pending import PendingOffset, PendingOffsets, encode_pending, encode_pending_key
+from .pending import PendingKey, PendingOffset, PendingOffsets, encode_pending, encode_pending_key, key_of
 
 _OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 
@@ -29,32 +29,29 @@ Replayed = tuple[bytes, bytes | None, int]
 class KafkaTransactions:
     """The open transactions of a replay, as far as Kafka wrote them."""
 
-    #: Producer id -> group id -> its pending offsets.
-    _open: dict[int, dict[str, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
+    #: Producer id -> its pending offsets by record.
+    _open: dict[int, dict[PendingKey, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
 
     def batch(self, producer_id: int, epoch: int, records: Iterable[Replayed]) -> list[Replayed]:
         """A transactional batch. Raises the errors of ``codec``."""
-        groups = self._open.setdefault(producer_id, {})
-        changed: dict[str, int] = {}
+        parts = self._open.setdefault(producer_id, {})
+        changed: dict[PendingKey, int] = {}
         for key, value, timestamp_ms in records:
             if kind_of(key) in _OFFSET_KINDS and value is not None:
                 group_id, partition = decode_key(key)
-                groups.setdefault(group_id, {})[partition] = PendingOffset(decode_value(value))
-                changed[group_id] = timestamp_ms
+                part = key_of(producer_id, group_id, partition)
+                parts.setdefault(part, {})[partition] = PendingOffset(decode_value(value))
+                changed[part] = timestamp_ms
         return [
-            (
-                encode_pending_key(producer_id, group_id),
-                encode_pending(PendingOffsets(epoch, groups[group_id])),
-                timestamp_ms,
-            )
-            for group_id, timestamp_ms in changed.items()
+            (encode_pending_key(part), encode_pending(PendingOffsets(epoch, parts[part])), timestamp_ms)
+            for part, timestamp_ms in changed.items()
         ]
 
     def marker(self, producer_id: int, *, commit: bool, timestamp_ms: int) -> list[Replayed]:
         """A marker of the producer's transaction."""
         ended: list[Replayed] = []
-        for group_id, offsets in self._open.pop(producer_id, {}).items():
+        for part, offsets in self._open.pop(producer_id, {}).items():
             for partition, one in offsets.items() if commit else ():
-                ended.append((encode_key(group_id, partition), encode_value(one.committed), timestamp_ms))
-            ended.append((encode_pending_key(producer_id, group_id), None, timestamp_ms))
+                ended.append((encode_key(part.group_id, partition), encode_value(one.committed), timestamp_ms))
+            ended.append((encode_pending_key(part), None, timestamp_ms))
         return ended

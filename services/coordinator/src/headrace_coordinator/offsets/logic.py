@@ -41,7 +41,16 @@ from ..group.messages import DescribedPending, Topic, TopicsChanged
 from ..state_machine import Decision, GroupStateMachine, RecordKind, ShardRecord, kind_of
 from ..transaction.state import BUMPING_VERSION
 from .book import OffsetBook
-from .codec import STRING_BYTES_MAX, TOPIC_ID_BYTES, CommittedOffset, decode_key, decode_value, encode_key, encode_value
+from .codec import (
+    STRING_BYTES_MAX,
+    TOPIC_ID_BYTES,
+    CommittedOffset,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    record_bytes,
+)
 from .lag import LagBook
 from .messages import (
     NO_OFFSET,
@@ -70,10 +79,9 @@ from .pending import (
     decode_pending_key,
     encode_pending,
     encode_pending_key,
+    key_of,
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
-
-_RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
 
 DESCRIBED_PENDING_MAX = 10_000  #: Maximum number of pending offsets in the description of a group.
 
@@ -118,7 +126,8 @@ class OffsetsLogic:
         """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError, after which the shard must not
         serve."""
         if kind_of(key) == RecordKind.PENDING_OFFSETS:
-            self.book.pending.apply(decode_pending_key(key), None if value is None else decode_pending(value))
+            pending_key = decode_pending_key(key)
+            self.book.pending.apply(pending_key, None if value is None else decode_pending(pending_key, value))
             return
         group_id, partition = decode_key(key)
         self._apply(group_id, partition, None if value is None else decode_value(value))
@@ -139,7 +148,7 @@ class OffsetsLogic:
             ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
             for partition, committed in accepted
         )
-        self._check_size(request.group_id, records)
+        self._check_size(request.group_id, sum(record_bytes(*record) for record in records))
         for partition, committed in accepted:
             self._apply(request.group_id, partition, committed)
         return Decision(records, OffsetsCommitted(results))
@@ -185,21 +194,34 @@ class OffsetsLogic:
         results, accepted = self._accepted(commit, now_ms)
         if not accepted:
             return Decision(reply=OffsetsCommitted(results))
-        before = of_producer.get(commit.group_id)
-        offsets = {} if before is None else dict(before.offsets)
+        changes = self._added(request, accepted)
+        records = tuple(ShardRecord(encode_pending_key(key), encode_pending(after)) for key, after in changes.items())
+        self._check_size(commit.group_id, sum(record_bytes(*record) for record in records))
+        self._check_size(commit.group_id, self.book.pending.end_bytes(producer_id, changes))
+        for key, after in changes.items():
+            self.book.pending.apply(key, after)
+        return Decision(records, OffsetsCommitted(results))
+
+    def _added(
+        self, request: CommitTransactionOffsets, accepted: Iterable[tuple[TopicPartition, CommittedOffset]]
+    ) -> dict[PendingKey, PendingOffsets]:
+        """The records of pending offsets that ``accepted`` changes, with their new values."""
+        of_group = self.book.pending.of_producer(request.producer_id).get(request.commit.group_id)
+        coordinator_epoch = max(request.coordinator_epoch, NO_EPOCH if of_group is None else of_group.coordinator_epoch)
+        added: dict[PendingKey, dict[TopicPartition, PendingOffset]] = {}
         for partition, committed in accepted:
-            known = offsets.get(partition)
+            key = key_of(request.producer_id, request.commit.group_id, partition)
+            if key not in added:
+                before = self.book.pending.part(key)
+                added[key] = {} if before is None else dict(before.offsets)
+            known = added[key].get(partition)
             is_delayed = known is not None and 0 < request.sequence < known.sequence  # and was repeated meanwhile
             if not is_delayed:
-                offsets[partition] = PendingOffset(committed, request.sequence)
-        coordinator_epoch = max(request.coordinator_epoch, NO_EPOCH if before is None else before.coordinator_epoch)
-        after = PendingOffsets(request.epoch, offsets, request.transactional_id, coordinator_epoch)
-        key = PendingKey(producer_id, commit.group_id)
-        record = ShardRecord(encode_pending_key(*key), encode_pending(after))
-        self._check_size(commit.group_id, (record,))
-        self._check_size(commit.group_id, _end_records(producer_id, {**of_producer, commit.group_id: after}, 0))
-        self.book.pending.apply(key, after)
-        return Decision((record,), OffsetsCommitted(results))
+                added[key][partition] = PendingOffset(committed, request.sequence)
+        return {
+            key: PendingOffsets(request.epoch, offsets, request.transactional_id, coordinator_epoch)
+            for key, offsets in added.items()
+        }
 
     def verification_failed(self, request: VerificationFailed) -> Decision:
         self._verifications.end(request.verification)
@@ -224,12 +246,12 @@ class OffsetsLogic:
         for pending in of_producer.values():
             _check_marker(request, pending, is_bumping=is_bumping)
         self._verifications.cancel(request.producer_id, request.epoch - 1 if is_bumping else request.epoch)
-        ended: Mapping[str, PendingOffsets | None] = of_producer if request.commit else dict.fromkeys(of_producer)
-        records = _end_records(request.producer_id, ended, now_ms)
+        records = _end_records(request, of_producer, now_ms)
         for group_id, pending in list(of_producer.items()):
-            self.book.pending.apply(PendingKey(request.producer_id, group_id), None)
             for partition, one in pending.offsets.items() if request.commit else ():
                 self._apply(group_id, partition, one.committed._replace(commit_timestamp_ms=now_ms))
+            for key in _keys(request.producer_id, group_id, pending):
+                self.book.pending.apply(key, None)
         return Decision(records)
 
     def _check_committer(self, request: CommitOffsets) -> None:
@@ -285,11 +307,10 @@ class OffsetsLogic:
         found = self._topics.get(topic) if self._topics is not None else None
         return found.topic_id if found is not None else None
 
-    def _check_size(self, group_id: str, records: tuple[ShardRecord, ...]) -> None:
-        size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records)
+    def _check_size(self, group_id: str, size: int) -> None:
         if size > self._settings.commit_bytes_max:
             raise InvalidCommitOffsetSizeError(
-                f"the commit of group {group_id!r} takes {size} bytes in {len(records)} records, more than the "
+                f"the commit of group {group_id!r} takes {size} bytes, more than the "
                 f"{self._settings.commit_bytes_max} that a batch may have: commit fewer partitions at once, or less "
                 "metadata"
             )
@@ -377,7 +398,7 @@ class OffsetsLogic:
     def _remove(self, offsets: Iterable[tuple[str, TopicPartition, bytes | None]]) -> tuple[ShardRecord, ...]:
         """As ``remove``, but with a topic id, remove only offsets that may belong to the topic with this id."""
         records = []
-        by_producer: dict[PendingKey, dict[TopicPartition, PendingOffset]] = {}
+        gone: dict[PendingKey, set[TopicPartition]] = {}
         for group_id, partition, topic_id in offsets:
             committed = self.book.of(group_id).get(partition)
             if committed is not None and _may_belong(committed, topic_id):
@@ -386,13 +407,14 @@ class OffsetsLogic:
             for producer_id, pending in self.book.pending.of_group(group_id):
                 one = pending.offsets.get(partition)
                 if one is not None and _may_belong(one.committed, topic_id):
-                    key = PendingKey(producer_id, group_id)
-                    by_producer.setdefault(key, dict(pending.offsets)).pop(partition, None)
-        for key, left in by_producer.items():
-            before = self.book.pending.of_producer(key.producer_id)[key.group_id]
+                    gone.setdefault(key_of(producer_id, group_id, partition), set()).add(partition)
+        for key, partitions in gone.items():
+            before = self.book.pending.part(key)
+            assert before is not None
+            left = {each: one for each, one in before.offsets.items() if each not in partitions}
             after = before._replace(offsets=left) if left else None
             self.book.pending.apply(key, after)
-            records.append(ShardRecord(encode_pending_key(*key), None if after is None else encode_pending(after)))
+            records.append(ShardRecord(encode_pending_key(key), None if after is None else encode_pending(after)))
         return tuple(records)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
@@ -480,18 +502,22 @@ class OffsetsLogic:
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
 
 
-def _end_records(
-    producer_id: int, pending: Mapping[str, PendingOffsets | None], now_ms: int
-) -> tuple[ShardRecord, ...]:
-    """The records that end a transaction, by group: commits of the pending offsets (None: no commit), and tombstones
-    for the pending offsets."""
+def _end_records(marker: EndOffsets, pending: Mapping[str, PendingOffsets], now_ms: int) -> tuple[ShardRecord, ...]:
+    """The records that end a transaction, by group: commits of the pending offsets, and tombstones for the records of
+    pending offsets."""
     records = []
     for group_id, of_group in pending.items():
-        for partition, one in of_group.offsets.items() if of_group is not None else ():
+        for partition, one in of_group.offsets.items() if marker.commit else ():
             committed = one.committed._replace(commit_timestamp_ms=now_ms)
             records.append(ShardRecord(encode_key(group_id, partition), encode_value(committed)))
-        records.append(ShardRecord(encode_pending_key(producer_id, group_id), None))
+        keys = _keys(marker.producer_id, group_id, of_group)
+        records += [ShardRecord(encode_pending_key(key), None) for key in keys]
     return tuple(records)
+
+
+def _keys(producer_id: int, group_id: str, pending: PendingOffsets) -> list[PendingKey]:
+    """The keys of the records with the pending offsets."""
+    return list(dict.fromkeys(key_of(producer_id, group_id, partition) for partition in pending.offsets))
 
 
 def _check_same_transaction(request: CommitTransactionOffsets, epoch: int) -> None:

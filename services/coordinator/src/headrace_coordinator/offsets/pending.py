@@ -1,12 +1,14 @@
 """The offsets of open transactions (KIP-447): their records, the book of pending offsets, and verifications. Pure.
 
-    key      int16 1006 | msgpack [producer id, group id]
+    key      int16 1006 | msgpack [producer id, group id, topic, part]
     value    int16 1 | msgpack [producer epoch, transactional id, coordinator epoch, offsets]
-             offsets: [topic, partition, sequence, the value of the offset commit as in codec.py] each
+             offsets: [partition, sequence, the value of the offset commit as in codec.py] each
 
-A record has all pending offsets of one producer in one group. A transaction's marker replaces the records of its
-producer: if it commits, by offset commits and tombstones in one batch, else by tombstones. Kafka writes pending offsets
-as transactional batches instead (see kafka_transactions.py).
+A record has the pending offsets of one producer in one group for at most 32 partitions of a topic: partition 70 is in
+part 2. So a request with offsets writes again at most what is pending in the parts that it names, and never everything
+that is pending. A transaction's marker replaces the records of its producer: if it commits, by offset commits and
+tombstones in one batch, else by tombstones. Kafka writes pending offsets as transactional batches instead (see
+kafka_transactions.py).
 
 All pending offsets of a producer have the same epoch. The offsets of the next transaction are refused until the marker
 has come, as in a partition's log.
@@ -14,6 +16,7 @@ has come, as in a partition's log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -23,9 +26,10 @@ from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 from headrace_core.types import NO_EPOCH, TopicPartition
 
 from ..state_machine import RecordKind
-from .codec import CommittedOffset, decode_value, encode_value
+from .codec import CommittedOffset, decode_value, encode_key, encode_value, record_bytes
 
 VERSION = 1  #: The version of the records that this coordinator writes, and the newest that it can read.
+PART_PARTITIONS = 32  #: Number of partitions of a topic whose pending offsets share a record.
 _KIND = int(RecordKind.PENDING_OFFSETS).to_bytes(2, "big")
 
 
@@ -37,9 +41,24 @@ class PendingOffset(NamedTuple):
     sequence: int = 0
 
 
+class PendingKey(NamedTuple):
+    """The key of a record: a producer, a group, and a part of a topic's partitions."""
+
+    producer_id: int
+    group_id: str
+    topic: str
+    part: int
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """All partitions that the record may have."""
+        for partition in range(self.part * PART_PARTITIONS, (self.part + 1) * PART_PARTITIONS):
+            yield TopicPartition(self.topic, partition)
+
+
 class PendingOffsets(NamedTuple):
-    """The pending offsets of one producer in one group. ``epoch``: the producer epoch of the transaction.
-    ``coordinator_epoch``: the epoch of the transaction's shard that confirmed the transaction, -1 if it is unknown."""
+    """Pending offsets of one producer in one group: those of a record, or all. ``epoch``: the producer epoch of the
+    transaction. ``coordinator_epoch``: the epoch of the transaction's shard that confirmed the transaction, -1 if it is
+    unknown."""
 
     epoch: int
     offsets: Mapping[TopicPartition, PendingOffset]
@@ -47,25 +66,25 @@ class PendingOffsets(NamedTuple):
     coordinator_epoch: int = NO_EPOCH
 
 
-class PendingKey(NamedTuple):
-    producer_id: int
-    group_id: str
-
-
 class _Value(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     transactional_id: str
     coordinator_epoch: int
-    offsets: tuple[tuple[str, int, int, bytes], ...]
+    offsets: tuple[tuple[int, int, bytes], ...]
 
 
 _encoder = msgspec.msgpack.Encoder()
-_key_decoder = msgspec.msgpack.Decoder(tuple[int, str])
+_key_decoder = msgspec.msgpack.Decoder(tuple[int, str, str, int])
 _value_decoder = msgspec.msgpack.Decoder(_Value)
 
 
-def encode_pending_key(producer_id: int, group_id: str) -> bytes:
-    return _KIND + _encoder.encode((producer_id, group_id))
+def key_of(producer_id: int, group_id: str, partition: TopicPartition) -> PendingKey:
+    """The key of the record with the partition's pending offset."""
+    return PendingKey(producer_id, group_id, partition.topic, partition.partition // PART_PARTITIONS)
+
+
+def encode_pending_key(key: PendingKey) -> bytes:
+    return _KIND + _encoder.encode(tuple(key))
 
 
 def decode_pending_key(key: bytes) -> PendingKey:
@@ -77,14 +96,16 @@ def decode_pending_key(key: bytes) -> PendingKey:
 
 
 def encode_pending(pending: PendingOffsets) -> bytes:
+    """The value of a record; all its partitions are of the topic and part of its key."""
     offsets = tuple(
-        (*partition, one.sequence, encode_value(one.committed)) for partition, one in sorted(pending.offsets.items())
+        (partition.partition, one.sequence, encode_value(one.committed))
+        for partition, one in sorted(pending.offsets.items())
     )
     value = _Value(pending.epoch, pending.transactional_id, pending.coordinator_epoch, offsets)
     return VERSION.to_bytes(2, "big") + _encoder.encode(value)
 
 
-def decode_pending(value: bytes) -> PendingOffsets:
+def decode_pending(key: PendingKey, value: bytes) -> PendingOffsets:
     """UnsupportedVersionError for a record of a newer Headrace, and CorruptLogError."""
     version = int.from_bytes(value[:2], "big", signed=True)
     if version > VERSION:
@@ -97,8 +118,8 @@ def decode_pending(value: bytes) -> PendingOffsets:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptLogError(f"cannot decode pending offsets: {error}") from None
     offsets = {
-        TopicPartition(topic, partition): PendingOffset(decode_value(committed), sequence)
-        for topic, partition, sequence, committed in found.offsets
+        TopicPartition(key.topic, partition): PendingOffset(decode_value(committed), sequence)
+        for partition, sequence, committed in found.offsets
     }
     return PendingOffsets(found.epoch, offsets, found.transactional_id, found.coordinator_epoch)
 
@@ -109,29 +130,61 @@ _NOTHING: Mapping[str, PendingOffsets] = {}
 class PendingBook:
     """The pending offsets of a shard, derived from the records alone."""
 
-    __slots__ = ("_by_producer", "_producers")
+    __slots__ = ("_by_producer", "_end_bytes", "_end_bytes_of", "_producers")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
         #: Group -> the producers with pending offsets of it.
         self._producers: dict[str, set[int]] = {}
+        #: Record -> bytes of the batch with which a marker ends the record; and the sum by producer.
+        self._end_bytes_of: dict[PendingKey, int] = {}
+        self._end_bytes: Counter[int] = Counter()
 
     def apply(self, key: PendingKey, pending: PendingOffsets | None) -> None:
         """Apply a record. A value of None is a tombstone, perhaps of a record that does not exist."""
-        producer_id, group_id = key
+        producer_id, group_id, *_ = key
+        groups = self._by_producer.setdefault(producer_id, {})
+        before = groups.get(group_id)
+        offsets = {} if before is None else before.offsets
+        assert isinstance(offsets, dict)
+        if key in self._end_bytes_of:
+            self._end_bytes[producer_id] -= self._end_bytes_of.pop(key)
+            for partition in key.partitions():
+                offsets.pop(partition, None)
         if pending is not None:
-            self._by_producer.setdefault(producer_id, {})[group_id] = pending
+            offsets.update(pending.offsets)
+            coordinator_epoch = max(pending.coordinator_epoch, NO_EPOCH if before is None else before.coordinator_epoch)
+            groups[group_id] = pending._replace(offsets=offsets, coordinator_epoch=coordinator_epoch)
+            self._end_bytes_of[key] = end_bytes(key, pending)
+            self._end_bytes[producer_id] += self._end_bytes_of[key]
             self._producers.setdefault(group_id, set()).add(producer_id)
-            return
-        groups = self._by_producer.get(producer_id, {})
-        if groups.pop(group_id, None) is None:
-            return
+        elif not offsets:
+            self._forget(producer_id, group_id)
+
+    def _forget(self, producer_id: int, group_id: str) -> None:
+        """The producer has no pending offsets of the group any more."""
+        groups = self._by_producer[producer_id]
+        groups.pop(group_id, None)
         if not groups:
             del self._by_producer[producer_id]
-        producers = self._producers[group_id]
+            self._end_bytes.pop(producer_id, None)
+        producers = self._producers.get(group_id, set())
         producers.discard(producer_id)
         if not producers:
-            del self._producers[group_id]
+            self._producers.pop(group_id, None)
+
+    def part(self, key: PendingKey) -> PendingOffsets | None:
+        """The pending offsets of a record."""
+        of_group = self.of_producer(key.producer_id).get(key.group_id)
+        if of_group is None or key not in self._end_bytes_of:
+            return None
+        found = of_group.offsets
+        return of_group._replace(offsets={each: found[each] for each in key.partitions() if each in found})
+
+    def end_bytes(self, producer_id: int, changes: Mapping[PendingKey, PendingOffsets]) -> int:
+        """Bytes of the batch with which a marker commits the producer's pending offsets, after ``changes``."""
+        size = self._end_bytes.get(producer_id, 0)
+        return size + sum(end_bytes(key, each) - self._end_bytes_of.get(key, 0) for key, each in changes.items())
 
     def of_producer(self, producer_id: int) -> Mapping[str, PendingOffsets]:
         """The pending offsets of a producer by group. Do not keep the mapping, because it changes."""
@@ -150,6 +203,14 @@ class PendingBook:
     def group_ids(self) -> tuple[str, ...]:
         """Ids of the groups with pending offsets."""
         return tuple(self._producers)
+
+
+def end_bytes(key: PendingKey, pending: PendingOffsets) -> int:
+    """Bytes of the records with which a marker commits a record's offsets: the commits, and the tombstone."""
+    return record_bytes(encode_pending_key(key), None) + sum(
+        record_bytes(encode_key(key.group_id, partition), encode_value(one.committed))
+        for partition, one in pending.offsets.items()
+    )
 
 
 class Verification:
