@@ -15,6 +15,8 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 _PREFIX = "__headrace_sink/"
+#: Maximum number of bytes of a sink's id, and of the random text in the transactional id of a task.
+SINK_BYTES_MAX, NONCE_BYTES_MAX = 1_024, 64
 _DIGITS_MAX = 18  #: Maximum number of digits of a number in an id, so that the number fits into an int64.
 
 

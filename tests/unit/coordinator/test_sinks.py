@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from headrace_coordinator.state_machine import kind_of
+from headrace_coordinator.state_machine import ClockSet, kind_of
 from headrace_coordinator.transaction.messages import (
     AbortSinkBatch,
     AbortTransaction,
@@ -45,6 +45,7 @@ from headrace_core.types import TopicPartition
 
 SINK = sink_id("0b1d", "copies")
 HOUR_MS = 3_600_000
+WEEK_MS = 7 * 24 * HOUR_MS  #: transactional.id.expiration.ms
 ONE = TopicPartition("copies", 1)
 Token = tuple[SinkTransaction, ProducerIdentity]
 
@@ -262,16 +263,65 @@ def test_a_prepared_transaction_without_a_decision_is_aborted_after_an_hour(shar
         shard.commit(0, token)
 
 
-def test_a_final_decision_is_forgotten_after_an_hour_and_a_streams_is_kept(shard: Shard) -> None:
+def test_a_final_decision_is_forgotten_after_an_hour_and_a_streams_after_the_expiration(shard: Shard) -> None:
     other = sink_id("write", "copies")
     shard.commit(0, shard.prepare(shard.begin(0)))
     shard.ask(CommitSinkBatch(other, 0, (), is_final=True))
     shard.mark()
     shard.tick(2 * HOUR_MS)
     assert set(shard.machine.sinks) == {SINK}
-    shard.tick(1_000 * HOUR_MS)
+    shard.tick(WEEK_MS - 2 * HOUR_MS - 1)
     assert set(shard.machine.sinks) == {SINK}
-    assert [key for key, value in shard.log.items() if value is not None] == [encode_sink_key(SINK)]
+    assert shard.commit(0) == SinkState(0, 0), "a repeated driver within the expiration commits nothing"
+    shard.move()
+    shard.tick(HOUR_MS)
+    assert not shard.machine.sinks
+    assert not [key for key, value in shard.log.items() if value is not None]
+
+
+def test_an_aborted_batch_of_a_query_that_never_comes_back_expires(shard: Shard) -> None:
+    shard.ask(AbortSinkBatch(SINK, 0, 0))
+    shard.tick(WEEK_MS)
+    assert not shard.machine.sinks
+
+
+def test_each_decision_begins_the_expiration_of_its_sink_again(shard: Shard) -> None:
+    for batch in range(3):
+        shard.commit(batch, shard.prepare(shard.begin(batch)))
+        shard.mark()
+        shard.tick(WEEK_MS - HOUR_MS)
+        assert shard.ask(DescribeSink(SINK)) == SinkState(batch, 0)
+
+
+def test_a_sink_with_a_task_at_work_does_not_expire(shard: Shard) -> None:
+    """Its generation refuses the tasks of the aborted attempts."""
+    assert shard.ask(AbortSinkBatch(SINK, 0, 0)) == SinkState(-1, 1)
+    shard.now_ms += WEEK_MS - HOUR_MS // 2
+    token = shard.prepare(shard.begin(0, generation=1))
+    shard.tick(HOUR_MS // 2 + 1)
+    assert shard.commit(0, token, generation=1) == SinkState(0, 1)
+
+
+def test_a_clock_that_was_set_forward_expires_no_sink(shard: Shard) -> None:
+    shard.commit(0, shard.prepare(shard.begin(0)))
+    shard.mark()
+    shard.now_ms += 2 * WEEK_MS
+    shard.ask(ClockSet(2 * WEEK_MS))
+    shard.tick(2 * HOUR_MS)
+    assert shard.ask(DescribeSink(SINK)) == SinkState(0, 0)
+
+
+def test_the_names_in_the_ids_of_sinks_have_a_limit(shard: Shard) -> None:
+    longest = sink_id("q" * (1_024 - len(sink_id("", "copies"))), "copies")
+    shard.ask(CommitSinkBatch(longest, 0, ()))
+    long = longest.replace("/q", "/qq")
+    for request in (CommitSinkBatch(long, 0, ()), AbortSinkBatch(long, 0, 0), DescribeSink(long)):
+        with pytest.raises(InvalidRequestError, match=r"__headrace_sink/qqq.* has 1025 bytes, at most 1024"):
+            shard.ask(request)
+    with pytest.raises(InvalidRequestError, match="has 1025 bytes"):
+        shard.ask(InitProducerId(str(SinkTransaction(long, 0, 0, 0, "a")), 60_000))
+    with pytest.raises(InvalidRequestError, match=r"__headrace_sink/0b1d.* has 65 bytes, at most 64"):
+        shard.ask(InitProducerId(str(SinkTransaction(SINK, 0, 0, 0, "a" * 65)), 60_000))
 
 
 def test_many_tasks_keep_memory_and_log_flat(shard: Shard) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from headrace.settings import PRODUCER, resolve
 from headrace_core.errors import InvalidConfigError
+from headrace_core.sinks import SINK_BYTES_MAX, sink_id
 from headrace_core.types import check_topic_name
 
 from .options import KNOWN as SOURCE_OPTIONS
@@ -34,6 +35,7 @@ AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 #: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. A
 #: decision about the batch ends a lost task's transaction earlier.
 TASK_TIMEOUT_MS = 900_000
+EACH_TOPIC = "*"  #: The target of rows that name their topics, in the id of an exactly-once sink.
 VERSION_DIGITS_MAX = 18  #: Maximum number of digits of a version.
 
 
@@ -51,7 +53,7 @@ class SinkOptions:
     @property
     def target(self) -> str:
         """What the rows are written to, in the id of an exactly-once sink."""
-        return self.topic or "*"
+        return self.topic or EACH_TOPIC
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -76,6 +78,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         if not topic.strip():
             raise InvalidConfigError("topic is empty: name one, or leave the option out and give a column named topic")
         check_topic_name(topic)
+    if application is not None:
+        _check_sink_id(application[0], topic or EACH_TOPIC)
     return SinkOptions(
         topic=topic,
         client=client,
@@ -83,6 +87,17 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         application=application,
         notes=tuple(notes),
     )
+
+
+def _check_sink_id(app_id: str, target: str) -> None:
+    """Check the length of the sink's id, so that a job with too long a name fails before it does any work."""
+    excess = len(sink_id(app_id, target)) - SINK_BYTES_MAX
+    if excess > 0:
+        raise InvalidConfigError(
+            f"{APP_ID}={app_id[:50]!r}...: the id of the sink, with the topic, is {excess} characters longer than "
+            f"{SINK_BYTES_MAX}; characters other than letters, digits and _.-~ count three for each byte. Choose a "
+            "shorter one"
+        )
 
 
 def _guarantee(options: dict[str, str]) -> tuple[bool, tuple[str, int] | None]:

@@ -27,7 +27,7 @@ from headrace_core.errors import (
     ProducerFencedError,
     UnsupportedVersionError,
 )
-from headrace_core.sinks import SinkTransaction, is_sink_id
+from headrace_core.sinks import NONCE_BYTES_MAX, SINK_BYTES_MAX, SinkTransaction, is_sink_id
 
 from ..kafka_fields import FieldReader
 from ..state_machine import RecordKind
@@ -43,7 +43,8 @@ _KIND = int(RecordKind.SINK).to_bytes(2, "big")
 class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     """``batch``: the last decided batch, NO_BATCH before the first decision. ``tokens``: the committed transactions of
     that batch, as (last part of the transactional id, producer id, epoch). ``generation``: the generation of the
-    transactions that a later decision may commit. ``is_final``: no batch follows, so the record expires."""
+    transactions that a later decision may commit. ``is_final``: no batch follows, so the record expires after
+    transaction.sink.timeout.ms; another record expires after transactional.id.expiration.ms without a decision."""
 
     batch: int = NO_BATCH
     generation: int = 0
@@ -95,9 +96,27 @@ def decode_sink_value(value: bytes) -> SinkRecord:
 
 
 def checked_sink(sink: str) -> str:
-    if not is_sink_id(sink) or len(sink.encode()) > 0x7FFF:
+    """Returns the id of the sink. Raises InvalidRequestError for another text, and for an id that is too long."""
+    if not is_sink_id(sink):
         raise InvalidRequestError(f"{sink!r:.200} is not the id of a sink: __headrace_sink/QUERY/TARGET")
+    size = len(sink.encode())
+    if size > SINK_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the id of the sink {sink[:100]!r}... has {size} bytes, at most {SINK_BYTES_MAX} are allowed: choose a "
+            "shorter name of the query or application"
+        )
     return sink
+
+
+def check_names(transaction: SinkTransaction) -> None:
+    """Check the lengths of the names in a transactional id of a sink. Raises InvalidRequestError."""
+    checked_sink(transaction.sink)
+    size = len(transaction.nonce.encode())
+    if size > NONCE_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the last part of the transactional id {str(transaction)[:200]!r}... has {size} bytes, at most "
+            f"{NONCE_BYTES_MAX} are allowed: shorten it"
+        )
 
 
 def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRecord:

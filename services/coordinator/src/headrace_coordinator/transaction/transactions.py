@@ -62,6 +62,7 @@ from .messages import (
 from .sinks import (
     NO_RECORD,
     SinkRecord,
+    check_names,
     check_open,
     checked_sink,
     decided,
@@ -127,6 +128,8 @@ class TransactionsStateMachine:
         self._timeouts: list[_Timeout] = []
         #: The records of exactly-once sinks; see sinks.py.
         self.sinks: dict[str, SinkRecord] = {}
+        #: Sink -> number of its transactional ids in ``transactions``.
+        self._sink_ids: Counter[str] = Counter()
         #: Sink -> number of its transactions in PREPARE_*.
         self._sink_endings: Counter[str] = Counter()
         #: Completed transactional ids of sinks, in the order of completion, also ids that are removed since. Each id is
@@ -150,10 +153,19 @@ class TransactionsStateMachine:
         if kind != TRANSACTION_KIND:
             return
         transactional_id = decode_key(key)
-        if value is None:
+        self._set(transactional_id, None if value is None else decode_value(value))
+
+    def _set(self, transactional_id: str, transaction: Transaction | None) -> None:
+        """Set or remove (None) a transactional id."""
+        sink = parse_sink_transaction(transactional_id)
+        if sink is not None and (transaction is None) == (transactional_id in self.transactions):
+            self._sink_ids[sink.sink] += -1 if transaction is None else 1
+            if not self._sink_ids[sink.sink]:
+                del self._sink_ids[sink.sink]
+        if transaction is None:
             self.transactions.pop(transactional_id, None)
         else:
-            self.transactions[transactional_id] = decode_value(value)
+            self.transactions[transactional_id] = transaction
 
     def loaded(self, now_ms: int) -> Decision:
         """The replay is complete: request all missing markers again. After a replay, timeouts are measured from the
@@ -526,10 +538,11 @@ class TransactionsStateMachine:
     # -- exactly-once sinks ------------------------------------------------------------------------------------------
 
     def _check_sink(self, transactional_id: str) -> SinkTransaction | None:
-        """The parts of a sink's transactional id, None for other ids. Raises InvalidTxnStateError (the batch is
-        decided) and ProducerFencedError (the batch was aborted)."""
+        """The parts of a sink's transactional id, None for other ids. Raises InvalidRequestError (the id is too long),
+        InvalidTxnStateError (the batch is decided) and ProducerFencedError (the batch was aborted)."""
         sink = parse_sink_transaction(transactional_id)
         if sink is not None:
+            check_names(sink)
             check_open(sink, self.sinks.get(sink.sink, NO_RECORD))
         return sink
 
@@ -631,7 +644,7 @@ class TransactionsStateMachine:
 
     def tick(self, now_ms: int) -> Decision:
         """Abort transactions that have timed out, also prepared ones of sinks without a decision; remove transactional
-        ids that were not used for transactional.id.expiration.ms, and the used ids of sinks."""
+        ids and sinks that were not used for transactional.id.expiration.ms, and the used ids of sinks."""
         records: list[ShardRecord] = []
         pushes: list[object] = []
         aborted = 0
@@ -680,15 +693,22 @@ class TransactionsStateMachine:
                 kept_ms = self._settings.sink_timeout_ms if is_of_sink else self._settings.expiration_ms
                 if now_ms - transaction.updated_ms >= kept_ms:
                     tombstones.append(self._remove(key))
-            elif sink is not None and sink.is_final and now_ms - sink.updated_ms >= self._settings.sink_timeout_ms:
+            elif sink is not None and self._is_expired(key, sink, now_ms):
                 del self.sinks[key]
                 tombstones.append(ShardRecord(encode_sink_key(key), None))
         return tombstones
 
+    def _is_expired(self, key: str, sink: SinkRecord, now_ms: int) -> bool:
+        """Whether no query uses the sink any more. Guard: a sink with transactional ids is in use; without its record,
+        a late task of an old generation could prepare. A wall clock that was set forward makes no record older."""
+        kept_ms = self._settings.sink_timeout_ms if sink.is_final else self._settings.expiration_ms
+        age_ms = now_ms - max(self._ahead_ms, 0) - sink.updated_ms
+        return age_ms >= kept_ms and key not in self._sink_ids
+
     def _remove(self, transactional_id: str) -> ShardRecord:
         """Remove the transactional id; return its tombstone."""
         assert None in LEGAL[self.transactions[transactional_id].state]
-        del self.transactions[transactional_id]
+        self._set(transactional_id, None)
         return ShardRecord(encode_key(transactional_id), None)
 
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
@@ -753,7 +773,7 @@ class TransactionsStateMachine:
         was = None if before is None else before.state
         assert after.state in LEGAL[was], f"{transactional_id}: {was} to {after.state}"
         record = ShardRecord(encode_key(transactional_id), value or encode_value(after))  # may refuse a new id
-        self.transactions[transactional_id] = after
+        self._set(transactional_id, after)
         if after.state is TransactionState.ONGOING and (
             before is None or was is not after.state or before.is_prepared != after.is_prepared
         ):
