@@ -6,6 +6,8 @@
 	compose-test dist try-dist clean
 
 PYTHON := .venv/bin/python
+# Where it is set, every run would compile the tests and the simulator again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22

@@ -78,6 +78,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return OneForSpark(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections, and exempt what was collected from later ones: ten thousand tests and their
+    modules stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What workers do at a time: some wait for clusters while others compute, and what takes long begins early."""
     if not hasattr(config, "workerinput"):
