@@ -148,13 +148,14 @@ def test_nothing_is_opened_by_what_is_reported_after_close(fake: Any) -> None:
     out = producer(fake)
     out.send("t", b"1").result(60)
     core = out._core
+    queues = core.accumulator.topics["t"].queues
     fake.hold_answers(True)
     out.send("t", b"2")
     with pytest.warns(RuntimeWarning, match="unacknowledged"):
         out.close(0.05)
     core.engine.io.run(asyncio.sleep(0))
     before = len(core.engine.connections._channels)
-    core.sender.orphan(core.accumulator.topics["t"].queues)
+    core.sender.orphan(queues)
     core.engine.io.call(core.sender.wake)
     core.engine.io.call(core.sender.adopt_orphans)
     core.engine.io.run(asyncio.sleep(0.05))

@@ -196,6 +196,10 @@ class Accumulator:
     def leave_if_empty(self, queue: PartitionQueue) -> bool:
         """Return whether the queue is empty; if it is, its next record announces the queue to the sender again."""
 
+    def close(self) -> None:
+        """Drop the queues, which refer to the accumulator and to the sender: without reference cycles a closed producer
+        leaves memory at once. ``state`` must be set first, so that no append uses the queues."""
+
     def snapshot_unfinished(self) -> list[SendBatch]:
         """All batches without an outcome."""
 

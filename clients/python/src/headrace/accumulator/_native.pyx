@@ -170,12 +170,14 @@ cdef class Accumulator(Ledger):
         return None if batch is None else future_class(batch, index, when)
 
     def prepare_many(self, str topic not None, values, partition):
-        cdef TopicQueues known = self.topics[topic]
+        cdef TopicQueues known = self.topics.get(topic)
         cdef list items = list(values)
         cdef Py_ssize_t limit = min(known.max_batch_bytes, self.buffer_bytes) - ALONE
         cdef Py_ssize_t at, size
         cdef tuple parts
         cdef object item, headers
+        if known is None:  # closed by another thread: append_many appends nothing
+            return items
         if partition is not None and partition >= PyList_GET_SIZE(known.queues):
             raise NoSuchPartition(partition)
         for at in range(PyList_GET_SIZE(items)):
@@ -306,9 +308,9 @@ cdef class Accumulator(Ledger):
                 value = self.value_serializer(topic, value)
             if partition is None and self.partitioner is not None:
                 partition = self.partitioner(topic, key, value, len(known.queues))
+        when[0] = now_ms() if timestamp_ms is None else _when(timestamp_ms)
         if self.state != OPEN_STATE:  # closed while the caller's code ran: the record would never be sent
             return None
-        when[0] = now_ms() if timestamp_ms is None else _when(timestamp_ms)
         queue = self._queue_for(known, key, partition)
         batch = self._put(queue, when[0], key, value, headers, self._is_sticky(key, partition), index)
         self._wake_sender()
@@ -470,6 +472,18 @@ cdef class Accumulator(Ledger):
             return False
         queue.listed = False
         return True
+
+    def close(self):
+        cdef TopicQueues known
+        cdef list none_left
+        self._last_name = None
+        self._last_topic = None
+        self.ready = []
+        topics = list(self.topics.values())
+        self.topics.clear()
+        for known in topics:
+            none_left = []
+            known.queues = none_left  # each queue refers to its topic
 
     def snapshot_unfinished(self):
         return list(self.unfinished)

@@ -136,6 +136,9 @@ class ConsumerCore:
             return False
         self.reading.close()
         forget(self)
+        if not self.engine.is_used:
+            self.engine.metadata.listeners.clear()  # (shut_down cuts these reference cycles of a used consumer)
+            self.reading.inbox.close()
         return self.engine.is_used
 
     async def shut_down(self) -> None:

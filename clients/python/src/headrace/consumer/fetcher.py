@@ -291,3 +291,4 @@ class Fetcher:
         self.tracked.clear()
         await asyncio.gather(*(link.close() for link in links))
         self.inbox.close()
+        self.committed = None  # the group refers to its fetcher

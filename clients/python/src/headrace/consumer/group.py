@@ -481,10 +481,12 @@ class GroupConsumer:
             watcher.cancel()
 
     async def end(self) -> None:
-        """Leave the group without a commit: the consumer was dropped without close (garbage-collected, or the process
-        ends)."""
+        """End the membership. If the consumer has not left its group (it was garbage-collected, or the process ends),
+        leave the group without a commit."""
         if self.subscription is not None:
             await self._leave()
+        self._membership.close()
+        self._commits.close()
 
     def _released(self, ticket: int) -> None:
         self._membership.member.released(ticket)

@@ -110,7 +110,7 @@ class Engine:
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
         """Await ``attempt_once(timeout_s)`` until it succeeds, fails with a final error, or ``deadline`` passes."""
         attempt = 0
-        why: HeadraceError | None = None  # keep the cause, not the timeout of a last attempt that had no time
+        why = ""  # keep the cause, not the timeout of a last attempt that had no time
         while True:
             left = deadline - time.monotonic()
             try:
@@ -121,10 +121,10 @@ class Engine:
                 pause = self.backoff.delay_s(attempt)
                 if not error.retriable or error.code == "BOOTSTRAP_FAILED":
                     raise
-                if why is None or not isinstance(error, RequestTimedOutError):
-                    why = error
+                if not why or not isinstance(error, RequestTimedOutError):
+                    why = error.message
                 if time.monotonic() + pause >= deadline:
-                    raise RequestTimedOutError(f"{what}: timed out; the last failure: {why.message}") from error
+                    raise RequestTimedOutError(f"{what}: timed out; the last failure: {why}") from error
             attempt += 1
             await asyncio.sleep(pause)
 
@@ -192,4 +192,7 @@ class Engine:
                     raise FinalError(error) from None
                 raise
         assert failure is not None
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # the error's traceback keeps this frame: a reference cycle

@@ -89,7 +89,10 @@ class Coordinators:
             self._engine.start()
             located = (await self.addresses([key], timeout_s))[key]
             if isinstance(located, HeadraceError):
-                raise located
+                try:
+                    raise located
+                finally:
+                    del located  # the error's traceback keeps this frame: a reference cycle
             found = located
         return found
 
@@ -327,8 +330,11 @@ class Coordinators:
 def raise_first(results: Any, where: str) -> None:
     """Raise the first error in the results; errors that are not retriable take precedence."""
     errors = [from_number(each.error.code, f"{where}: {each.error.message}") for each in results if each.error.code]
-    found: HeadraceError | None = next((error for error in errors if not error.retriable), None)
+    found = next((error for error in errors if not error.retriable), None)
     if found is None and errors:
         found = errors[0]
     if found is not None:
-        raise found
+        try:
+            raise found
+        finally:
+            del found, errors  # the error's traceback keeps this frame: a reference cycle

@@ -100,7 +100,10 @@ async def list_offsets(
         if failure is not None:
             if isinstance(failure, HeadraceError) and failure.retriable:
                 engine.metadata.invalidate()
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure, answer, answers  # the error's traceback keeps this frame: a reference cycle
 
     await engine.retrying(attempt, deadline, "listing offsets")
     return found

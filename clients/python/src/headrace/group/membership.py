@@ -120,6 +120,12 @@ class Membership:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def close(self) -> None:
+        """Forget the consumer, after ``leave``: without reference cycles a closed consumer leaves memory at once."""
+        self.waiting = None
+        self._has_events = self.begins_to_wait = lambda: None
+        self.has_trouble = lambda _: None
+
     async def _say_goodbye(self) -> None:
         """Send the leave request, and wait for its response or for the end of the stream."""
         self._left = asyncio.get_running_loop().create_future()
@@ -231,7 +237,8 @@ class Membership:
 
     def _waits(self, error: HeadraceError) -> None:
         begins = self.waiting is None
-        self.waiting = time.monotonic() if self.waiting is None else self.waiting[0], error
+        since = time.monotonic() if self.waiting is None else self.waiting[0]
+        self.waiting = since, error.with_traceback(None)  # it keeps the frames of this object's tasks
         if begins:
             self.begins_to_wait()
 

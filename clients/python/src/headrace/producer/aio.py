@@ -22,6 +22,7 @@ from ..accumulator import (
     header_list,
 )
 from ..accumulator._checks import partition_number, timestamp_of
+from ..engine.io_thread import interrupted_error
 from ..engine.transactions import checked_token
 from ..faces import AwaitableDict, Face
 from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
@@ -51,7 +52,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
-        core = self._core = slow.core = ProducerCore(values, slow)
+        core = self._core = ProducerCore(values, slow)
+        slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False
@@ -214,9 +216,9 @@ class AsyncProducer(Face, NativeAsyncProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once."""
+    """The slow path of ``send``, for a record that could not be queued at once (as in ``blocking``)."""
 
-    core: ProducerCore
+    core: weakref.ref[ProducerCore]
 
     async def __call__(
         self,
@@ -228,7 +230,9 @@ class _Slow:
         timestamp_ms: int | None,
         on_delivery: OnDelivery | Callable[..., object] | None,
     ) -> AsyncRecordFuture:
-        core = self.core
+        core = self.core()
+        if core is None:  # awaited after the program had dropped its producer
+            raise interrupted_error()
         arguments.topic(topic)
         if partition is not None:
             partition = partition_number(partition)

@@ -64,7 +64,8 @@ class Producer(Face, NativeProducer):
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
-        core = self._core = slow.core = ProducerCore(values, slow.send)
+        core = self._core = ProducerCore(values, slow.send)
+        slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False  # the core has a finalizer that waits
@@ -262,10 +263,10 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once. ``_Slow`` refers to the producer's
-    core only, so that the garbage collector can free the producer."""
+    """The slow path of ``send``, for a record that could not be queued at once. The producer, whose method calls it,
+    keeps the core alive; a strong reference would be a cycle."""
 
-    core: ProducerCore
+    core: weakref.ref[ProducerCore]
 
     def send(
         self,
@@ -277,7 +278,8 @@ class _Slow:
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> RecordFuture:
-        core = self.core
+        core = self.core()
+        assert core is not None
         arguments.topic(topic)
         check_callback("on_delivery", on_delivery)
         if partition is not None:

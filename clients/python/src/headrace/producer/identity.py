@@ -52,7 +52,7 @@ class ProducerIdentity:
         try:
             self.current = await self._until_answered()
         except HeadraceError as failure:
-            error = failure
+            error = failure.with_traceback(None)  # it keeps this frame: a reference cycle
         self.last_error, self._task = error, None
         if error is None:
             self._renewed()
@@ -75,7 +75,7 @@ class ProducerIdentity:
             except HeadraceError as error:
                 if not error.retriable:
                     raise
-                self.last_error = error
+                self.last_error = error.with_traceback(None)
                 await asyncio.sleep(self._engine.backoff.delay_s(attempt))
                 attempt += 1
 
@@ -100,4 +100,7 @@ class ProducerIdentity:
                     raise
                 failure = error
         engine.metadata.invalidate()
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # the error's traceback keeps this frame: a reference cycle

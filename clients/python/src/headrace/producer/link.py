@@ -140,6 +140,8 @@ class BrokerLink:
         if self._ending is not None:
             ending, self._ending = self._ending, None
             await asyncio.gather(ending, return_exceptions=True)
+        self.pending.clear()  # the queues refer to their link
+        self.in_flight.clear()
 
     def _end(self) -> None:
         """Cancel the task and drop it: its traceback would keep gRPC's objects alive (engine.io_thread, fork)."""
@@ -189,7 +191,7 @@ class BrokerLink:
             try:
                 await self._session()
             except HeadraceError as error:
-                self.last_error = error
+                self.last_error = error.with_traceback(None)  # it keeps the frames of this link
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s failed: %s", self.address, error)
                 self._lost(error)

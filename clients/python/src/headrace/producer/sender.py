@@ -445,6 +445,7 @@ class Sender:
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+            self._sweeper = None  # a cancelled task's traceback would keep the sender
         if isinstance(self.identity, ProducerIdentity):
             await self.identity.close()
         for batch in self.accumulator.snapshot_unfinished():
@@ -456,6 +457,8 @@ class Sender:
             self.fail(batch, error)
         links, self.links = list(self.links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
+        self._orphans.clear()
+        self._nameless.clear()
 
 
 def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:

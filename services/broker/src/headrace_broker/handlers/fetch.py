@@ -195,6 +195,7 @@ class FetchStream(StreamHandler[Any]):
             replica.reads.unsubscribe(self._session)
         self._replicas.clear()
         self._cold.clear()
+        self._session.close()
 
     def _pump(self) -> None:
         """Process queued requests until a request has to wait, too many responses are unwritten, or this callback has

@@ -71,6 +71,12 @@ class FetchSession:
         self._expected: int | None = None
         self._held_back: Container[TopicPartition] = ()
 
+    def close(self) -> None:
+        """Forget the stream and its partitions; without a reference cycle they leave memory at once."""
+        self._wake = lambda: None
+        self._partitions.clear()
+        self._ready.clear()
+
     def __len__(self) -> int:
         return len(self._partitions)
 
