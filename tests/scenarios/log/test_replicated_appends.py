@@ -98,6 +98,42 @@ def test_gaps_that_compaction_left_are_taken_as_they_are() -> None:
     assert [span.base_offset for span in split_batches(bytes_of(log))] == [4, 100, 2_000]
 
 
+def test_an_epoch_begins_where_the_batch_before_it_ends_even_if_compaction_removed_its_first_records() -> None:
+    """Otherwise epoch 0 would seem to reach up to 100: a replica with uncommitted records of epoch 0 from 7 on would
+    keep them when it joins this one. The same holds for a checkpoint that is rebuilt from the batches."""
+    config = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=300)
+    fs, directory = formatted_and_open(config)
+    log = directory.logs[ORDERS]
+    take(log, replicated(sent(0, 7), follows=0))
+    take(log, replicated(sent(100, epoch=3), leader_epoch=3, follows=7))
+    take(log, replicated(sent(101, epoch=3) + sent(120, epoch=5), leader_epoch=5, follows=101))
+    log.roll()
+    take(log, replicated(sent(200, epoch=6), leader_epoch=6, follows=121))
+    log.flush()
+    wanted = (EpochStart(0, 0), EpochStart(3, 7), EpochStart(5, 102), EpochStart(6, 121))
+    assert log.epochs.entries == wanted
+    assert log.epoch_end_offset(0).end_offset == 7
+    (path,) = (path for path in fs.files() if path.endswith("leader-epoch-checkpoint"))
+    clone = fs.crash_clone()
+    assert open_directory(clone, config).logs[ORDERS].epochs.entries == wanted
+    clone = fs.crash_clone()
+    clone.unlink(path)
+    assert open_directory(clone, config).logs[ORDERS].epochs.entries == wanted
+
+
+def test_an_empty_log_that_opens_again_keeps_the_epoch_of_its_deleted_records() -> None:
+    fs, directory = formatted_and_open()
+    log = directory.logs[ORDERS]
+    take(log, replicated(sent(0, 7), follows=0))
+    log.flush()
+    directory.delete_records(log, 7)
+    log.epochs.assign(2, 7)  # a record of epoch 2 does not reach the disk
+    assert log.epochs.entries == (EpochStart(0, 7), EpochStart(2, 7))
+    again = open_directory(fs.crash_clone(), None).logs[ORDERS]
+    assert (again.log_start_offset, again.log_end_offset) == (7, 7)
+    assert again.epochs.entries == (EpochStart(0, 7),)
+
+
 def test_a_gap_wider_than_a_segment_can_tell_begins_a_segment_of_its_own() -> None:
     _, log = follower(LogConfig(cleanup_compact=True))
     far = 3 * 2**31

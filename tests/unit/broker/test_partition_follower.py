@@ -102,6 +102,14 @@ def test_a_follower_that_ends_below_the_leader_s_start_begins_anew():
     assert matched(40, -1, (2, 50), start=50) == OUT_OF_RANGE
 
 
+def test_a_follower_that_ends_where_the_leader_deleted_its_records_is_compared_by_the_epoch_before():
+    """Without a restart the follower keeps its table of producers. As a leader it then knows their duplicates."""
+    assert matched(50, 2, (2, 50), (4, 50), start=50) == MATCHES
+    assert matched(70, 2, (2, 50), (4, 50), start=50) == Match(False, Divergence(2, 50))
+    assert matched(70, 3, (2, 50), (4, 50), start=50) == Match(False, Divergence(2, 50))
+    assert matched(50, 1, (2, 50), (4, 50), start=50) == OUT_OF_RANGE
+
+
 def test_logs_that_have_nothing_in_common_above_the_leader_s_start_do_not_match():
     assert matched(70, 1, (2, 50), start=50) == OUT_OF_RANGE
     assert matched(70, 3, start=50, end=50) == OUT_OF_RANGE

@@ -291,6 +291,29 @@ def test_epoch_that_never_wrote_a_record_is_replaced() -> None:
     assert epochs.entries == (EpochStart(1, 0), EpochStart(3, 10))
 
 
+def test_the_epoch_of_the_last_deleted_record_is_kept_at_the_log_start() -> None:
+    fs = CrashingFileSystem()
+    fs.mkdir("/d")
+    epochs = LeaderEpochs(fs, "/d")
+    epochs.assign(2, 0)
+    epochs.truncate_from_start(10)  # the log is empty
+    epochs.assign(3, 10)
+    assert epochs.entries == (EpochStart(2, 10), EpochStart(3, 10))
+    assert epochs.end_of(2, 15) == EpochEnd(2, 10)
+    assert [epochs.epoch_of(offset) for offset in (9, 10, 11)] == [-1, 3, 3]
+    epochs.assign(4, 10)  # epoch 3 has no record
+    assert epochs.entries == (EpochStart(2, 10), EpochStart(4, 10))
+    again = LeaderEpochs(fs, "/d")
+    assert again.load()
+    again.truncate_from_start(10)
+    assert again.entries == epochs.entries
+    epochs.assign(6, 20)
+    epochs.truncate_from_start(20)
+    assert epochs.entries == (EpochStart(4, 20), EpochStart(6, 20))
+    epochs.truncate_from_start(21)
+    assert epochs.entries == (EpochStart(6, 21),)
+
+
 @pytest.mark.parametrize("text", [b"0\n2\n1 0\n", b"0\n2\n2 0\n1 5\n", b"0\n1\n1 x\n", b"0\n1\n1 2 3\n"])
 def test_damaged_epoch_checkpoint_is_distinguished_from_an_empty_one(text: bytes) -> None:
     fs = CrashingFileSystem()

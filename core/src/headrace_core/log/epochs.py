@@ -138,11 +138,12 @@ class LeaderEpochs:
             self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Cut the entries at ``start_offset``, the new log start. The epoch that contains ``start_offset`` is kept, and
-        starts at ``start_offset`` from then on. The next change writes the epoch file. Opening the log repeats the cut
-        of the entries, so retention need not force the file to the disk."""
-        below = [entry for entry in self.entries if entry.start_offset <= start_offset]
-        kept = [entry for entry in self.entries if entry.start_offset > start_offset]
+        """Cut the entries at ``start_offset``, the new log start. The epoch of the last record below ``start_offset``
+        is kept, and starts at ``start_offset`` from then on: it shows whether a follower that ends there had the same
+        records. The next change writes the epoch file. Opening the log repeats the cut of the entries, so retention
+        need not force the file to the disk."""
+        below = [entry for entry in self.entries if entry.start_offset < start_offset]
+        kept = [entry for entry in self.entries if entry.start_offset >= start_offset]
         if below:
             kept.insert(0, EpochStart(below[-1].epoch, start_offset))
         self.entries = tuple(kept)
@@ -189,5 +190,9 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
     """Return ``entries`` with the entry ``new``. Entries that start at or after the ``new`` entry are removed, because
-    they never had a record."""
-    return (*(entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch), new)
+    they never had a record. The first entry is kept if it starts where ``new`` starts: then the log starts there, and
+    the first entry is the epoch of the deleted records (``truncate_from_start``)."""
+    kept = [entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch]
+    if not kept and entries and entries[0].epoch < new.epoch and 0 < entries[0].start_offset == new.start_offset:
+        kept = [entries[0]]
+    return (*kept, new)

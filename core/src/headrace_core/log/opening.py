@@ -305,7 +305,7 @@ def open_segments(
             )
         else:
             epochs_known = False  # deleted records are back
-    _restore_epochs(opening, epochs, epochs_known, segments, scans, log_end_offset)
+    _restore_epochs(opening, epochs, epochs_known, segments, scans, log_start_offset, log_end_offset)
     if log_start_offset > log_end_offset:  # records below the start were deleted, those above it never flushed
         opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
         for segment in reversed(segments):
@@ -382,20 +382,28 @@ def _restore_epochs(
     known: bool,
     segments: list[LogSegment],
     scans: dict[int, Scan],
+    log_start_offset: int,
     log_end_offset: int,
 ) -> None:
     """Restore the epoch checkpoint: cut the entries at the log's end, and add the epochs of the scanned batches. A lost
-    checkpoint is rebuilt from all batches of the log."""
+    checkpoint is rebuilt from all batches of the log. An empty log keeps the epoch of its last deleted record."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)
+    if known and not entries and 0 < log_start_offset == log_end_offset:
+        entries = epochs.entries[:1]
+    before: Scan | None = None
     for number, segment in enumerate(segments):
         found = scans.get(number)
         if found is None and not known:
             found = _headers(opening, segment)
         for entry in found.epochs if found is not None else ():
             if entry.epoch > (entries[-1].epoch if entries else -1):
-                entries = with_epoch(entries, EpochStart(entry.epoch, entry.start_offset))
+                start_offset = entry.start_offset
+                if found is not None and before is not None and entry is found.epochs[0]:
+                    start_offset = min(start_offset, before.next_offset)
+                entries = with_epoch(entries, EpochStart(entry.epoch, start_offset))
+        before = found
     epochs.restore(entries)
 
 

@@ -388,7 +388,7 @@ class PartitionLog(LogReader):
         parts = list(prepare_replicated(append.data, headers, self.config.segment_bytes))
         if headers[0].base_offset < end:
             self._begin_again_at(headers[0].base_offset)
-        for epoch, start_offset in epoch_starts(headers, latest_epoch):
+        for epoch, start_offset in epoch_starts(headers, latest_epoch, end):
             self.epochs.assign(epoch, start_offset)
         if len(parts) == 1:
             self._add_part(parts[0], group, outcomes, now_ms)

@@ -162,7 +162,9 @@ def scan(
         found.batches.append(BatchMeta.of(header))
         found.has_markers |= header.is_control
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
-            found.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
+            # Compaction may have removed the first records of the epoch (see ``epoch_starts``).
+            start_offset = found.next_offset if len(found.batches) > 1 else header.base_offset
+            found.epochs.append(EpochStart(header.leader_epoch, start_offset))
         found.end += header.size
         found.next_offset = header.next_offset
     tell_accepted()

@@ -7,6 +7,8 @@ epoch. The leader looks up the follower's last epoch in its own epoch history:
     it ended earlier here, or is not here at all           they diverge: truncate where the largest common epoch ends
     the same epoch, and all of it lies behind the          they diverge where it begins here
     follower's last record here
+    it ended at our start, where our next epoch begins     the same: our history keeps the epoch of the last deleted
+                                                           record, so a follower that ends there keeps its producers
     nothing in common (all of it lies below our start)     restart at our start
     its last epoch is older than the first one that we     restart: its records below our start may never have been
     know, because retention deleted ours                   committed, and it must neither show nor keep them
@@ -68,7 +70,7 @@ def match(
         if not log_start < follower_end <= start:
             return MATCHES
         epoch, end = before, start
-    if end <= log_start:  # the common part was deleted here, or is unknown
+    if epoch == NO_EPOCH or end < log_start:  # the common part was deleted here, or is unknown
         return OUT_OF_RANGE
     return Match(False, Divergence(epoch, end))
 
