@@ -29,6 +29,7 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata.records import RegisterCoordinatorRecord, ShardRecord
 from headrace_core.metadata.shards import OFFSETS_TOPIC
+from headrace_core.rpc.outage import Outage
 from headrace_core.types import TopicPartition, split_address
 from headrace_protos.v1 import common_pb2, transactions_pb2, transactions_pb2_grpc
 
@@ -332,6 +333,36 @@ def test_after_its_shard_has_left_nothing_is_sent_or_reported() -> None:
             await other.until(P0, P1, P2)
             assert world.runner.written == {P1, P2}
             assert len(broker.requests) == count + 1
+
+    scenario(test)
+
+
+def test_log_lines_name_the_kind_of_node_that_does_not_take_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: dict[str, set[str]] = {}
+
+    class Noted(Outage):
+        def failed(self, address: str, error: object) -> None:
+            named.setdefault(address, set()).add(self._whom)
+            super().failed(address, error)
+
+    monkeypatch.setattr(markers, "Outage", Noted)
+
+    async def test(world: World) -> None:
+        leader, owner = Broker(), Broker()
+        leader.errors, owner.errors = {0: [NOT_LEADER]}, {0: [common_pb2.ERROR_CODE_NOT_COORDINATOR]}
+        leader.lost_results = owner.lost_results = 1
+        async with serving(leader) as at_leader, serving(owner) as at_owner:
+            world.brokers(b1=at_leader)
+            world.topic(1, 1, 1)
+            world.apply(
+                TopicRecord(OFFSETS_TOPIC, OFFSETS_ID),
+                PartitionRecord(OFFSETS_ID, 0, (1,), (1,), 1, 1, 1, (b"\x01" * 16,)),
+            )
+            world.coordinator(1, at_owner, shard_epoch=1)
+            shard = TopicPartition(OFFSETS_TOPIC, 0)
+            world.send(MARKER._replace(partitions=frozenset({P0, shard})))
+            await world.runner.until(P0, shard)
+            assert named == {at_leader: {"the broker"}, at_owner: {"the coordinator"}}
 
     scenario(test)
 

@@ -57,7 +57,8 @@ Link = RequestLink[transactions_pb2.WriteMarkersRequest, transactions_pb2.WriteM
 class _Peer:
     """One broker or coordinator, at its internal listener."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, whom: str) -> None:
+        """``whom``: the node in log lines, for instance "the broker"."""
         self.link: Link = RequestLink(
             address,
             ChannelPurpose.CONTROL,
@@ -66,7 +67,7 @@ class _Peer:
             check=_check,
         )
         self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
-        self.outage = Outage(logger, "transaction markers", whom="the broker")
+        self.outage = Outage(logger, "transaction markers", whom=whom)
 
     async def close(self) -> None:
         await self.link.close()
@@ -168,7 +169,7 @@ class MarkerSender:
             address = leader[1]
             peer = self._peers.get(address)
             if peer is None:
-                peer = self._peers[address] = _Peer(address)
+                peer = self._peers[address] = _Peer(address, _writer_of(partitions))
             try:
                 written = await self._ask(peer, leader, runner, order, partitions)
             except HeadraceError as error:
@@ -207,7 +208,7 @@ class MarkerSender:
                 self._refusals.pop(partition, None)
             else:
                 refusal = self._refusals.setdefault(
-                    partition, Outage(logger, f"the marker of {partition}", whom="its leader")
+                    partition, Outage(logger, f"the marker of {partition}", whom=_writer_of([partition]))
                 )
                 refusal.failed(peer.link.address, error)
         return frozenset(written)
@@ -264,6 +265,11 @@ class MarkerSender:
         if partitions:
             await asyncio.sleep(backoff.next_s())
             self._route(runner, order, partitions, backoff)
+
+
+def _writer_of(partitions: Iterable[TopicPartition]) -> str:
+    """What log lines call the node that writes the markers of these partitions, which have one leader or owner."""
+    return "the coordinator" if any(each.topic == OFFSETS_TOPIC for each in partitions) else "the broker"
 
 
 def _check(request: transactions_pb2.WriteMarkersRequest, response: transactions_pb2.WriteMarkersResponse) -> None:
