@@ -31,6 +31,7 @@ from headrace.models import (
 from headrace.transaction_models import TransactionDescription
 from headrace_core.sinks import sink_id
 from headrace_core.types import TopicPartition
+from headrace_tools.cli.transactions import _prepared as prepared_line
 from headrace_tools.doctor.diagnosis import RULES, Finding, diagnose
 from headrace_tools.doctor.facts import (
     THE_QUORUM,
@@ -652,6 +653,28 @@ def test_prepared_transactions_of_a_spark_batch_are_one_finding() -> None:
     assert (finding.rule, finding.severity) == ("transaction-prepared", "advice")
     assert "batch 7 of Spark query 'my query' has 3 prepared transactions, the oldest begun 63 s ago" in finding.what
     assert "transaction.sink.timeout.ms" in finding.cure
+    assert "`Admin.abort_sink_batch('__headrace_sink/my%20query/out', 7, 0)`" in finding.cure
+    assert "complete" not in finding.cure, "a batch is decided as a whole"
+    other = transaction("prepared", open_s=61, transactional_id=f"{sink_id('my query', 'other')}/7/0/0/abc")
+    assert len(found(transactions=(*parts, *other))) == 2, "each sink has its own decision"
+
+
+def test_an_old_transaction_of_a_sink_points_to_the_decision_of_its_batch() -> None:
+    name = f"{sink_id('my query', 'out')}/7/2/0/abc"
+    finding = only(transactions=transaction("ongoing", open_s=901, transactional_id=name, timeout_ms=900_000))
+    assert "`Admin.abort_sink_batch('__headrace_sink/my%20query/out', 7, 2)`" in finding.cure
+    assert "transactions abort" not in finding.cure
+
+
+def test_describe_points_to_the_command_or_to_the_decision_of_a_sink() -> None:
+    token = TransactionToken("payments-7", 5, 3)
+    (plain,) = transaction("prepared", open_s=61, token=token)
+    assert "`headrace transactions complete 5:3:payments-7 --commit`" in prepared_line(plain.described)
+    name = f"{sink_id('q', 'out')}/7/0/1/abc"
+    (of_sink,) = transaction("prepared", open_s=61, transactional_id=name, token=TransactionToken(name, 5, 3))
+    line = prepared_line(of_sink.described)
+    assert "the decision of batch 7 ends it" in line
+    assert "transactions complete" not in line
 
 
 def test_decided_transaction_without_its_markers() -> None:

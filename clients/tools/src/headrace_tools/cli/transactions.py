@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_core.errors import InvalidTxnStateError
+from headrace_core.sinks import parse_sink_transaction
 from headrace_core.types import TopicPartition
 
 from . import complete as completion
@@ -143,10 +144,20 @@ def describe(
     )  # fmt: skip
     for each in found:
         if each.token is not None:
-            note(
-                f"{each.transactional_id} is prepared: `headrace transactions complete {each.token} --commit` "
-                "or --abort ends it"
-            )
+            note(_prepared(each))
+
+
+def _prepared(described: TransactionDescription) -> str:
+    """What ends a prepared transaction."""
+    from ..sink_decisions import how_decided
+
+    part = parse_sink_transaction(described.transactional_id)
+    if part is not None:
+        return f"{described.transactional_id} is prepared: {how_decided(part)}"
+    return (
+        f"{described.transactional_id} is prepared: `headrace transactions complete {described.token} --commit` or "
+        "--abort ends it"
+    )
 
 
 def _document(described: TransactionDescription) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from headrace.transaction_models import TransactionDescription
 from headrace_core.plurals import counted
-from headrace_core.sinks import parse_sink_transaction
+from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 
+from ..sink_decisions import how_decided
 from .facts import Facts, TransactionFacts
 from .findings import Finding, Severity, rule, some
 
@@ -49,6 +50,7 @@ def transaction_old(facts: Facts) -> Iterator[Finding]:
         open_ms = _age_ms(facts, each, found.started_at_ms)
         is_late = found.timeout_ms is not None and open_ms > found.timeout_ms + LATE_MS
         if is_late or open_ms > OLD_MS:
+            part = parse_sink_transaction(found.transactional_id)
             limit = "no timeout" if found.timeout_ms is None else f"a timeout of {_words(found.timeout_ms)}"
             yield Finding(
                 "transaction-old",
@@ -56,7 +58,11 @@ def transaction_old(facts: Facts) -> Iterator[Finding]:
                 f"a transaction of {found.transactional_id!r} has been open for {_words(open_ms)}, with {limit}: "
                 "readers with read_committed wait for it",
                 _where(found),
-                f"see what its producer waits for; `headrace transactions abort {found.transactional_id}` ends it"
+                (
+                    f"see what its producer waits for; `headrace transactions abort {found.transactional_id}` ends it"
+                    if part is None
+                    else how_decided(part)
+                )
                 + (f"; look at the log of coordinator {found.coordinator_id}" if is_late else ""),
             )
 
@@ -65,7 +71,7 @@ def transaction_old(facts: Facts) -> Iterator[Finding]:
 def transaction_prepared(facts: Facts) -> Iterator[Finding]:
     """Prepared and undecided transactions: no timeout ends them. The transactions of an exactly-once sink are one
     finding for each batch."""
-    batches: dict[tuple[str, int], list[tuple[float, TransactionDescription]]] = defaultdict(list)
+    batches: dict[tuple[str, int], list[tuple[float, SinkTransaction, TransactionDescription]]] = defaultdict(list)
     for each in facts.transactions:
         found = each.described
         if found.state != "prepared" or found.started_at_ms is None:
@@ -75,7 +81,7 @@ def transaction_prepared(facts: Facts) -> Iterator[Finding]:
             continue
         part = parse_sink_transaction(found.transactional_id)
         if part is not None:
-            batches[part.query, part.batch].append((open_ms, found))
+            batches[part.sink, part.batch].append((open_ms, part, found))
             continue
         yield Finding(
             "transaction-prepared",
@@ -85,16 +91,16 @@ def transaction_prepared(facts: Facts) -> Iterator[Finding]:
             _where(found),
             f"decide it: `headrace transactions complete {found.token} --commit` (or --abort)",
         )
-    for (query, batch), prepared in sorted(batches.items()):
-        oldest_ms, oldest = max(prepared, key=lambda item: item[0])
+    for (_, batch), prepared in sorted(batches.items()):
+        oldest_ms, part, oldest = max(prepared, key=lambda item: item[0])
         yield Finding(
             "transaction-prepared",
             Severity.WARNING if oldest_ms > OLD_MS else Severity.ADVICE,
-            f"batch {batch} of Spark query {query!r} has {counted(len(prepared), 'prepared transaction')}, the oldest "
-            f"begun {_words(oldest_ms)} ago: readers with read_committed wait for the batch",
+            f"batch {batch} of Spark query {part.query!r} has {counted(len(prepared), 'prepared transaction')}, the "
+            f"oldest begun {_words(oldest_ms)} ago: readers with read_committed wait for the batch",
             _where(oldest),
-            "see whether the query runs: it ends the batch when it starts again; without it, the coordinator aborts "
-            "the batch after transaction.sink.timeout.ms",
+            f"{how_decided(part)}. Without a decision, the coordinator aborts the transactions after "
+            "transaction.sink.timeout.ms",
         )
 
 

@@ -1,0 +1,18 @@
+"""Advice about transactions of exactly-once sinks, for ``transactions describe`` and ``doctor``. Pure.
+
+The decision of a batch commits the batch's transactions together, or aborts them. Coordinators refuse to commit one of
+them alone, and one that is aborted alone costs the whole batch."""
+
+from __future__ import annotations
+
+from headrace_core.sinks import SinkTransaction
+
+
+def how_decided(transaction: SinkTransaction) -> str:
+    """What ends a sink's transaction, and how to give its batch up."""
+    return (
+        f"the decision of batch {transaction.batch} ends it, with the batch's other transactions: start the query "
+        f"again (`Admin.describe_sink({transaction.sink!r})` shows the last decided batch). To give the batch up, call "
+        f"`Admin.abort_sink_batch({transaction.sink!r}, {transaction.batch}, {transaction.generation})`; it changes "
+        "nothing if the batch is decided"
+    )
