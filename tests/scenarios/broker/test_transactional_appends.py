@@ -488,3 +488,34 @@ def test_producers_are_described_and_a_hanging_transaction_is_aborted() -> None:
         assert broker.partitions.leader(ORDERS).last_stable_offset == 5
 
     run(scenario)
+
+
+def test_a_transaction_that_kafka_left_open_in_the_offsets_topic_is_aborted() -> None:
+    """Headrace writes no transactions there, so no coordinator would end it, and compaction would stop at it."""
+
+    async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
+        offsets, state = TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)
+        service = ProducersService(broker.context)
+        written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        await broker.topic(offsets.topic, topic_id=b"o" * 16)
+        leader = broker.partitions.leader(offsets)
+        kafkas = coordinator.transaction("kafka", PRODUCER, 2, 2)
+        leader.append(batch(0, 2, epoch=2), 1000, written.set_result, committed=True, transaction=kafkas)
+        coordinator.answer()
+        await written
+
+        def abort(partition: TopicPartition) -> Any:
+            return service.AbortHangingTransaction(
+                transactions_pb2.AbortHangingTransactionRequest(
+                    topic=partition.topic, partition=0, producer_id=PRODUCER, transaction_start_offset=0
+                ),
+                None,
+            )
+
+        assert leader.last_stable_offset == 0
+        await abort(offsets)
+        assert leader.last_stable_offset == leader.log.log_end_offset == 3
+        with pytest.raises(errors.InvalidTopicError, match="only the shard's coordinator"):
+            await abort(state)
+
+    run(scenario)

@@ -616,6 +616,13 @@ def test_hanging_transaction_blocks_readers() -> None:
     assert finding.cure == "`headrace transactions abort -t orders -p 1 --start-offset 4711`"
 
 
+def test_a_transaction_that_kafka_left_open_blocks_the_compaction_of_offsets() -> None:
+    finding = only(hanging=(HangingTransaction("__consumer_offsets", 3, 5, 3, 47, NOW_MS, 2, None),))
+    assert "the partition is not compacted behind it" in finding.what
+    assert "readers" not in finding.what
+    assert finding.cure == "`headrace transactions abort -t __consumer_offsets -p 3 --start-offset 47`"
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

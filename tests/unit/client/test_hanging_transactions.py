@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import RequestTimedOutError, TransactionalIdNotFoundError
+from headrace.models import TopicDescription
 from headrace.transaction_models import ProducerState, TransactionDescription, TransactionListing
 from headrace_core.types import TopicPartition
-from headrace_tools.hanging import hanging_transactions
+from headrace_tools.hanging import hanging_transactions, may_have_hanging
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -120,3 +121,11 @@ def test_leader_that_does_not_answer_hides_only_its_partitions() -> None:
     found, gap = hanging_transactions(client, [P0, P1], timeout_s=1)
     assert [each.partition for each in found] == [0]
     assert gap == ("log ends of 1 partition (t-1)", "silent [REQUEST_TIMED_OUT]")
+
+
+def test_of_internal_topics_only_the_offsets_can_have_hanging_transactions() -> None:
+    topics = [
+        TopicDescription(name, bytes(16), internal, ())
+        for name, internal in (("orders", False), ("__consumer_offsets", True), ("__transaction_state", True))
+    ]
+    assert [may_have_hanging(each) for each in topics] == [True, True, False]

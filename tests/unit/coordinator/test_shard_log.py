@@ -220,3 +220,15 @@ def test_a_transaction_that_kafka_left_open_ends_here() -> None:
     for record in decision.records:  # what this coordinator appends behind Kafka's records
         kafka._add(encode_batch([(NOW_MS, record.key, record.value, None)]))
     assert offsets(kafka.replayed()) == {0: 10}
+    kafka.marker((7, 3), commit=False)  # an operator ends the transaction in the log (AbortHangingTransaction)
+    assert offsets(kafka.replayed()) == {0: 10}, "what is committed stays"
+
+
+def test_a_transaction_that_an_operator_ends_in_kafkas_log_leaves_nothing() -> None:
+    kafka = KafkasLog()
+    kafka.commit(0, 1)
+    kafka.commit(0, 10, (7, 3))
+    kafka.marker((7, 3), commit=False)
+    state_machine = kafka.replayed()
+    assert offsets(state_machine) == {0: 1}
+    assert not state_machine.handle(EndOffsets(7, 4, True, 2, 1), NOW_MS).records

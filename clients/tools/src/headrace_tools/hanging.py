@@ -13,11 +13,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.models import TopicDescription
 from headrace.transaction_models import UNFINISHED_STATES, ProducerState, TransactionDescription
 from headrace_core.errors import HeadraceError, TransactionalIdNotFoundError
 from headrace_core.types import TopicPartition
 
 from .group_ends import log_ends
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def may_have_hanging(topic: TopicDescription) -> bool:
+    """Whether transactions can hang in the topic. Headrace writes no transactions into internal topics, but in a copy
+    of Kafka's ``__consumer_offsets`` a transaction may be open, and then the partition is not compacted any more."""
+    return not topic.internal or topic.name == OFFSETS_TOPIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,7 @@ def find_hanging(
                                                           "start_offset", "last_timestamp_ms", "coordinator_epoch",
                                                           "transactional_id"}]
     """
-    from ..hanging import hanging_transactions
+    from ..hanging import hanging_transactions, may_have_hanging
 
     if partition is not None and len(topic or ()) != 1:
         raise typer.BadParameter("-p needs one topic: pass -t", param_hint="-p")
@@ -340,7 +340,7 @@ def find_hanging(
         wanted = [
             TopicPartition(each.name, part.partition)
             for each in topics
-            if not each.internal
+            if may_have_hanging(each)
             for part in each.partitions
             if partition in (None, part.partition) and broker_id in (None, part.leader)
         ]

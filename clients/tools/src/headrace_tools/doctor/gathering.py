@@ -29,7 +29,7 @@ from headrace_core.types import TopicPartition
 
 from ..asking import ask_each
 from ..group_ends import at_ends, log_ends
-from ..hanging import HangingTransaction, hanging_transactions
+from ..hanging import HangingTransaction, hanging_transactions, may_have_hanging
 from ..local.directory import ClusterDirectory
 from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, TransactionFacts, Tried, Trouble
 from .probing import try_addresses
@@ -297,7 +297,7 @@ class Gathering:
         partitions = [
             TopicPartition(topic.name, each.partition)
             for topic in topics
-            if not topic.internal
+            if may_have_hanging(topic)
             for each in topic.partitions
             if each.leader >= 0
         ]

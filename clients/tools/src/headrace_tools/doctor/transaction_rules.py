@@ -9,6 +9,7 @@ from headrace.transaction_models import TransactionDescription
 from headrace_core.plurals import counted
 from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 
+from ..hanging import OFFSETS_TOPIC
 from ..sink_decisions import how_decided
 from .facts import Facts, TransactionFacts
 from .findings import Finding, Severity, rule, some
@@ -27,14 +28,17 @@ PREPARED_MS = 60_000
 @rule("transaction-hanging")
 def transaction_hanging(facts: Facts) -> Iterator[Finding]:
     """Transactions that are open in a partition and unknown to their coordinator: readers with read_committed stop
-    there forever."""
+    there forever. In ``__consumer_offsets`` Kafka has left them open, and the partition is not compacted."""
     for each in facts.hanging:
         name = f"{each.topic}-{each.partition}"
+        harm = "readers with read_committed stop there"
+        if each.topic == OFFSETS_TOPIC:
+            harm = "the partition is not compacted behind it, and grows; Kafka left it open"
         yield Finding(
             "transaction-hanging",
             Severity.ERROR,
             f"{name}: a transaction of producer {each.producer_id} that no coordinator knows is open since offset "
-            f"{each.start_offset}: readers with read_committed stop there",
+            f"{each.start_offset}: {harm}",
             name,
             f"`headrace transactions abort -t {each.topic} -p {each.partition} --start-offset {each.start_offset}`",
         )

@@ -16,7 +16,7 @@ from headrace_core.errors import (
 from headrace_core.log import AppendInfo
 from headrace_core.log.producer_state import ProducerEntry
 from headrace_core.log.transactions import Marker
-from headrace_core.metadata.shards import INTERNAL_TOPICS
+from headrace_core.metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC
 from headrace_core.rpc.responses import ResponseRoom
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
@@ -205,8 +205,10 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
             return 0
 
     async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
+        """In ``__consumer_offsets`` only Kafka leaves transactions open: Headrace writes none there. The marker changes
+        the log's end under the shard's owner, which then replays the shard and drops what the transaction left."""
         partition = TopicPartition(request.topic, request.partition)
-        if partition.topic in INTERNAL_TOPICS:
+        if partition.topic in INTERNAL_TOPICS and partition.topic != OFFSETS_TOPIC:
             raise InvalidTopicError(
                 f"{partition}: only the shard's coordinator can end transactions in a partition of {partition.topic}"
             )
