@@ -15,8 +15,10 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 _PREFIX = "__headrace_sink/"
-#: Maximum number of bytes of a sink's id, and of the random text in the transactional id of a task.
-SINK_BYTES_MAX, NONCE_BYTES_MAX = 1_024, 64
+#: Maximum number of bytes of a sink's id, and of the random text in the transactional id of a task. The tokens of the
+#: largest batch fit into one request.
+SINK_BYTES_MAX, NONCE_BYTES_MAX = 512, 64
+TASKS_MAX = 10_000  #: Maximum number of tasks of a batch, because one request decides them.
 _DIGITS_MAX = 18  #: Maximum number of digits of a number in an id, so that the number fits into an int64.
 
 

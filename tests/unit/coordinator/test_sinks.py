@@ -25,6 +25,7 @@ from headrace_coordinator.transaction.messages import (
 )
 from headrace_coordinator.transaction.sinks import (
     SinkRecord,
+    decided,
     decode_sink_key,
     decode_sink_value,
     encode_sink_key,
@@ -40,8 +41,10 @@ from headrace_core.errors import (
     ProducerFencedError,
     UnsupportedVersionError,
 )
-from headrace_core.sinks import SinkTransaction, sink_id
+from headrace_core.rpc.limits import RequestCheck
+from headrace_core.sinks import SINK_BYTES_MAX, TASKS_MAX, SinkTransaction, sink_id
 from headrace_core.types import TopicPartition
+from headrace_protos.v1 import transactions_pb2
 
 SINK = sink_id("0b1d", "copies")
 HOUR_MS = 3_600_000
@@ -312,13 +315,13 @@ def test_a_clock_that_was_set_forward_expires_no_sink(shard: Shard) -> None:
 
 
 def test_the_names_in_the_ids_of_sinks_have_a_limit(shard: Shard) -> None:
-    longest = sink_id("q" * (1_024 - len(sink_id("", "copies"))), "copies")
+    longest = sink_id("q" * (512 - len(sink_id("", "copies"))), "copies")
     shard.ask(CommitSinkBatch(longest, 0, ()))
     long = longest.replace("/q", "/qq")
     for request in (CommitSinkBatch(long, 0, ()), AbortSinkBatch(long, 0, 0), DescribeSink(long)):
-        with pytest.raises(InvalidRequestError, match=r"__headrace_sink/qqq.* has 1025 bytes, at most 1024"):
+        with pytest.raises(InvalidRequestError, match=r"__headrace_sink/qqq.* has 513 bytes, at most 512"):
             shard.ask(request)
-    with pytest.raises(InvalidRequestError, match="has 1025 bytes"):
+    with pytest.raises(InvalidRequestError, match="has 513 bytes"):
         shard.ask(InitProducerId(str(SinkTransaction(long, 0, 0, 0, "a")), 60_000))
     with pytest.raises(InvalidRequestError, match=r"__headrace_sink/0b1d.* has 65 bytes, at most 64"):
         shard.ask(InitProducerId(str(SinkTransaction(SINK, 0, 0, 0, "a" * 65)), 60_000))
@@ -338,6 +341,23 @@ def test_many_tasks_keep_memory_and_log_flat(shard: Shard) -> None:
     assert len(shard.machine.transactions) <= tasks
     assert sum(value is not None for value in shard.log.values()) <= tasks + 1
     assert next(shard.ids) <= 1_000 + tasks, "all tasks have used the producer ids of the first batch"
+
+
+def test_the_largest_batch_is_one_decision_of_one_request(shard: Shard) -> None:
+    sink = sink_id("q" * (SINK_BYTES_MAX - len(sink_id("", "copies"))), "copies")
+    largest = 10**18 - 1
+    tokens = [
+        (SinkTransaction(sink, largest, largest, task, f"{task:016x}"), (task << 32, 32_000))
+        for task in range(TASKS_MAX)
+    ]
+    record = SinkRecord(largest, largest)
+    named = tuple((transaction, ProducerIdentity(*identity)) for transaction, identity in tokens)
+    decided(CommitSinkBatch(sink, largest, named), record, shard.now_ms)  # or it raises
+    request = transactions_pb2.CommitSinkBatchRequest(sink_id=sink, batch=largest, generation=largest)
+    for transaction, (producer_id, epoch) in tokens:
+        request.tokens.add(transactional_id=str(transaction), producer_id=producer_id, producer_epoch=epoch)
+    check = RequestCheck("Transactions/CommitSinkBatch", request.DESCRIPTOR)
+    assert check(request.SerializeToString()) is None
 
 
 def test_epochs_of_a_reused_producer_id_never_reach_the_largest(shard: Shard) -> None:

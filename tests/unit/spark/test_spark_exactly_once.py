@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headrace.models import SinkState
 from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_spark import exactly_once
+from headrace_spark.errors import SinkWriteError
 from headrace_spark.exactly_once import BATCH_ID, QUERY_ID, SinkBatch, batch_of_stream
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
+from headrace_spark.sink_task import SinkCommit
 from tests.unit.spark.spark_fakes import options
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -17,8 +24,13 @@ APPLICATION = {"headrace.txn.app.id": "totals/1", "headrace.txn.version": "7"}
 
 
 class Task:
+    partition = 0
+
     def __init__(self, **properties: str | None) -> None:
         self.properties = properties
+
+    def partitionId(self) -> int:
+        return self.partition
 
     def getLocalProperty(self, name: str) -> str | None:
         return self.properties.get(name)
@@ -59,3 +71,21 @@ def test_an_applications_version_is_the_batch() -> None:
 def test_a_stream_takes_no_application() -> None:
     with pytest.raises(InvalidConfigError, match=r"for a df\.write within foreachBatch"):
         HeadraceStreamWriter({**options(topic="out"), **APPLICATION}, SCHEMA)
+
+
+def test_a_task_beyond_those_of_one_decision_fails_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver could not commit the batch after all its tasks have written, and each restart would repeat it."""
+    task = Task(**{QUERY_ID: "q", BATCH_ID: "12"})
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+    monkeypatch.setattr(
+        exactly_once, "worker_admin", lambda client: SimpleNamespace(describe_sink=lambda sink: SinkState(11, 0))
+    )
+    monkeypatch.setattr("headrace.Producer", lambda config: pytest.fail("the task begins a transaction"))
+    writer = HeadraceStreamWriter({**options(topic="out"), **ONCE}, SCHEMA)
+    rows = pa.RecordBatch.from_pydict({"value": ["a"]})
+    task.partition = 10_000
+    with pytest.raises(SinkWriteError, match=r"batch 12 has more than 10000 tasks .this is task 10000.*coalesce"):
+        writer.write(iter([rows]))
+    written = writer.write(iter([rows.slice(0, 0)]))
+    assert isinstance(written, SinkCommit)
+    assert written.token == "", "a task without rows needs no transaction"

@@ -49,9 +49,9 @@ def test_without_the_option_the_column_says_the_topic() -> None:
             "skipped only with headrace.delivery=exactly-once",
         ),
         (
-            {"headrace__txn__app__id": "ü" * 180, "headrace__txn__version": "1", "topic": "out"},
+            {"headrace__txn__app__id": "ü" * 90, "headrace__txn__version": "1", "topic": "out"},
             "INVALID_CONFIG",
-            r"headrace\.txn\.app\.id='ü.* is 76 characters longer than 1024",
+            r"headrace\.txn\.app\.id='ü.* is 48 characters longer than 512",
         ),
         ({"kafka__enable__idempotence": "true", "kafka__acks": "1"}, "INVALID_CONFIG", "must be all"),
         ({"kafka__lingr__ms": "1"}, "INVALID_CONFIG", "did you mean 'linger.ms'"),

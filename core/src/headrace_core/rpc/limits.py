@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..errors import HeadraceError, InvalidRequestError
+from ..sinks import TASKS_MAX
 
 Item = TypeVar("Item")
 
@@ -84,7 +85,7 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Transactions/ListTransactions": RequestLimits({"states": 100, "producer_ids": ITEMS_MAX}),
     "Transactions/DescribeTransactions": RequestLimits({"transactional_ids": 1_000}),
     "Transactions/AbortTransaction": _NONE,
-    "Transactions/CommitSinkBatch": RequestLimits(_items("tokens")),
+    "Transactions/CommitSinkBatch": RequestLimits(_items("tokens", most=TASKS_MAX)),
     "Transactions/AbortSinkBatch": _NONE,
     "Transactions/DescribeSink": _NONE,
     "Producers/DescribeProducers": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace_core.errors import HeadraceError, UnsupportedVersionError
-from headrace_core.sinks import SinkTransaction, sink_id
+from headrace_core.sinks import TASKS_MAX, SinkTransaction, sink_id
 
 from .errors import NullTopicError, SinkWriteError
 from .sink_columns import SinkColumns
@@ -77,7 +77,7 @@ def write_batch(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, batch: SinkBatch
 ) -> SinkCommit:
     """Write the rows of one task, and prepare their transaction. The rows of a decided batch are read, and not
-    written."""
+    written. Raises SinkWriteError, also for a task beyond those that one decision can commit."""
     from headrace import Producer
 
     state = worker_admin(options.client).describe_sink(batch.sink)
@@ -90,7 +90,14 @@ def write_batch(
     first = next(rows, None)
     if first is None:
         return nothing
-    transaction = SinkTransaction(batch.sink, batch.number, state.generation, _partition(), secrets.token_hex(8))
+    partition = _partition()
+    if partition >= TASKS_MAX:
+        raise SinkWriteError(
+            f"batch {batch.number} has more than {TASKS_MAX} tasks (this is task {partition}), and exactly-once "
+            "delivery commits a batch in one decision of at most that many: write fewer partitions (coalesce, or a "
+            "lower spark.sql.shuffle.partitions). No row of the batch is visible"
+        )
+    transaction = SinkTransaction(batch.sink, batch.number, state.generation, partition, secrets.token_hex(8))
     producer = Producer({**options.client, "transactional.id": str(transaction)})
     try:
         producer.begin_transaction()

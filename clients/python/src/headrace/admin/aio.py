@@ -12,6 +12,7 @@ from .. import arguments
 from ..engine.transactions import (
     abort_sink_batch,
     checked_token,
+    checked_tokens,
     commit_sink_batch,
     complete_transaction,
     describe_sink,
@@ -534,7 +535,7 @@ class AsyncAdmin(Face):
         and wait until readers see the result. If the batch is decided already, the first decision stands; the call may
         be repeated. ``generation``: the generation that all tasks of the batch have read (``describe_sink``), also the
         tasks without rows; None: only the tokens are checked. ``is_final``: no batch follows, so the cluster may forget
-        the sink.
+        the sink. A batch has at most 10,000 tokens.
 
         Raises ProducerFencedError (the batch was aborted) and InvalidTxnStateError (a transaction is not prepared):
         write the batch again."""
@@ -542,7 +543,7 @@ class AsyncAdmin(Face):
         arguments.whole("batch", batch)
         if generation is not None:
             arguments.whole("generation", generation)
-        checked = [checked_token(token) for token in arguments.items("tokens", tokens, "transaction tokens")]
+        checked = checked_tokens(tokens)
         return await self._run(
             lambda calls: commit_sink_batch(
                 calls.transaction_coordinators,

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace_core.errors import InvalidArgumentError
+from headrace_core.sinks import TASKS_MAX
 from headrace_protos.v1 import transactions_pb2
 
+from ..arguments import items
 from ..models import SinkState, TransactionToken
 from .coordinators import ATTEMPT_TIMEOUT_S, Coordinators
 
@@ -19,6 +21,17 @@ def checked_token(given: Any) -> TransactionToken:
     if not isinstance(given, TransactionToken):
         raise InvalidArgumentError(f"token={given!r:.100}: must be the token of prepare(), or its text")
     return TransactionToken.parse(str(given))
+
+
+def checked_tokens(given: Any) -> list[TransactionToken]:
+    """Check the tokens of a sink's batch."""
+    tokens = [checked_token(token) for token in items("tokens", given, "transaction tokens")]
+    if len(tokens) > TASKS_MAX:
+        raise InvalidArgumentError(
+            f"the batch has {len(tokens)} tokens, and one decision commits at most {TASKS_MAX}: write the batch with "
+            "fewer tasks"
+        )
+    return tokens
 
 
 def token_message(token: TransactionToken) -> transactions_pb2.TransactionToken:
