@@ -1,6 +1,8 @@
 # The steps of continuous integration (.ci/run sources this): time limits, output, and a summary.
 #
 #   step NAME LIMIT_S COMMAND...   run it; its output is passed on at once, and kept in build/ci/NAME.log
+#   beside NAME LIMIT_S COMMAND... start it at low priority and go on; its output is only in build/ci/NAME.log
+#   joined NAME                    wait for its end; from then on it is a step like the others
 #   so_far                         results of the steps so far, on standard output
 #   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
 #                                  build/ci/timings.txt. 0 when none failed.
@@ -10,9 +12,18 @@
 mkdir -p build/ci
 ci_failed=()
 ci_timings=()
+declare -A ci_beside=() ci_beside_since=()
+trap 'kill "${ci_beside[@]}" 2>/dev/null' EXIT
+
+ended() { # NAME EXIT_CODE SECONDS
+  local verdict=ok
+  if [ "$2" -eq 124 ] || [ "$2" -eq 137 ]; then verdict="TIMED OUT"; elif [ "$2" -ne 0 ]; then verdict="FAILED ($2)"; fi
+  ci_timings+=("$(printf '%-8s %5s s  %s' "$1" "$3" "$verdict")")
+  if [ "$2" -ne 0 ]; then ci_failed+=("$1"); fi
+}
 
 step() { # NAME LIMIT_S COMMAND...
-  local name=$1 limit=$2 started=$SECONDS code out tee verdict=ok
+  local name=$1 limit=$2 started=$SECONDS code out tee
   shift 2
   printf '\nci: === %s: %s (at most %s s)\n' "$name" "$*" "$limit"
   # Not a pipe: the shell would wait for its end, which any process left by a step holds open, beyond the limit.
@@ -26,9 +37,26 @@ step() { # NAME LIMIT_S COMMAND...
     sleep 0.1
   done
   if kill "$tee" 2>/dev/null; then printf 'ci: %s left something running that holds its output\n' "$name"; fi
-  if [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then verdict="TIMED OUT"; elif [ "$code" -ne 0 ]; then verdict="FAILED ($code)"; fi
-  ci_timings+=("$(printf '%-8s %5s s  %s' "$name" $((SECONDS - started)) "$verdict")")
-  if [ "$code" -ne 0 ]; then ci_failed+=("$name"); fi
+  ended "$name" "$code" $((SECONDS - started))
+}
+
+beside() { # NAME LIMIT_S COMMAND...
+  local name=$1 limit=$2
+  shift 2
+  printf '\nci: === %s, beside the next steps: %s (at most %s s)\n' "$name" "$*" "$limit"
+  nice -n 10 timeout --kill-after=20 "$limit" "$@" </dev/null >"build/ci/$name.log" 2>&1 &
+  ci_beside[$name]=$!
+  ci_beside_since[$name]=$(date +%s)
+}
+
+joined() { # NAME
+  local name=$1 code
+  wait "${ci_beside[$name]}"
+  code=$?
+  unset "ci_beside[$name]"
+  printf '\nci: === %s has ended\n' "$name"
+  cat "build/ci/$name.log"
+  ended "$name" "$code" $(($(stat -c %Y "build/ci/$name.log") - ci_beside_since[$name]))
 }
 
 so_far() {
