@@ -7,7 +7,7 @@ distribution. A change of a .pyx compiles the changed modules of its distributio
 everything, because distributions use the .pxd files of other distributions. Every run writes the outdated bytecode
 files again. pip writes bytecode for packages that it installs, but not for editable packages. With
 PYTHONDONTWRITEBYTECODE and no bytecode, each node of each test would compile all its imports, which takes half of the
-processor time of its start.
+processor time of its start. pyspark's archive for its workers gets bytecode, too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from __future__ import annotations
 import compileall
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import tomllib
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -156,6 +160,37 @@ def write_bytecode() -> None:
         compileall.compile_dir(str(ROOT / directory / "src"), quiet=2)
 
 
+def add_bytecode_to_spark() -> None:
+    """Add bytecode to the archive from which Spark's Python workers import pyspark. Without bytecode each worker
+    compiles pyspark anew, which takes 0.7 of the 1.2 s of processor time of its start."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        return
+    archive = Path(found.origin).parent / "python" / "lib" / "pyspark.zip"
+    if not archive.exists():
+        return
+    with zipfile.ZipFile(archive) as old:
+        if "pyspark/__init__.pyc" in old.namelist():
+            return
+        with Timed("bytecode for Spark's workers"), tempfile.TemporaryDirectory(dir=archive.parent) as directory:
+            old.extractall(directory)
+            for path in sorted(Path(directory).rglob("*.py")):
+                if "tests" not in path.relative_to(directory).parts:
+                    # Beside its source, and unchecked: the times in an archive are too coarse.
+                    compileall.compile_file(
+                        path,
+                        stripdir=directory,
+                        quiet=2,
+                        legacy=True,
+                        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                    )
+            partial = archive.with_suffix(".tmp")
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as new:
+                for path in sorted(Path(directory).rglob("*")):
+                    new.write(path, path.relative_to(directory))
+            partial.replace(archive)
+
+
 def enable_hooks() -> None:
     """Configure git to run the hooks in .githooks/, unless this clone has its own hooks. Without git, or outside of a
     clone, the function does nothing."""
@@ -202,6 +237,7 @@ def main() -> None:
         stamp["declarations"] = declared
         save_stamp(stamp)
         write_bytecode()
+        add_bytecode_to_spark()
         enable_hooks()
     say(f"ready in {time.monotonic() - started:.1f} s ({sys.prefix}, Python {sys.version.split()[0]})")
 

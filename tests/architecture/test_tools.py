@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import install
@@ -75,6 +77,7 @@ def test_setup_installs_anew_what_changed_and_nothing_else(tmp_path: Path, monke
     monkeypatch.setattr(install, "STAMP", tmp_path / "stamp.json")
     monkeypatch.setattr(install, "DISTRIBUTIONS", {"core": "", "clients/tools": ""})
     monkeypatch.setattr(install, "write_bytecode", lambda: None)
+    monkeypatch.setattr(install, "add_bytecode_to_spark", lambda: None)
     installed: list[list[str]] = []
     monkeypatch.setattr(install, "install", installed.append)
     for directory in install.DISTRIBUTIONS:
@@ -93,6 +96,28 @@ def test_setup_installs_anew_what_changed_and_nothing_else(tmp_path: Path, monke
     (tmp_path / "constraints.txt").write_text("typer==2.0")
     install.main()
     assert installed[2:] == [["core", "clients/tools"]]
+
+
+def test_setup_adds_bytecode_to_the_archive_of_spark_s_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "tests" / "pyspark" / "python" / "lib" / "pyspark.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("pyspark/__init__.py", "answer = 42\n")
+        made.writestr("pyspark/broken.py", "answer = \n")
+        made.writestr("pyspark/sql/tests/test_it.py", "answer = 42\n")
+    found = ModuleSpec("pyspark", None, origin=str(archive.parents[2] / "__init__.py"))
+    monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: found)
+    install.add_bytecode_to_spark()
+    with zipfile.ZipFile(archive) as made:
+        assert {name for name in made.namelist() if name.endswith(".pyc")} == {"pyspark/__init__.pyc"}
+    written = archive.stat()
+    install.add_bytecode_to_spark()
+    assert archive.stat() == written, "written again"
+    shown = "import pyspark; print(pyspark.__file__, pyspark.answer)"
+    done = subprocess.run(
+        [sys.executable, "-c", shown], env={"PYTHONPATH": str(archive)}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{archive}/pyspark/__init__.pyc 42\n"
 
 
 def test_containers_are_not_tested_where_no_engine_answers_and_that_is_no_success() -> None:
