@@ -378,17 +378,6 @@ def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
     assert "pass keyword arguments, such as brokers=3" in out
 
 
-def test_what_the_page_about_embedding_shows_runs_as_it_is_written(tmp_path: Path) -> None:
-    page = (_ROOT / "docs" / "embedding.md").read_text()
-    shown = [block.partition("\n")[::2] for block in page.split("```")[1::2]]
-    tests = [text for language, text in shown if language == "python" and "def test_" in text]
-    (tmp_path / "test_page.py").write_text("\n".join([tests[0], "import pytest", *tests[1:]]))
-    (ini,) = [text for language, text in shown if language == "ini"]
-    (tmp_path / "pytest.ini").write_text(ini)
-    out = _pytest(tmp_path)
-    assert "2 passed" in out, out
-
-
 def test_the_example_of_a_users_own_tests_passes_on_two_workers(tmp_path: Path) -> None:
     shutil.copy(_ROOT / "examples" / "test_orders.py", tmp_path)
     out = _pytest(tmp_path, "-n", "2")
