@@ -1,7 +1,7 @@
 # The steps of continuous integration (.ci/run sources this): time limits, output, and a summary.
 #
 #   step NAME LIMIT_S COMMAND...   run it; its output is passed on at once, and kept in build/ci/NAME.log
-#   beside NAME LIMIT_S COMMAND... start it at low priority and go on; its output is only in build/ci/NAME.log
+#   beside NAME LIMIT_S COMMAND... start it and go on; its output is only in build/ci/NAME.log
 #   joined NAME                    wait for its end; from then on it is a step like the others
 #   so_far                         results of the steps so far, on standard output
 #   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
@@ -44,7 +44,7 @@ beside() { # NAME LIMIT_S COMMAND...
   local name=$1 limit=$2
   shift 2
   printf '\nci: === %s, beside the next steps: %s (at most %s s)\n' "$name" "$*" "$limit"
-  nice -n 10 timeout --kill-after=20 "$limit" "$@" </dev/null >"build/ci/$name.log" 2>&1 &
+  timeout --kill-after=20 "$limit" "$@" </dev/null >"build/ci/$name.log" 2>&1 &
   ci_beside[$name]=$!
   ci_beside_since[$name]=$(date +%s)
 }
