@@ -40,6 +40,7 @@ from headrace_core.membership.transaction_partitions import TransactionPartition
 from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.shards import TRANSACTIONS_TOPIC
 from headrace_core.types import NO_LEADER, TopicPartition, join_address
+from headrace_protos.v1 import transactions_pb2
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.broker_node import CLUSTER
 from tests.simulation.group_hosts import Coordinator, CoordinatorHost, Ordered
@@ -175,7 +176,7 @@ class OneAnswer:
 
 
 class SimRequestLink:
-    """Stands for RequestLink."""
+    """Stands for RequestLink. A message carries one request."""
 
     def __init__(
         self,
@@ -184,6 +185,7 @@ class SimRequestLink:
         open_call: object,
         *,
         what: str,
+        packed: object,
         check: Callable[[Any, Any], None] = lambda request, response: None,
     ) -> None:
         self.address = address
@@ -279,10 +281,12 @@ class Carriage:
             receiver.loop.run(self._at_broker, receiver.broker)
 
     def _at_coordinator(self, process: TxnCoordinator) -> None:
-        AddPartitionsStream(process.transactions, OneAnswer(self._back)).on_request(self.message)  # type: ignore[arg-type]
+        message = transactions_pb2.AddPartitionsRequests(requests=[self.message])
+        AddPartitionsStream(process.transactions, OneAnswer(self._back)).on_request(message)  # type: ignore[arg-type]
 
     def _at_broker(self, broker: Any) -> None:
-        MarkersStream(broker.context, OneAnswer(self._back)).on_request(self.message)  # type: ignore[arg-type]
+        message = transactions_pb2.WriteMarkersRequests(requests=[self.message])
+        MarkersStream(broker.context, OneAnswer(self._back)).on_request(message)  # type: ignore[arg-type]
         world, marked = self.world, {each.partition for each in self.message.partitions}
         world.marker_traps = [trap for trap in world.marker_traps if not trap(self._receiver.number, marked)]
 

@@ -216,17 +216,16 @@ class TransactionsWorld:
         number = self._marker_number
         self._markers_sent[number] = marker
         self._count("marker")
-        self._marker_handler.on_request(
-            transactions_pb2.WriteMarkersRequest(
-                correlation_id=number,
-                producer_id=marker.wanted.identity.producer_id,
-                producer_epoch=marker.wanted.identity.epoch,
-                commit=marker.wanted.commit,
-                transaction_version=self.version,
-                coordinator_epoch=marker.coordinator_epoch,
-                partitions=[groups_pb2.PartitionName(topic="t", partition=marker.partition.partition)],
-            )
+        request = transactions_pb2.WriteMarkersRequest(
+            correlation_id=number,
+            producer_id=marker.wanted.identity.producer_id,
+            producer_epoch=marker.wanted.identity.epoch,
+            commit=marker.wanted.commit,
+            transaction_version=self.version,
+            coordinator_epoch=marker.coordinator_epoch,
+            partitions=[groups_pb2.PartitionName(topic="t", partition=marker.partition.partition)],
         )
+        self._marker_handler.on_request(transactions_pb2.WriteMarkersRequests(requests=[request]))
 
     def _send_copy(self) -> None:
         """A produce request arrives again, late."""

@@ -90,17 +90,16 @@ class Markers:
         coordinator_epoch: int = 1,
         topic: str = "orders",
     ) -> None:
-        self.handler.on_request(
-            transactions_pb2.WriteMarkersRequest(
-                correlation_id=epoch,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                commit=commit,
-                transaction_version=version,
-                coordinator_epoch=coordinator_epoch,
-                partitions=[groups_pb2.PartitionName(topic=topic, partition=each) for each in partitions or (0,)],
-            )
+        request = transactions_pb2.WriteMarkersRequest(
+            correlation_id=epoch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            commit=commit,
+            transaction_version=version,
+            coordinator_epoch=coordinator_epoch,
+            partitions=[groups_pb2.PartitionName(topic=topic, partition=each) for each in partitions or (0,)],
         )
+        self.handler.on_request(transactions_pb2.WriteMarkersRequests(requests=[request]))
 
     async def end(self, epoch: int, *partitions: int, **options: Any) -> list[str]:
         """Send a marker; returns the error codes of its partitions."""

@@ -42,14 +42,14 @@ class Coordinator(transactions_pb2_grpc.TransactionPartitionsServicer):
         self.asked: list[Any] = []
 
     async def AddPartitions(self, _: Any, context: Any) -> None:
-        while (request := await context.read()) is not grpc.aio.EOF:
-            self.asked.append(request)
-            error = self.answers.pop(0) if self.answers else None
-            await context.write(
-                transactions_pb2.AddPartitionsResponse(
+        while (message := await context.read()) is not grpc.aio.EOF:
+            for request in message.requests:
+                self.asked.append(request)
+                error = self.answers.pop(0) if self.answers else None
+                response = transactions_pb2.AddPartitionsResponse(
                     correlation_id=request.correlation_id, error=error_to_proto(error)
                 )
-            )
+                await context.write(transactions_pb2.AddPartitionsResponses(responses=[response]))
 
 
 class Metadata(MetadataState):

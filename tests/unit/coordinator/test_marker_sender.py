@@ -51,20 +51,23 @@ class Broker(transactions_pb2_grpc.TransactionMarkersServicer):
         self.lost_results = 0
 
     async def WriteMarkers(self, _: Any, context: Any) -> None:
-        while (request := await context.read()) is not grpc.aio.EOF:
-            self.requests.append(request)
+        while (message := await context.read()) is not grpc.aio.EOF:
+            self.requests += message.requests
             self.asked.set()
-            if self.silent:
-                continue
-            response = transactions_pb2.WriteMarkersResponse(correlation_id=request.correlation_id)
-            for each in request.partitions:
-                codes = self.errors.get(each.partition)
-                error = common_pb2.Error(code=codes.pop(0), message="no") if codes else None  # type: ignore[arg-type]
-                response.results.add(topic=each.topic, partition=each.partition, error=error)
-            if self.lost_results:
-                self.lost_results -= 1
-                del response.results[0]
-            await context.write(response)
+            if not self.silent:
+                responses = list(map(self._response, message.requests))
+                await context.write(transactions_pb2.WriteMarkersResponses(responses=responses))
+
+    def _response(self, request: Any) -> Any:
+        response = transactions_pb2.WriteMarkersResponse(correlation_id=request.correlation_id)
+        for each in request.partitions:
+            codes = self.errors.get(each.partition)
+            error = common_pb2.Error(code=codes.pop(0), message="no") if codes else None  # type: ignore[arg-type]
+            response.results.add(topic=each.topic, partition=each.partition, error=error)
+        if self.lost_results:
+            self.lost_results -= 1
+            del response.results[0]
+        return response
 
     def partitions(self) -> list[list[int]]:
         return [[each.partition for each in request.partitions] for request in self.requests]

@@ -185,12 +185,13 @@ class Stream:
 
 
 def marker(number: int, *partitions: TopicPartition, **fields: int) -> Any:
-    return transactions_pb2.WriteMarkersRequest(
+    request = transactions_pb2.WriteMarkersRequest(
         **{"producer_id": 7, "producer_epoch": 4, "commit": True, "transaction_version": 2, "coordinator_epoch": 5}
         | fields,
         correlation_id=number,
         partitions=[groups_pb2.PartitionName(topic=topic, partition=partition) for topic, partition in partitions],
     )
+    return transactions_pb2.WriteMarkersRequests(requests=[request])
 
 
 def test_a_marker_is_answered_when_each_of_its_shards_has_answered() -> None:

@@ -414,6 +414,10 @@ def adding(number: int, producer: ProducerIdentity, *partitions: int, **fields: 
     )
 
 
+def message(*requests: Any) -> Any:
+    return transactions_pb2.AddPartitionsRequests(requests=requests)
+
+
 def test_a_brokers_stream_gets_an_answer_for_each_request_and_a_wrong_one_ends_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -424,20 +428,20 @@ def test_a_brokers_stream_gets_an_answer_for_each_request_and_a_wrong_one_ends_n
         zombie = owner._replace(epoch=owner.epoch - 1)
         stream = Stream()
         handler = AddPartitionsStream(world.transactions, cast(Any, stream))
-        handler.on_request(adding(1, owner))
-        handler.on_request(adding(2, owner, -1))
-        handler.on_request(adding(3, owner, 1, transaction_version=3))
-        handler.on_request(adding(4, owner, 1, transactional_id=""))
+        handler.on_request(message(adding(1, owner)))
+        handler.on_request(message(adding(2, owner, -1)))
+        handler.on_request(message(adding(3, owner, 1, transaction_version=3)))
+        handler.on_request(message(adding(4, owner, 1, transactional_id="")))
         assert stream.answers == [(number, INVALID_REQUEST) for number in (1, 2, 3)]
-        handler.on_request(adding(5, zombie, 1))
+        handler.on_request(message(adding(5, zombie, 1)))
         while len(stream.answers) < 5:
             stream.answered.clear()
             await stream.answered.wait()
         assert stream.answers[3:] == [(4, INVALID_REQUEST), (5, PRODUCER_FENCED)]
         assert handler.is_idle()
-        handler.on_request(adding(6, owner, 1))
+        handler.on_request(message(adding(6, owner, 1)))
         assert not stream.paused
-        handler.on_request(adding(7, owner, 2))
+        handler.on_request(message(adding(7, owner, 2)))
         assert stream.paused, "two requests wait for the marker"
         world.mark(ONE)
         while len(stream.answers) < 7:

@@ -115,7 +115,11 @@ class TransactionPartitions:
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = RequestLink(
-                address, ChannelPurpose.CONTROL, _open_call, what="a request for the partitions of a transaction"
+                address,
+                ChannelPurpose.CONTROL,
+                _open_call,
+                what="a request for the partitions of a transaction",
+                packed=transactions_pb2.AddPartitionsRequests,
             )
         return link
 

@@ -90,8 +90,10 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Transactions/DescribeSink": _NONE,
     "Producers/DescribeProducers": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
     "Producers/AbortHangingTransaction": _NONE,
-    "TransactionPartitions/AddPartitions": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
-    "TransactionMarkers/WriteMarkers": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
+    "TransactionPartitions/AddPartitions": RequestLimits(
+        _items("requests", "requests.partitions", most=PARTITIONS_MAX)
+    ),
+    "TransactionMarkers/WriteMarkers": RequestLimits(_items("requests", "requests.partitions", most=PARTITIONS_MAX)),
     "Admin/CreateTopics": RequestLimits(
         {
             "topics": ITEMS_MAX,

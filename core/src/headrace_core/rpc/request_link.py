@@ -1,6 +1,9 @@
 """A client's stream of requests to one address: many callers share the stream, and a response is matched to its request
 by the correlation id. Responses may come in any order.
 
+With ``packed``, the requests that wait at the same moment share a message, because a message costs more than a small
+request. A server puts its waiting responses into a message in the same way (``streams.ServerStream``).
+
 When the stream breaks, its pending requests fail, and the next request opens a new stream. A request that was not
 written certainly had no effect (``NetworkError.was_sent`` is False).
 """
@@ -19,8 +22,11 @@ import grpc.aio
 from ..errors import HeadraceError, NetworkError, RequestTimedOutError
 from .channel import ChannelPurpose
 from .duplex import Duplex
+from .limits import PARTITIONS_MAX
 
 logger = logging.getLogger(__name__)
+
+PACKED_MAX = 100  #: Maximum number of requests in one message.
 
 #: Messages of a stream; requests and responses have a field ``correlation_id``.
 Request = TypeVar("Request", bound=Any)
@@ -38,14 +44,18 @@ class RequestLink(Generic[Request, Response]):
         *,
         what: str,
         check: Callable[[Request, Response], None] = lambda request, response: None,
+        packed: Callable[..., Any] | None = None,
     ) -> None:
         """``open_call``: begins the call on a channel. ``what``: name of a request in error messages, with its article.
-        ``check``: raises a HeadraceError for a response that does not fit the request; the error ends the stream."""
+        ``check``: raises a HeadraceError for a response that does not fit the request; the error ends the stream.
+        ``packed``: the message that carries several requests in its field ``requests``; a message of the server then
+        carries ``responses``. The requests name ``partitions``."""
         self.address = address
         self._purpose = purpose
         self._open_call = open_call
         self._what = what
         self._check = check
+        self._packed = packed
         self._correlation = itertools.count(1)
         self._out: deque[Request] = deque()
         self._waiting: dict[int, tuple[Request, asyncio.Future[Response]]] = {}
@@ -86,7 +96,7 @@ class RequestLink(Generic[Request, Response]):
 
     async def _run(self) -> None:
         """Run one stream until it breaks; the next request starts a new stream."""
-        stream: Duplex[Request, Response] = Duplex(self.address, self._purpose, self._open_call)
+        stream: Duplex[Any, Any] = Duplex(self.address, self._purpose, self._open_call)
         try:
             await stream.run(self._read(stream), self._write(stream))
         except HeadraceError as failure:
@@ -98,28 +108,42 @@ class RequestLink(Generic[Request, Response]):
         self._fail(error)
         del error  # the error's traceback keeps this frame (see Duplex.run)
 
-    async def _write(self, stream: Duplex[Request, Response]) -> None:
+    async def _write(self, stream: Duplex[Any, Any]) -> None:
         await stream.connected()
         while True:
             self._wake.clear()
             while self._out:
-                request = self._out.popleft()
-                number = request.correlation_id
-                if number not in self._waiting:
+                requests = self._next()
+                if not requests:
                     continue
                 if not stream.ended:
-                    self._written.add(number)
-                await stream.write(request)
+                    self._written.update(request.correlation_id for request in requests)
+                await stream.write(requests[0] if self._packed is None else self._packed(requests=requests))
             await self._wake.wait()
 
-    async def _read(self, stream: Duplex[Request, Response]) -> None:
+    def _next(self) -> list[Request]:
+        """The requests of the next message; empty if their callers have left."""
+        requests: list[Request] = []
+        partitions = 0
+        while self._out and not (requests and self._packed is None):
+            if self._packed is not None:
+                partitions += len(self._out[0].partitions)
+                if requests and (partitions > PARTITIONS_MAX or len(requests) == PACKED_MAX):
+                    break
+            request = self._out.popleft()
+            if request.correlation_id in self._waiting:
+                requests.append(request)
+        return requests
+
+    async def _read(self, stream: Duplex[Any, Any]) -> None:
         while True:
-            response = await stream.read()
-            request, answer = self._waiting.get(response.correlation_id, (None, None))
-            if request is None or answer is None or answer.done():
-                continue
-            self._check(request, response)
-            answer.set_result(response)
+            message = await stream.read()
+            for response in (message,) if self._packed is None else message.responses:
+                request, answer = self._waiting.get(response.correlation_id, (None, None))
+                if request is None or answer is None or answer.done():
+                    continue
+                self._check(request, response)
+                answer.set_result(response)
 
     def _stops(self) -> NetworkError:
         return NetworkError(f"{self.address}: this node is shutting down")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -38,6 +38,8 @@ Response = TypeVar("Response")
 
 #: Size in bytes of a response from which the event loop runs once before the write (see the module's docstring).
 LARGE_WRITE_BYTES = 16 * 1024
+#: Maximum number of responses in one message, and bytes from which a message takes no further response.
+PACKED_MAX, PACKED_BYTES = 100, 64 * 1024
 
 
 class StreamHandler(Generic[Request]):
@@ -86,6 +88,7 @@ class ServerStream(Generic[Request, Response]):
         "_loop",
         "_out",
         "_over",
+        "_packed",
         "_penalties",
         "_resumed",
         "_wake",
@@ -94,8 +97,11 @@ class ServerStream(Generic[Request, Response]):
         "request_bytes",
     )
 
-    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], packed: Callable[..., Any] | None = None) -> None:
+        """``packed``: the message that carries several responses in its field ``responses``. Responses that wait at the
+        same moment then share a message."""
         self._context = context
+        self._packed = packed
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._out: deque[tuple[Response, int]] = deque()
@@ -211,6 +217,17 @@ class ServerStream(Generic[Request, Response]):
         self._half_closed = True
         self._wake_writer()
 
+    def _pack(self, packed: Callable[..., Any]) -> tuple[Any, int]:
+        """The next message of several responses, and its size by the calls of ``send``."""
+        responses: list[Any] = []
+        queued_bytes = wire_bytes = 0
+        while self._out and len(responses) < PACKED_MAX and wire_bytes < PACKED_BYTES:
+            response, size = self._out.popleft()
+            responses.append(response)
+            queued_bytes += size
+            wire_bytes += response.ByteSize()  # type: ignore[attr-defined]
+        return packed(responses=responses), queued_bytes
+
     async def _write(self) -> None:
         write, out, handler = self._context.write, self._out, self._handler
         try:
@@ -222,7 +239,7 @@ class ServerStream(Generic[Request, Response]):
                     await self._wake
                     self._wake = None
                     continue
-                response, size = out.popleft()
+                response, size = out.popleft() if self._packed is None else self._pack(self._packed)
                 if size >= LARGE_WRITE_BYTES:
                     await asyncio.sleep(0)
                     if self.closed:

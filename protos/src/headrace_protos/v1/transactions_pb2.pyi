@@ -350,6 +350,18 @@ class AbortHangingTransactionResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class AddPartitionsRequests(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[AddPartitionsRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[AddPartitionsRequest, _Mapping]]] = ...) -> None: ...
+
+class AddPartitionsResponses(_message.Message):
+    __slots__ = ("responses",)
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    responses: _containers.RepeatedCompositeFieldContainer[AddPartitionsResponse]
+    def __init__(self, responses: _Optional[_Iterable[_Union[AddPartitionsResponse, _Mapping]]] = ...) -> None: ...
+
 class AddPartitionsRequest(_message.Message):
     __slots__ = ("correlation_id", "transactional_id", "producer_id", "producer_epoch", "transaction_version", "verify_only", "partitions")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +389,18 @@ class AddPartitionsResponse(_message.Message):
     error: _common_pb2.Error
     coordinator_epoch: int
     def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., coordinator_epoch: _Optional[int] = ...) -> None: ...
+
+class WriteMarkersRequests(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[WriteMarkersRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[WriteMarkersRequest, _Mapping]]] = ...) -> None: ...
+
+class WriteMarkersResponses(_message.Message):
+    __slots__ = ("responses",)
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    responses: _containers.RepeatedCompositeFieldContainer[WriteMarkersResponse]
+    def __init__(self, responses: _Optional[_Iterable[_Union[WriteMarkersResponse, _Mapping]]] = ...) -> None: ...
 
 class WriteMarkersRequest(_message.Message):
     __slots__ = ("correlation_id", "producer_id", "producer_epoch", "commit", "transaction_version", "coordinator_epoch", "partitions")

@@ -709,8 +709,8 @@ class TransactionPartitionsStub:
         """
         self.AddPartitions = channel.stream_stream(
                 '/headrace.v1.TransactionPartitions/AddPartitions',
-                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsRequest.SerializeToString,
-                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsResponse.FromString,
+                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsRequests.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsResponses.FromString,
                 _registered_method=True)
 
 
@@ -723,7 +723,8 @@ class TransactionPartitionsServicer:
         """The leader of a partition adds the partition to a transaction before it appends the transaction's first batch
         (version 2), or verifies that the producer has added the partition (version 1). A broker keeps one stream per
         coordinator; responses come in any order. While the producer's former transaction is still writing its markers,
-        the coordinator holds the response back; after a bounded time the response is CONCURRENT_TRANSACTIONS.
+        the coordinator holds the response back; after a bounded time the response is CONCURRENT_TRANSACTIONS. Requests, and
+        responses, that wait at the same moment share a message; each is independent of the others in its message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -734,8 +735,8 @@ def add_TransactionPartitionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'AddPartitions': grpc.stream_stream_rpc_method_handler(
                     servicer.AddPartitions,
-                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsRequest.FromString,
-                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsResponse.SerializeToString,
+                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsRequests.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsResponses.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -765,8 +766,8 @@ class TransactionPartitions:
             request_iterator,
             target,
             '/headrace.v1.TransactionPartitions/AddPartitions',
-            headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsRequest.SerializeToString,
-            headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsResponse.FromString,
+            headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsRequests.SerializeToString,
+            headrace__protos_dot_v1_dot_transactions__pb2.AddPartitionsResponses.FromString,
             options,
             channel_credentials,
             insecure,
@@ -792,8 +793,8 @@ class TransactionMarkersStub:
         """
         self.WriteMarkers = channel.stream_stream(
                 '/headrace.v1.TransactionMarkers/WriteMarkers',
-                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersRequest.SerializeToString,
-                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersResponse.FromString,
+                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersRequests.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersResponses.FromString,
                 _registered_method=True)
 
 
@@ -806,7 +807,8 @@ class TransactionMarkersServicer:
     def WriteMarkers(self, request_iterator, context):
         """Ends transactions in partitions: the leader appends the marker, a control batch. A coordinator keeps one stream per
         leader. A response comes when every marker of its request is committed (all in-sync replicas have it) or has
-        failed; responses come in any order. A repeated marker succeeds without an append.
+        failed; responses come in any order. A repeated marker succeeds without an append. Requests, and responses, that
+        wait at the same moment share a message; each is independent of the others in its message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -817,8 +819,8 @@ def add_TransactionMarkersServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'WriteMarkers': grpc.stream_stream_rpc_method_handler(
                     servicer.WriteMarkers,
-                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersRequest.FromString,
-                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersResponse.SerializeToString,
+                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersRequests.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersResponses.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -849,8 +851,8 @@ class TransactionMarkers:
             request_iterator,
             target,
             '/headrace.v1.TransactionMarkers/WriteMarkers',
-            headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersRequest.SerializeToString,
-            headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersResponse.FromString,
+            headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersRequests.SerializeToString,
+            headrace__protos_dot_v1_dot_transactions__pb2.WriteMarkersResponses.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,7 +41,7 @@ class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer
         self._broker = broker
 
     async def WriteMarkers(self, request_iterator: Any, context: Any) -> None:
-        stream: ServerStream[Any, Any] = ServerStream(context)
+        stream: ServerStream[Any, Any] = ServerStream(context, transactions_pb2.WriteMarkersResponses)
         self._broker.streams.add(stream)
         try:
             await stream.run(MarkersStream(self._broker, stream))
@@ -78,6 +78,10 @@ class MarkersStream(StreamHandler[Any]):
         self._pending = 0  # markers that are not committed, also of answered requests
 
     def on_request(self, request: Any) -> None:
+        for each in request.requests:
+            self._take(each)
+
+    def _take(self, request: Any) -> None:
         broker = self._broker
         partitions = [TopicPartition(item.topic, item.partition) for item in request.partitions]
         pending = _Pending(self, request.correlation_id, partitions)

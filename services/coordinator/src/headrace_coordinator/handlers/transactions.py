@@ -223,7 +223,7 @@ class TransactionPartitionsService(transactions_pb2_grpc.TransactionPartitionsSe
         self._transactions = transactions
 
     async def AddPartitions(self, request_iterator: Any, context: Any) -> None:
-        stream: ServerStream[Any, Any] = ServerStream(context)
+        stream: ServerStream[Any, Any] = ServerStream(context, transactions_pb2.AddPartitionsResponses)
         await stream.run(AddPartitionsStream(self._transactions, stream))
 
 
@@ -238,6 +238,10 @@ class AddPartitionsStream(StreamHandler[Any]):
         self._unanswered = 0
 
     def on_request(self, request: Any) -> None:
+        for each in request.requests:
+            self._take(each)
+
+    def _take(self, request: Any) -> None:
         number = request.correlation_id
         try:
             asked = AddPartitions(
@@ -279,7 +283,7 @@ class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer
         self._shards = shards
 
     async def WriteMarkers(self, request_iterator: Any, context: Any) -> None:
-        stream: ServerStream[Any, Any] = ServerStream(context)
+        stream: ServerStream[Any, Any] = ServerStream(context, transactions_pb2.WriteMarkersResponses)
         await stream.run(MarkersStream(self._shards, stream))
 
 
@@ -294,6 +298,10 @@ class MarkersStream(StreamHandler[Any]):
         self._unanswered = 0
 
     def on_request(self, request: Any) -> None:
+        for each in request.requests:
+            self._take(each)
+
+    def _take(self, request: Any) -> None:
         self._unanswered += 1
         if self._unanswered >= UNANSWERED_MAX:
             self._stream.pause()

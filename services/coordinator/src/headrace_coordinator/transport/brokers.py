@@ -20,12 +20,14 @@ from .produce_link import ProduceLink
 
 
 class Leader(NamedTuple):
-    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches."""
+    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches.
+    ``in_sync``: the brokers for which a commit waits."""
 
     broker_id: int
     leader_epoch: int
     internal: str
     client: str
+    in_sync: tuple[int, ...] = ()
 
 
 class Brokers:
@@ -54,6 +56,7 @@ class Brokers:
             state.leader_epoch,
             join_address(internal.host, internal.port),
             join_address(client.host, client.port),
+            state.isr,
         )
 
     def produce_link(self, address: str) -> ProduceLink:

@@ -65,6 +65,7 @@ class _Peer:
             lambda channel: transactions_pb2_grpc.TransactionMarkersStub(channel).WriteMarkers(),  # type: ignore[no-untyped-call]
             what="a request to write markers",
             check=_check,
+            packed=transactions_pb2.WriteMarkersRequests,
         )
         self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self.outage = Outage(logger, "transaction markers", whom=whom)
