@@ -91,8 +91,8 @@ class KafkaNode:
         return self._java("WarmClient", heap="1g", pre_touch=True, classes=compiled(JAVA_SOURCES, self.libs))
 
     def _warm_up(self, client: WarmClient) -> None:
-        """Three fifths of the time producing, one consuming, one with a record in flight per producer and with
-        transactions."""
+        """Warm up the client. It produces for three fifths of the time and consumes for one fifth. In the last fifth it
+        has one record in flight per producer, and writes transactions."""
         part_s, records, produced = self.warm_up_s / 5, WARM_UP_RECORDS, 0
         topic = f"warm-up-{time.monotonic_ns()}"
         self.create_topic(topic)
@@ -215,7 +215,7 @@ class KafkaNode:
             future.result(30)
 
     def configure_topic(self, name: str, config: Mapping[str, str | None]) -> None:
-        """Set the topic's settings; None removes one."""
+        """Set the topic's configuration; a value of None removes the key."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             AdminClient,
             AlterConfigOpType,

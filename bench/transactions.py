@@ -1,16 +1,17 @@
-"""Transactions beside Apache Kafka, three replicas: `make bench-transactions`.
+"""Compare transactions with Apache Kafka's, with three replicas: `make bench-transactions`.
 
     transactions.py [--rounds 3] [--seconds 10] [--short] [--no-peers] [--only REGEX] [--warm-gib 6] [--save]
 
-Three brokers, three controllers and a coordinator of ours (every write forced: `log.flush=commit`) beside three nodes
-of Kafka (no write forced), replication factor 3, one side idle while the other works. One producer has transactions in
-a row, of 100 ms at full speed or of 1,000 records. Kafka's client is warm, and runs under each setting of
-kafka_settings.py; its best median counts.
+Headrace has three brokers, three controllers and a coordinator, and flushes every write (`log.flush=commit`). Kafka has
+three nodes, and does not flush. The replication factor is 3, and one system is idle while the other works. One producer
+writes one transaction after the other: each lasts 100 ms at full speed, or has 1,000 records. Kafka's client is warm,
+and runs under each setting of kafka_settings.py; its best median counts.
 
-Then transactions of one record, one producer and twenty: beside Kafka with every write forced (`flush.messages=1` on
-the topic and on `__transaction_state`).
+The second part has transactions of one record, with one producer and with twenty. Here Kafka flushes every write
+(`flush.messages=1` on the topic and on `__transaction_state`).
 
---short: one round of 3 s per workload, at most three minutes in all, for a look. Exit 1 when a workload failed.
+--short: one round of 3 s per workload, at most three minutes in all, for a quick check. The exit code is 1 if a
+workload failed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ FORCED = {"flush.messages": "1"}
 SHORT_S, SHORT_WARM_UP_S = 3.0, 15.0
 TOPICS = itertools.count()
 
-#: Throughput: name -> (what limits a transaction, its limit).
+#: Throughput: name -> (what ends a transaction: records or ms; the limit).
 SIZES = {"100-ms": ("ms", 100), "1000-records": ("records", 1_000)}
-#: Transactions of one record: name -> producers.
+#: Transactions of one record: name -> number of producers.
 SINGLES = {"one-record": 1, "one-record.20-producers": 20}
 
 
@@ -151,7 +152,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each workload")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="without Kafka")
-    parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
+    parser.add_argument("--only", default="", help="run only the workloads whose name matches this regular expression")
     parser.add_argument("--warm-gib", type=float, default=6.0)
     parser.add_argument("--save", action="store_true", help="into bench/results")
     asked = parser.parse_args()

@@ -1,10 +1,11 @@
-"""Producers of ours with transactions in a row; prints one JSON object. The twin of bench/java/Transactions.java.
+"""Run Headrace producers that write one transaction after the other; print one JSON object.
+bench/java/Transactions.java does the same with Kafka's producers.
 
     transactions_client.py BOOTSTRAP TOPIC records|ms SIZE PRODUCERS SECONDS --api object|many|arrow [--plain]
 
-A transaction has SIZE records of 100 random bytes, or sends at full speed for SIZE milliseconds. A latency is from the
-begin to the end of the commit. --plain: no transactions; the producer waits for the acknowledgements where the other
-producers commit, but sends on meanwhile.
+A transaction has SIZE records of 100 random bytes, or sends at full speed for SIZE milliseconds. A latency is the time
+from the begin of a transaction to the end of its commit. --plain: no transactions. Where a transactional producer
+commits, a plain producer waits for the acknowledgements of these records; it sends the next records meanwhile.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from measure import percentiles
 
 from headrace import Producer
 
-#: Records of one ``send_many`` or ``send_arrow``.
+#: Number of records of one ``send_many`` or ``send_arrow`` call.
 PORTION = 1_000
-#: Records between two looks at the clock.
+#: Number of records after which the clock is read.
 LOOK = 64
 
 
 def sender(producer: Producer, topic: str, api: str, seed: int) -> Callable[[int], object]:
-    """A function that sends some records."""
+    """Return a function that sends some records and returns their number."""
     value = random.Random(seed).randbytes(100)
     if api == "arrow":
         table = pa.table({"value": pa.array([value] * PORTION, pa.binary())})
@@ -47,7 +48,7 @@ def sender(producer: Producer, topic: str, api: str, seed: int) -> Callable[[int
 
 
 class Driver:
-    """One producer on a thread of its own."""
+    """One producer, which has a thread of its own."""
 
     def __init__(self, asked: argparse.Namespace, number: int) -> None:
         config: dict[str, Any] = {"bootstrap.servers": asked.bootstrap, "acks": "all"}
@@ -60,7 +61,7 @@ class Driver:
         self.records_per_s = self.transactions_per_s = 0.0
 
     def once(self) -> int:
-        """One transaction; returns its number of records."""
+        """Write one transaction; return its number of records."""
         within: AbstractContextManager[None] = nullcontext() if self._asked.plain else self.producer.transaction()
         with within:
             if self._asked.kind == "ms":

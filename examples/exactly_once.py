@@ -1,8 +1,8 @@
-"""Exactly once: the receipts and the progress of the group are one transaction. No payment is lost, none is doubled.
+"""Exactly once: one transaction contains the receipts and the group's offsets. No receipt is lost, and none is doubled.
 
 Readers of the receipts use isolation.level=read_committed. A killed worker leaves an open transaction; the next worker
 has the same transactional.id, and aborts that transaction at its first call. scene.py kills the worker twenty times,
-and counts.
+and counts lost and doubled receipts.
 
     python examples/exactly_once.py            # starts a LocalCluster
     python examples/exactly_once.py HOST:PORT

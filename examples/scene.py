@@ -1,8 +1,9 @@
-"""The scene of at_most_once.py, at_least_once.py and exactly_once.py: a worker is killed twenty times.
+"""Kill a worker process twenty times; at_most_once.py, at_least_once.py and exactly_once.py call this module.
 
-A topic holds 2,000 payments. A worker process reads them and writes a receipt for each to another topic. The scene
-ends the worker with SIGKILL at a random moment while it writes, and starts it again. The last worker finishes. Then the
-scene counts the payments without a receipt (lost) and those with several (doubled).
+A topic has 2,000 payments. A worker process reads them and writes a receipt for each payment to another topic. This
+module kills the worker with SIGKILL at a random moment while it writes, and starts it again. The last worker finishes
+the work. Then this module counts the payments without a receipt (lost) and the payments with several receipts
+(doubled).
 
     python examples/exactly_once.py                                # starts a LocalCluster
     python examples/exactly_once.py HOST:PORT [--kills 20] [--seed 1]
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, Record, TopicPartition
 
 PAYMENTS = 2_000
-#: A worker that writes nothing for so long has failed.
+#: A worker that writes nothing for this number of seconds has failed.
 SILENT_S_MAX = 120.0
 
 #: work(bootstrap, payments topic, receipts topic): reads all payments that its group has not committed.
@@ -30,7 +31,7 @@ Work = Callable[[str, str, str], None]
 
 
 def receipt(payment: Record) -> bytes:
-    """The work for one payment: it takes 5 ms."""
+    """Simulate the work for one payment, which takes 5 ms."""
     time.sleep(0.005)
     assert payment.value is not None
     return b"receipt of " + payment.value
@@ -80,7 +81,7 @@ def _started(bootstrap: str, payments: str, receipts: str) -> subprocess.Popen[b
 
 
 def _wait_for_receipts(admin: Admin, receipts: str, worker: subprocess.Popen[bytes]) -> None:
-    """Until the worker has written something; records of open transactions count, too."""
+    """Wait until the worker has written something; records of open transactions count, too."""
     partition = TopicPartition(receipts, 0)
 
     def end() -> int:
@@ -97,7 +98,7 @@ def _wait_for_receipts(admin: Admin, receipts: str, worker: subprocess.Popen[byt
 
 
 def _receipts(bootstrap: str, receipts: str) -> Counter[bytes]:
-    """How often each receipt is in the topic, for readers of committed records."""
+    """Count how often readers with read_committed see each receipt."""
     partition = TopicPartition(receipts, 0)
     found: Counter[bytes] = Counter()
     with Consumer(

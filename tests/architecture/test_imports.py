@@ -135,7 +135,8 @@ def test_clients_load_no_optional_dependency_and_no_service(names: str) -> None:
     "module", ["headrace_spark.source", "headrace_tools.cli.root", "headrace_tools.doctor.diagnosis"]
 )
 def test_what_is_installed_without_services_needs_none_of_their_libraries(module: str) -> None:
-    """The image of Spark and a plain ``pip install headrace`` have no msgspec: only services bring it."""
+    """The image of Spark and a plain ``pip install headrace`` have no msgspec, because only the services depend on
+    it."""
     assert not _loaded_by(f"import {module}") & (SERVICES | {"msgspec", "grpc_health", "grpc_reflection"})
 
 

@@ -15,7 +15,7 @@ from tests.docs import documented_pages as pages
 WORDS_MAX = 2_500
 WORDS_OF_A_SENTENCE = 25
 COLUMNS_MAX = 120
-#: Kept by date, not read from top to bottom.
+#: Pages without a limit: the changelog only grows, and readers look up single entries.
 LISTS = {"CHANGELOG.md"}
 WRITTEN = [
     page

@@ -196,7 +196,7 @@ def iterator(data: bytes) -> None:
 
 
 def read_committed(data: bytes) -> None:
-    """Both backends remove the same batches; what is left are whole parts of the input, in order."""
+    """Both backends remove the same batches, and return the other batches unchanged and in order."""
     reader = Reader(data)
     choices = reader.integer(1)
     aborted = [(reader.integer(1) % 8, reader.integer(1)) for _ in range(choices & 3)]

@@ -100,8 +100,8 @@ class BrokerChecks(UpkeepChecks):
         if not isinstance(result, HeadraceError) and result.base_offset >= replica.log.flushed_end:
             raise Violation(
                 "durable",
-                f"{host}: a producer is told of {result.base_offset} of {replica.partition}, and what is on the disk "
-                f"ends at {replica.log.flushed_end}",
+                f"{host}: an append at {result.base_offset} of {replica.partition} was acknowledged, but the log is "
+                f"flushed only up to {replica.log.flushed_end}",
             )
         self._look_at(host, truth, replica.log, replica.leader.high_watermark)
 
@@ -129,7 +129,7 @@ class BrokerChecks(UpkeepChecks):
             raise Violation(
                 "elections",
                 f"{host} leads {replica.partition} in epoch {leader.leader_epoch} with a log that ends at "
-                f"{leader.log_end}, and {truth.end} is committed",
+                f"{leader.log_end}, but records up to {truth.end} are committed",
             )
         self._compare(host, truth, replica.log, max(leader.log_start, truth.end - 40), truth.end)
 
@@ -163,7 +163,10 @@ class BrokerChecks(UpkeepChecks):
                     # (A replica that catches up copies what its leader has compacted further; see ``compacted``.)
                     self.superseded(host, truth, at, min(end, truth.end), ANYWHERE)
                     break
-                raise Violation("high watermark", f"{host}: {log.topic_partition} has nothing at {at}, below {end}")
+                raise Violation(
+                    "high watermark",
+                    f"{host}: {log.topic_partition} has no batch at {at}, below the high watermark {end}",
+                )
             self._match(host, truth, found.records, at)
             at = found.next_offset
         return end
@@ -179,23 +182,21 @@ class BrokerChecks(UpkeepChecks):
             batch = records[position : position + header.size]
             known = truth.batches.get(header.base_offset)
             if header.base_offset > at and known is not None:
-                raise Violation(
-                    "hole", f"{who}: partition {truth.number} has nothing from {at} to {header.base_offset}"
-                )
+                raise Violation("hole", f"{who}: partition {truth.number} has a gap from {at} to {header.base_offset}")
             at = header.next_offset
             if known is not None:
                 if known != batch:
                     raise Violation(
                         "prefix",
-                        f"{who}: what is committed at {header.base_offset} of partition {truth.number} was "
-                        f"{_shown(known)}, and is {_shown(batch)}",
+                        f"{who}: the committed batch at {header.base_offset} of partition {truth.number} was "
+                        f"{_shown(known)}, and is now {_shown(batch)}",
                     )
                 continue
             if header.base_offset != truth.end:
                 raise Violation(
                     "prefix",
-                    f"{who}: a committed batch of partition {truth.number} begins at {header.base_offset}, where the "
-                    f"committed ones end at {truth.end} (read from {start}): {_shown(batch)}",
+                    f"{who}: a committed batch of partition {truth.number} begins at {header.base_offset}, but the "
+                    f"committed batches end at {truth.end} (read from {start}): {_shown(batch)}",
                 )
             self._commit(truth, header.base_offset, batch)
             truth.end = header.next_offset
@@ -236,8 +237,8 @@ class BrokerChecks(UpkeepChecks):
             if truth.values.get(base_offset + index) != value:
                 raise Violation(
                     "acknowledged",
-                    f"{producer} was told that {value!r} is at {base_offset + index}, where "
-                    f"{truth.values.get(base_offset + index)!r} is committed",
+                    f"{producer} got offset {base_offset + index} for {value!r}, but the committed value at "
+                    f"{base_offset + index} is {truth.values.get(base_offset + index)!r}",
                 )
 
     def answered_again(self, producer: ProducerModel, values: list[bytes], base_offset: int) -> None:
@@ -245,7 +246,7 @@ class BrokerChecks(UpkeepChecks):
         known_base = self._acknowledged.get(values[0])
         if known_base is not None and known_base != base_offset and not self.is_tainted(producer.partition):
             raise Violation(
-                "duplicates", f"{producer} was told {known_base} of {values[0]!r} first, and now {base_offset}"
+                "duplicates", f"{producer} first got offset {known_base} for {values[0]!r}, and now {base_offset}"
             )
         self.world.count("state", "duplicate answered")
 
@@ -258,8 +259,8 @@ class BrokerChecks(UpkeepChecks):
         if leader.high_watermark < truth.end:
             raise Violation(
                 "latest",
-                f"broker {leader.leader_id} says that partition {partition} ends at {leader.high_watermark}, and "
-                f"{truth.end} is committed",
+                f"broker {leader.leader_id} reports the end {leader.high_watermark} of partition {partition}, but "
+                f"records up to {truth.end} are committed",
             )
 
     def reads_on(self, consumer: ConsumerModel, replica: Any, position: int) -> None:
@@ -277,15 +278,16 @@ class BrokerChecks(UpkeepChecks):
         if found is None or bytes(found.records[: len(batch)]) != batch:
             raise Violation(
                 "truncation",
-                f"{consumer} has read {_shown(batch)}, which {replica.partition} has no more in leader epoch "
-                f"{replica.leader.leader_epoch}, and reads on at {position}",
+                f"{consumer} has read {_shown(batch)}, which {replica.partition} no longer has in leader epoch "
+                f"{replica.leader.leader_epoch}, and continues to read at {position}",
             )
 
     def truncated(self, consumer: ConsumerModel, partition: int, position: int, end_offset: int) -> None:
         """A consumer learns that the log was truncated below its position."""
         if not self.is_tainted(partition) and position > self.truths[partition].start_max:
             raise Violation(
-                "truncation", f"{consumer} has read up to {position}, and is told that it was cut at {end_offset}"
+                "truncation",
+                f"{consumer} has read up to {position}, but is told that the log was truncated at {end_offset}",
             )
         self.world.count("state", "reader was told of a truncation")
 
@@ -296,7 +298,10 @@ class BrokerChecks(UpkeepChecks):
             self.match_compacted(consumer, truth, records, position, ANYWHERE)
             ends = [header.next_offset for _, header in iterate_headers(records)]
             if ends and max(ends) > truth.end:
-                raise Violation("consumers", f"{consumer} is given what ends at {max(ends)}, of {truth.end}")
+                raise Violation(
+                    "consumers",
+                    f"{consumer} got records up to {max(ends)}, but only records up to {truth.end} are committed",
+                )
             return max([position, *ends])
         for at, header in iterate_headers(records):
             if header.next_offset <= position:
@@ -304,13 +309,15 @@ class BrokerChecks(UpkeepChecks):
             if not truth.is_tainted:
                 batch = records[at : at + header.size]
                 if header.base_offset > position:
-                    raise Violation("consumers", f"{consumer} was at {position}, and is given {header.base_offset}")
+                    raise Violation(
+                        "consumers", f"{consumer} was at {position}, but got the batch at {header.base_offset}"
+                    )
                 known = truth.batches.get(header.base_offset)
                 if known is None or known != batch:
                     raise Violation(
                         "consumers",
-                        f"{consumer} reads {_shown(batch)}, where {'nothing' if known is None else _shown(known)} is "
-                        "committed",
+                        f"{consumer} reads {_shown(batch)}, but the committed batch there is "
+                        f"{'nothing' if known is None else _shown(known)}",
                     )
             position = header.next_offset
         return position
@@ -360,7 +367,9 @@ class BrokerChecks(UpkeepChecks):
 
     def _unclean(self, number: int, leader: int) -> None:
         if not self.world.plan.unclean:
-            raise Violation("elections", f"broker {leader} was elected uncleanly, which nobody allowed")
+            raise Violation(
+                "elections", f"broker {leader} was elected uncleanly, although no unclean election was requested"
+            )
         self.truths[number].is_tainted = True
         self.world.count("state", "unclean election")
 
@@ -432,7 +441,7 @@ class BrokerChecks(UpkeepChecks):
             in_sync = topic.partitions[truth.number].isr
             missing = [number for number in in_sync if number not in held]
             if missing:
-                raise Violation("lost", f"brokers {missing} are in sync in partition {truth.number}, and have no log")
+                raise Violation("lost", f"brokers {missing} are in sync in partition {truth.number}, but have no log")
             first: tuple[BrokerHost, dict[int, bytes]] | None = None
             start = max(log.log_start_offset for _, _, log in held.values())
             for number in in_sync:
@@ -454,7 +463,8 @@ class BrokerChecks(UpkeepChecks):
         if start > truth.start_max:
             raise Violation(
                 "log start",
-                f"{host}: partition {truth.number} starts at {start}, and only {truth.start_max} was allowed",
+                f"{host}: partition {truth.number} starts at {start}, but no deletion above {truth.start_max} was "
+                "requested",
             )
         self._match(host, truth, b"".join(batches.values()), start)
         if self.world.plan.compacts:
@@ -464,8 +474,8 @@ class BrokerChecks(UpkeepChecks):
             if base_offset not in batches and next_offset_of(batch) > start:
                 raise Violation(
                     "lost",
-                    f"{host} is in sync, and its log, from {start} to {log.log_end_offset}, lacks what is committed in "
-                    f"partition {truth.number}: {_shown(batch)}",
+                    f"{host} is in sync, but its log, from {start} to {log.log_end_offset}, lacks a committed batch "
+                    f"of partition {truth.number}: {_shown(batch)}",
                 )
 
     def _acknowledged_are_committed(self) -> None:
@@ -479,7 +489,8 @@ class BrokerChecks(UpkeepChecks):
                 if value.startswith(prefix) and truth.values.get(offset) != value:
                     raise Violation(
                         "lost",
-                        f"{value!r} was acknowledged at {offset}, where {truth.values.get(offset)!r} is committed",
+                        f"{value!r} was acknowledged at {offset}, but the committed value there is "
+                        f"{truth.values.get(offset)!r}",
                     )
 
 
@@ -492,7 +503,9 @@ def batches_of(log: PartitionLog) -> dict[int, bytes]:
         if found is None or not found.records:
             if log.may_have_gaps():
                 break
-            raise Violation("lost", f"{log.topic_partition} has nothing at {at}, and ends at {log.log_end_offset}")
+            raise Violation(
+                "lost", f"{log.topic_partition} has no batch at {at}, although it ends at {log.log_end_offset}"
+            )
         for position, header in iterate_headers(found.records):
             batches[header.base_offset] = bytes(found.records[position : position + header.size])
         at = found.next_offset

@@ -235,7 +235,7 @@ class ProducerModel(Client):
             if was_first and batch is self._batches[0]:
                 self._forgotten(result)
         elif not result.retriable and result.code not in ("CORRUPT_LOG", "FENCED_BROKER"):
-            raise Violation("producers", f"{self} was told {result!r}")
+            raise Violation("producers", f"{self} got an impossible answer: {result!r}")
         self._fail()
 
     def _forgotten(self, error: HeadraceError) -> None:
@@ -252,7 +252,7 @@ class ProducerModel(Client):
             return
         self._refused += 1
         if self._refused > OUT_OF_ORDER_MAX:
-            raise Violation("sequences", f"{self} sends what comes next, again and again, and is told {error!r}")
+            raise Violation("sequences", f"{self} repeatedly sends the next batch, and is refused: {error!r}")
 
     def _begin_anew(self) -> None:
         """After an unclean election acknowledged batches may be lost, and their sequence numbers with them, so start
@@ -391,7 +391,7 @@ class ConsumerModel(Client):
                     self._is_out = True
                     return
                 if not self.world.checks.is_tainted(self.partition):
-                    raise Violation("consumers", f"{self} has read up to {self.position}, and is told {result!r}")
+                    raise Violation("consumers", f"{self} has read up to {self.position}, but is told {result!r}")
                 self.position, self.last = 0, None
                 self._epochs.forget()
             return

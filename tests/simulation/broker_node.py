@@ -372,7 +372,9 @@ class Broker:
 
     def _damage_found(self, what: str) -> None:
         if not self.host.is_rotten:
-            self.world.stumbled(self.host, Violation("durability", f"{self.host} finds damage that nobody did: {what}"))
+            self.world.stumbled(
+                self.host, Violation("durability", f"{self.host} finds damage that no fault caused: {what}")
+            )
 
     async def _run(self) -> None:
         host, world = self.host, self.world

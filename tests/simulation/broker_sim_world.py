@@ -126,7 +126,7 @@ class BrokerWorld(NodesWorld):
 
     EVENTS_MAX = 120_000
     METADATA_LATE_MS = 500.0
-    #: A node's session with the controllers, and the grace after its connection broke.
+    #: The timeout of a node's session with the controllers, and the grace period after a broken connection.
     SESSION_MS, GRACE_MS = 600, 100
 
     def __init__(self, plan: BrokerPlan, *, with_story: bool = False) -> None:
@@ -408,7 +408,9 @@ class BrokerWorld(NodesWorld):
             ):
                 break
             if self.scheduler.now_ms > until_ms:
-                raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why or 'no write goes through'}")
+                raise Violation(
+                    "liveness", f"{HEAL_MS:.0f} ms after the end of all faults: {why or 'no write succeeds'}"
+                )
 
     def _prove_equal(self) -> None:
         for producer in self.producers:

@@ -56,17 +56,20 @@ class UpkeepChecks:
             return
         if before > truth.end:
             raise Violation(
-                "log start", f"{log.directory}: records before {before} are deleted, and {truth.end} is committed"
+                "log start",
+                f"{log.directory}: records before {before} are deleted, but only records up to {truth.end} are "
+                "committed",
             )
         if before not in truth.asked and -1 not in truth.asked:
             raise Violation(
-                "log start", f"{log.directory}: records before {before} are deleted, and nobody asked for it"
+                "log start", f"{log.directory}: records before {before} are deleted, but no request asked for it"
             )
         truth.start_max = before
 
     def start_moved(self, log: PartitionLog, durable: int | None = None) -> None:
-        """The log's directory reports that the new start is on disk; ``durable``: only a start of at least this offset
-        is. (On a full disk DeleteRecords moves the start only in memory, and is not acknowledged.)"""
+        """The log's directory reports that the new log start offset is on disk. ``durable``: only an offset of at least
+        this number is on disk. (On a full disk DeleteRecords moves the log start offset only in memory, and is not
+        acknowledged.)"""
         starts = self.truths[log.topic_partition.partition].durable
         starts[log] = log.log_start_offset if durable is None else max(durable, starts.get(log, 0))
 
@@ -77,13 +80,16 @@ class UpkeepChecks:
         if start <= truth.start_max:
             return
         if limit is None:
-            raise Violation("retention", f"{log.directory} starts at {start}, and its topic keeps everything")
+            raise Violation("retention", f"{log.directory} starts at {start}, but its topic keeps all records")
         if start > truth.end:
-            raise Violation("retention", f"{log.directory} starts at {start}, and only {truth.end} is committed")
+            raise Violation(
+                "retention", f"{log.directory} starts at {start}, but only records up to {truth.end} are committed"
+            )
         left = sum(segment.size for segment in log.segments if segment.base_offset >= start)
         if left < limit:
             raise Violation(
-                "retention", f"{log.directory}: {left} bytes are left from {start} on, of {limit} that stay"
+                "retention",
+                f"{log.directory}: only {left} bytes are left from {start} on, less than retention.bytes={limit}",
             )
         self.world.count("state", "retention")
         truth.start_max = start
@@ -96,14 +102,18 @@ class UpkeepChecks:
             return
         if start > truth.start_max:
             raise Violation(
-                "log start", f"{host}: {log.topic_partition} starts at {start}, and {truth.start_max} was allowed"
+                "log start",
+                f"{host}: {log.topic_partition} starts at {start}, but no deletion above {truth.start_max} was "
+                "requested",
             )
         copy = host.disks, host.begun_anew, host.damaged, truth.removed[host.number]
         if seen is not None and seen.log is not log and (seen.life == host.life or seen.copy != copy):
             seen = None  # re-created, or removed and brought back
         before = 0 if seen is None else seen.start if seen.log is log else truth.durable.get(seen.log, 0)
         if start < before:
-            raise Violation("log start", f"{host}: {log.topic_partition} starts at {start}, and at {before} before")
+            raise Violation(
+                "log start", f"{host}: {log.topic_partition} starts at {start}, and earlier it started at {before}"
+            )
         if seen is None or seen.log is not log:
             truth.starts[host.number] = StartSeen(log, host.life, copy, start)
             truth.durable.setdefault(log, start)  # (as it was found on the disk)
@@ -123,17 +133,24 @@ class UpkeepChecks:
             if log is not None and log.log_start_offset < before:
                 raise Violation(
                     "log start",
-                    f"records before {before} are said to be deleted, and {host}, which follows, begins at "
-                    f"{log.log_start_offset}",
+                    f"the deletion of records before {before} was acknowledged, but the log of the follower {host} "
+                    f"begins at {log.log_start_offset}",
                 )
 
     def deleted(self, number: int, before: int, low_watermark: int) -> None:
         """DeleteRecords is answered."""
         truth = self.truths[number]
         if before > truth.end:
-            raise Violation("log start", f"records before {before} are said to be deleted, of {truth.end}")
+            raise Violation(
+                "log start",
+                f"the deletion of records before {before} was acknowledged, but only records up to {truth.end} are "
+                "committed",
+            )
         if low_watermark > truth.start_max or low_watermark < before:
-            raise Violation("log start", f"the low watermark is {low_watermark} when records before {before} are gone")
+            raise Violation(
+                "log start",
+                f"the low watermark in the answer is {low_watermark}, but the records before {before} are deleted",
+            )
 
     def are_gone(self, number: int, values: list[bytes]) -> bool:
         """Whether all these values were committed, and may be deleted or compacted away."""
@@ -150,7 +167,9 @@ class UpkeepChecks:
     def earliest_answered(self, who: object, number: int, start: int) -> None:
         truth = self.truths[number]
         if start > truth.start_max and not truth.is_tainted:
-            raise Violation("log start", f"{who} is told to begin at {start}, and {truth.start_max} was allowed")
+            raise Violation(
+                "log start", f"{who} is told to begin at {start}, but no deletion above {truth.start_max} was requested"
+            )
 
     # -- compaction --------------------------------------------------------------------------------------------------
 
@@ -201,7 +220,8 @@ class UpkeepChecks:
                 if known != (_bytes(record.key), _bytes(record.value)):
                     raise Violation(
                         "compaction",
-                        f"{who}: at {record.offset} of partition {truth.number} is {record.value!r}, and {known} was",
+                        f"{who}: the record at {record.offset} of partition {truth.number} is {record.value!r}, and "
+                        f"was {known}",
                     )
                 at = record.offset + 1
             self.superseded(who, truth, at, min(header.next_offset, truth.end), end)
@@ -218,7 +238,7 @@ class UpkeepChecks:
             if place == len(of_key) or of_key[place] >= max(end, to):
                 raise Violation(
                     "compaction",
-                    f"{who}: {known[1]!r}, at {offset} of partition {truth.number}, is gone, and no later record of "
+                    f"{who}: {known[1]!r}, at {offset} of partition {truth.number}, is gone, but no later record of "
                     f"its key is committed below {max(end, to)}",
                 )
 

@@ -193,7 +193,9 @@ class Histories:
             if old is None or new is None or old.fenced or not new.fenced or new.broker_epoch != machine.epoch:
                 continue
             if machine.is_up and self.world.now_ms - machine.last_beat_ms <= self.world.core.sessions.timeout_ms:
-                raise Broken("fencing", f"broker {machine.broker_id} was fenced, and has been heard of in time")
+                raise Broken(
+                    "fencing", f"broker {machine.broker_id} was fenced, although its heartbeats arrived in time"
+                )
 
     def _lost(self, before: MetadataImage, request: Request | None) -> set[int]:
         """The broker whose registration ends a life that may have lost records."""
@@ -612,11 +614,13 @@ class Histories:
         image = self.world.image
         problems = check_image(image)  # at level 1 too: a failed ISR member is back
         if problems:
-            raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
+            raise Broken(problems[0].partition(":")[0], f"{problems} after all nodes have returned")
         for machine in self.machines:
             broker = self.world.image.brokers[machine.broker_id]
             if not broker.active:
-                raise Broken("liveness", f"broker {machine.broker_id} is back, and fenced or still stopping: {broker}")
+                raise Broken(
+                    "liveness", f"broker {machine.broker_id} has returned, but is fenced or still stopping: {broker}"
+                )
             for key in self._led_by(machine):
                 self._write(machine, key)
         (batch,) = decode_batches(encode_decision(self.world.log, timestamp_ms=1, base_offset=0, epoch=1))

@@ -1,4 +1,4 @@
-"""Faults of coordinators and of their shards' logs, for the worlds that have coordinators (groups, transactions)."""
+"""Faults of coordinators and of their shards' logs, for the simulations with coordinators (groups, transactions)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.simulation.sim_plan import Fault
 
 
 class CoordinatorFaults:
-    """The methods ``_kind`` make a fault happen and say what happens; "": nothing."""
+    """A method ``_kind`` causes a fault of this kind, and returns its description for the transcript; "": no fault was
+    possible."""
 
     world: Any
 
@@ -86,7 +87,7 @@ class CoordinatorFaults:
         return f"{host} is asked to stop"
 
     def _shards_move(self, fault: Fault, rng: random.Random) -> str:
-        """The controllers consider a live coordinator dead: it comes back under a new epoch."""
+        """The controllers consider a live coordinator dead; it registers again with a new epoch."""
         host = self._up(rng)
         if host is None or host.process is None or host.process.registered is None:
             return ""
@@ -95,7 +96,8 @@ class CoordinatorFaults:
         return f"{host} is taken for gone"
 
     def _leader_change(self, fault: Fault, rng: random.Random) -> str:
-        """A shard's log gets a new leader; half of the time the old leader could commit nothing for a while before."""
+        """A shard's log gets a new leader. In half of the cases, the old leader could not commit anything for a while
+        before."""
         log = rng.choice(self.world.logs)
 
         def change() -> None:

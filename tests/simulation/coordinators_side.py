@@ -1,5 +1,5 @@
-"""The surroundings of coordinators, for the worlds that have coordinators (groups, transactions): calls to the
-controllers, and appends to the logs of their shards."""
+"""What simulated coordinators depend on (groups, transactions): calls to the controllers, and appends to the logs of
+their shards."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class CoordinatorsSide(NodesWorld):
 
     plan: Any
     coordinators: Sequence[CoordinatorHost]
-    #: The logs of the shards, by number.
+    #: The logs of the shards, by shard number.
     logs: Sequence[LogPartition]
     numbers: Iterator[int]
-    #: Until this time, answers of appends are lost, or appends are late.
+    #: Until this time, responses to appends are lost, or appends are delayed.
     lost_appends_until_ms = 0.0
     late_appends_until_ms = 0.0
 

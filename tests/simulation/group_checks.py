@@ -106,7 +106,9 @@ class GroupChecks:
             if batch.end <= before or batch.end > log.committed:
                 continue
             if batch.epoch < truth.batch_epoch:
-                raise Violation("epochs", f"{log.partition}: epoch {batch.epoch} behind {truth.batch_epoch}")
+                raise Violation(
+                    "epochs", f"{log.partition}: a batch of epoch {batch.epoch} comes after epoch {truth.batch_epoch}"
+                )
             truth.batch_epoch = batch.epoch
             for record in batch.records:
                 self._record(log, truth, record)
@@ -119,7 +121,7 @@ class GroupChecks:
             if record.value is not None:
                 claim = decode_claim(record.value)
                 if claim.shard_epoch < truth.claim[0]:
-                    raise Violation("epochs", f"{log.partition}: {claim} behind epoch {truth.claim[0]}")
+                    raise Violation("epochs", f"{log.partition}: {claim} comes after epoch {truth.claim[0]}")
                 truth.claim = claim.shard_epoch, claim.coordinator_id
             return
         kind = kind_of(record.key)
@@ -137,7 +139,7 @@ class GroupChecks:
             current = self._current(truth, record)
             assert current is not None
             if before is not None and current.revision < before.revision:
-                raise Violation("epochs", f"{key}: revision {current.revision} behind {before.revision}")
+                raise Violation("epochs", f"{key}: revision {current.revision} comes after revision {before.revision}")
             epoch, revision = self._given.get((key.group_id, key.member), (0, 0))
             self._given[key.group_id, key.member] = max(epoch, current.epoch), max(revision, current.revision)
 
@@ -157,13 +159,15 @@ class GroupChecks:
         before = truth.groups.get(key.group_id)
         if record.value is None:
             if before is not None and before.members:
-                raise Violation("groups", f"{key.group_id} is deleted, and has members")
+                raise Violation("groups", f"{key.group_id} is deleted, but has members")
             return
         state_machine = self.world.new_state_machine()
         state_machine.replay(record.key, record.value, record.timestamp_ms)
         after = groups_of(state_machine)[key.group_id].said
         if before is not None and after.epoch < before.said.epoch:
-            raise Violation("epochs", f"{key.group_id}: group epoch {after.epoch} behind {before.said.epoch}")
+            raise Violation(
+                "epochs", f"{key.group_id}: group epoch {after.epoch} comes after epoch {before.said.epoch}"
+            )
         if after.target_epoch > after.epoch:
             raise Violation("epochs", f"{key.group_id}: a target of epoch {after.target_epoch} in epoch {after.epoch}")
 
@@ -176,15 +180,15 @@ class GroupChecks:
             known = self._last.pop(where, None)
             is_of_old_topic = topic is None or (known is not None and known[1] != topic.topic_id)
             if group is not None and group.members and not is_of_old_topic and known is not None:
-                raise Violation("offsets", f"{where}: the offset goes, and the group has members")
+                raise Violation("offsets", f"{where}: the offset is removed, but the group has members")
             self._set_anew(where)
             return
         committed = decode_value(record.value)
         attempt = self._attempts.get(committed.metadata)
         if attempt is None or attempt[:4] != (*where, committed.offset):
-            raise Violation("offsets", f"{where}: nobody committed {committed}")
+            raise Violation("offsets", f"{where}: no client committed {committed}")
         if committed.metadata in self._refused:
-            raise Violation("refused", f"{where}: {committed.metadata} was refused, and is in the log: {attempt}")
+            raise Violation("refused", f"{where}: {committed.metadata} was refused, but is in the log: {attempt}")
         if attempt.member_id:
             self._committer(truth, attempt, committed.topic_id)
         known = self._last.get(where)
@@ -208,9 +212,9 @@ class GroupChecks:
         group = truth.groups.get(attempt.group_id)
         member = None if group is None else group.members.get(attempt.member_id)
         if member is None or member.value is None:
-            raise Violation("offsets", f"{attempt}: committed by somebody who is no member")
+            raise Violation("offsets", f"{attempt}: committed by a client that is no member")
         if (topic_id, attempt.partition) not in member.current.held:
-            raise Violation("offsets", f"{attempt}: committed by a member that has not the partition")
+            raise Violation("offsets", f"{attempt}: committed by a member that does not have the partition")
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class GroupChecks:
     def acknowledged(self, tag: str) -> None:
         attempt = self._attempts[tag]
         if tag not in self._committed:
-            raise Violation("commit", f"{attempt} was acknowledged, and is not in the committed log")
+            raise Violation("commit", f"{attempt} was acknowledged, but is not in the committed log")
         self.acknowledgements += 1
         where = attempt[:3]
         last = self._last.get(where)
@@ -235,7 +239,7 @@ class GroupChecks:
         if error.code in DEFINITE:
             self._refused.add(tag)
             if tag in self._committed:
-                raise Violation("refused", f"{self._attempts[tag]} was refused ({error.code}), and is in the log")
+                raise Violation("refused", f"{self._attempts[tag]} was refused ({error.code}), but is in the log")
 
     def floors(self, group_id: str, parts: Iterable[Part]) -> dict[Part, Floor]:
         """The smallest offsets that a request sent now may return."""
@@ -261,7 +265,7 @@ class GroupChecks:
         is_owner = who.coordinator == self.world.owner(who.group_id)
         least = floor.offset if is_owner else floor.long_since
         if offset < least:
-            raise Violation("read", f"{who}: {where} is told {offset}, when {least} had been acknowledged")
+            raise Violation("read", f"{who}: got offset {offset} of {where}, but {least} had been acknowledged before")
 
     # -- who reads what ----------------------------------------------------------------------------------------------
 
@@ -309,7 +313,8 @@ class GroupChecks:
             excused = excused or self._is_overdue(other) or not self._misled.isdisjoint((other, member))
             if other is not member and not excused:
                 raise Violation(
-                    "two owners", f"{other.name} has {part.topic}-{part.partition}, and {member.name} begins"
+                    "two owners",
+                    f"{other.name} still has {part.topic}-{part.partition} when {member.name} begins to read it",
                 )
         holders[member] = member.life
 
@@ -346,8 +351,9 @@ class GroupChecks:
         epoch, revision = self._given.get((member.group_id, member.member_id), (0, 0))
         if response.member_epoch > epoch or response.revision > revision:
             raise Violation(
-                "answer", f"{member.name} is told epoch {response.member_epoch}, revision {response.revision}; "
-                f"the committed log has {epoch}, {revision}"
+                "answer",
+                f"{member.name} got epoch {response.member_epoch} and revision {response.revision}, but the "
+                f"committed log has {epoch} and {revision}",
             )  # fmt: skip
         return was_misled
 
@@ -370,7 +376,9 @@ class GroupChecks:
                 seen += 1
                 why = difference(shard.state_machine, self.truths[log.partition.partition].state_machine)
                 if why:
-                    raise Violation("state machine", f"{host} does not know what the log of {shard.name} says: {why}")
+                    raise Violation(
+                        "state machine", f"the state of {host} differs from a replay of the log of {shard.name}: {why}"
+                    )
         self.world.coverage["check", "state machine compared with its log"] += seen
         return seen
 

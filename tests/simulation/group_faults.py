@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from tests.simulation.group_sim_world import GroupWorld
 
 PARTITIONS_MAX, MEMBERS_MAX = 8, 6
-#: Largest rebalance timeout (ms) of schedules with members that are late: these must release before the schedule ends.
+#: Largest rebalance timeout (ms) of schedules with late members, because these must release their partitions before the
+#: schedule ends.
 LATE_MS_MAX = 3_000
 
 
 class GroupFaults(CoordinatorFaults):
-    """``strike`` makes a fault happen; ``mend`` ends all current faults."""
+    """``strike`` causes a fault; ``mend`` ends all current faults."""
 
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
@@ -451,7 +452,7 @@ class GroupFaults(CoordinatorFaults):
 
     def _removed_untold(self, fault: Fault, rng: random.Random) -> str:
         """A member joins; each member that must revoke partitions takes longer than the rebalance timeout. When the log
-        has the removal of one of them, the coordinator is killed, so that no message tells the removed member."""
+        contains the removal of one of them, the coordinator is killed, so the removed member gets no message."""
         world, some = self.world, self._alive(rng, with_connection=True)
         if some is None or world.plan.rebalance_timeout_ms > LATE_MS_MAX:
             return ""

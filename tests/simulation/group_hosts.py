@@ -401,7 +401,7 @@ class SimServerStream:
             self._connection.ended_by_coordinator(error)
 
     def pause(self) -> None:
-        raise AssertionError("nobody sends so much")
+        raise AssertionError("no client sends so many requests")
 
     def resume(self) -> None:
         pass

@@ -36,7 +36,7 @@ LOGS = "logs"
 #: Maximum number of records that one read returns.
 _READ_RECORDS = 40
 _STUCK_MS = 1_500.0
-#: A leader of a shard's log has changed, which is not part of the metadata here.
+#: Called when the leader of a shard's log has changed; the simulated metadata do not contain these leaders.
 _NO_CHANGE = MetadataDelta(0, 0)
 
 

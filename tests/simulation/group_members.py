@@ -73,7 +73,7 @@ class Caller:
                 return
             coordinator = self.look_up()
             if coordinator is None:
-                failed(CoordinatorNotAvailableError("nobody coordinates the group"), True)
+                failed(CoordinatorNotAvailableError("the group has no coordinator"), True)
                 return
             world.call(self, coordinator, method, make(), came)
 

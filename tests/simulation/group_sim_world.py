@@ -306,7 +306,9 @@ class GroupWorld(CoordinatorsSide):
             if why is None and self.checks.acknowledgements > marks:
                 break
             if self.scheduler.now_ms > until_ms:
-                raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why or 'no commit goes through'}")
+                raise Violation(
+                    "liveness", f"{HEAL_MS:.0f} ms after the end of all faults: {why or 'no commit succeeds'}"
+                )
 
         self.commits_end = True
         until_ms = self.scheduler.now_ms + HEAL_MS

@@ -263,7 +263,7 @@ class LedgerHistories(Histories):
             self._live_together(living)
         problems = self._problems_of_end(living)
         if problems:
-            raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
+            raise Broken(problems[0].partition(":")[0], f"{problems} after all nodes have returned")
 
     def _problems_of_end(self, living: list[int]) -> list[str]:
         owners = [self.processes[process].coordinator_id for process in living]

@@ -83,7 +83,7 @@ class NodesWorld(ABC):
 
     @property
     def nodes(self) -> Sequence[Any]:
-        """The hosts that run the product's nodes, and get the metadata."""
+        """The simulated hosts that run the product's nodes; these hosts receive the metadata."""
         return self.hosts
 
     @abstractmethod

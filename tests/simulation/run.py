@@ -94,7 +94,7 @@ _FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, Val
 _ALL_PARTS = ("world", "brokers", "ledger")
 #: The ``part`` of mutants that only the brokers' half can notice.
 REPLICAS = "replicas"
-#: The ``part`` of mutants that only schedules of groups, or of transactions, can notice.
+#: The ``part`` of mutants that only schedules of groups, or of transactions, can detect.
 GROUPS, TRANSACTIONS = "groups", "transactions"
 AnyPlan = Plan | BrokerPlan | GroupPlan | TxnPlan
 AnyWorld = ControllersWorld | BrokerWorld | GroupWorld | TxnWorld
@@ -107,9 +107,9 @@ _WORLDS: dict[type, Any] = {
 
 
 class Beside(NamedTuple):
-    """A part of the simulator whose schedules run beside those of controllers and brokers: one for ``every`` of these.
-    A run of at least ``measured_from`` schedules of the part must have seen the ``listed`` events, and must have
-    medians of EVENTS_MEDIAN_MIN events and ``acknowledged_min`` acknowledged writes."""
+    """A part of the simulator. One of its schedules runs for every ``every`` schedules of controllers and brokers. In a
+    run of at least ``measured_from`` schedules of the part, each ``listed`` event must occur. The medians must reach
+    EVENTS_MEDIAN_MIN events and ``acknowledged_min`` acknowledged writes."""
 
     make_plan: Callable[..., Any]
     every: int
@@ -119,7 +119,7 @@ class Beside(NamedTuple):
     what: str
 
     def missing(self, seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The required events that never happened."""
+        """Return the required events that never happened."""
         return [each for each in self.listed if not seen[each]]
 
 
@@ -141,7 +141,7 @@ def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyP
 
 
 def half_of(mutant: Mutant) -> str:
-    """The half of the simulator in whose schedules a mutant runs."""
+    """Return the part of the simulator in whose schedules a mutant runs."""
     if mutant.part in BESIDE:
         return mutant.part
     return "brokers" if mutant.part == REPLICAS else "controllers"
@@ -194,7 +194,7 @@ def outcome_of(
 
 
 def part_of(outcome: Outcome) -> str:
-    """The part that a schedule belongs to, of ``BESIDE``; "": the controllers or the brokers."""
+    """The part in ``BESIDE`` to which a schedule belongs; "": controllers or brokers."""
     return next((part for part in BESIDE if ("part", part) in outcome.coverage), "")
 
 
@@ -273,7 +273,7 @@ class Score:
 
 @dataclass
 class PartTally:
-    """The results of schedules, without their failures."""
+    """The counts of schedules, without their failures."""
 
     schedules: int = 0
     events: list[int] = field(default_factory=list)
@@ -289,9 +289,9 @@ class PartTally:
 
 @dataclass
 class Tally(PartTally):
-    """All results so far; ``beside`` are those of other parts than controllers and brokers."""
+    """All results so far; ``beside`` are the results of the parts in ``BESIDE``."""
 
-    #: Number of these schedules that belong to the brokers' half.
+    #: Number of schedules of brokers among these.
     brokers: int = 0
     beside: dict[str, PartTally] = field(default_factory=lambda: {part: PartTally() for part in BESIDE})
     failures: list[Outcome] = field(default_factory=list)
@@ -507,8 +507,8 @@ def _report_part(part: str, tally: PartTally) -> list[str]:
 
 
 def summary(tally: Tally, seconds: float) -> dict[str, object]:
-    """The last line of the output, as a dict; scripts depend on these names. The counts are those of controllers
-    and brokers, or of the only other part that ran."""
+    """Return the last line of the output as a dict; scripts depend on these names. The counts are about controllers and
+    brokers, or about the only part that ran."""
     alone = [part for part in tally.beside.values() if part.schedules]
     shown = alone[0] if alone and not tally.schedules else tally
     return {
@@ -579,8 +579,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--mutant-schedules", type=int, default=MUTANT_SCHEDULES_MAX, help="within which each must die")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--half", choices=("both", "controllers", "brokers", *BESIDE), default="both")
-    parser.add_argument("--transactions", type=int, help="schedules of transactions beside the others (half as many)")
-    parser.add_argument("--keep", help="numbers of the faults to keep")
+    parser.add_argument(
+        "--transactions",
+        type=int,
+        help="number of schedules of transactions beside the other schedules (default: half as many)",
+    )
+    parser.add_argument("--keep", help="numbers of the faults that remain in the schedule")
     parser.add_argument("--until", type=float, help="end the schedule at this time, ms")
     arguments = parser.parse_args(argv)
     if arguments.schedules == 1:

@@ -129,13 +129,14 @@ class SafetyChecks:
         """
         sender, to, body = message
         if sender != own:
-            raise Violation("identity", f"{own} speaks as {sender}, whose disk is gone (KIP-853)")
+            raise Violation("identity", f"{own} sends a message as {sender}, whose disk was erased (KIP-853)")
         kind = type(body)
         if kind is AppendResponse:
             assert isinstance(body, AppendResponse)
             if not body.is_rejected and body.term == term and body.match.offset > shadow.end:
                 raise Violation(
-                    "durability", f"{own} says that it has everything below {body.match}, its disk ends at {shadow.end}"
+                    "durability",
+                    f"{own} reports that it has all entries below {body.match}, but its disk ends at {shadow.end}",
                 )
         elif kind is VoteResponse:
             assert isinstance(body, VoteResponse)
@@ -149,7 +150,9 @@ class SafetyChecks:
     def _voted(self, voter: ReplicaKey, term: int, candidate: ReplicaKey) -> None:
         before = self._votes.setdefault((voter, term), candidate)
         if before != candidate:
-            raise Violation("votes", f"{voter} votes for {candidate} in term {term}, and has voted for {before} (5.2)")
+            raise Violation(
+                "votes", f"{voter} votes for {candidate} in term {term}, but has already voted for {before} (5.2)"
+            )
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -163,12 +166,13 @@ class SafetyChecks:
             else:
                 if known[0] is not entry and (known[0].data != entry.data or known[0].kind is not entry.kind):
                     raise Violation(
-                        "log matching", f"{own} has another entry at {entry.base_offset}/{entry.term} (5.3)"
+                        "log matching",
+                        f"{own} has a different entry at {entry.base_offset}/{entry.term} than other replicas (5.3)",
                     )
                 if known[1] != previous_term:
                     raise Violation(
                         "log matching",
-                        f"{own} has {_named(entry)} behind term {previous_term}, others {known[1]}",
+                        f"{own} has {_named(entry)} after term {previous_term}, other replicas after {known[1]}",
                     )
             previous_term = entry.term
             if entry.voters is not None and self.leaders.get(entry.term) == own:
@@ -182,12 +186,12 @@ class SafetyChecks:
         open_ = [each for each in before if self.committed < each.next_offset <= entry.base_offset]
         if open_:
             raise Violation(
-                "voters", f"{own} changes the voters to {entry.voters}, and {_named(open_[0])} is not committed (T 4.1)"
+                "voters", f"{own} changes the voters to {entry.voters}, but {_named(open_[0])} is not committed (T 4.1)"
             )
         if not self.history or self.history[-1].term < entry.term:
             raise Violation(
                 "voters",
-                f"{own} changes the voters, and nothing of its term {entry.term} is committed (T 4.1, the fix)",
+                f"{own} changes the voters, but no entry of its term {entry.term} is committed (T 4.1, the fix)",
             )
 
     def durable(self, own: ReplicaKey, entries: Sequence[Entry]) -> None:
@@ -256,7 +260,8 @@ class SafetyChecks:
                 if entry.base_offset != self.committed:
                     raise Violation(
                         "state machines",
-                        f"{own} commits {_named(entry)} across what ends at {self.committed} (5.4.3)",
+                        f"{own} commits {_named(entry)}, which does not begin at the end {self.committed} of the "
+                        "committed entries (5.4.3)",
                     )
                 self._extend(entry)
                 is_news = True
@@ -271,7 +276,8 @@ class SafetyChecks:
         if not any(len(holders.intersection(voters.keys)) >= voters.majority for voters in voter_sets):
             raise Violation(
                 "commitment",
-                f"{own} calls {_named(entry)} committed, which only {', '.join(map(str, sorted(holders)))} ever had on "
+                f"{own} reports {_named(entry)} as committed, which only {', '.join(map(str, sorted(holders)))} ever "
+                "had on "
                 f"disk; the voters are {voter_sets[-1]}",
             )
 

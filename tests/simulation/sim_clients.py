@@ -74,7 +74,9 @@ class Read:
                     world.count("state", "read served")
                     if controller.image.next_offset < result:
                         raise Violation(
-                            "reads", f"{host} serves a read from {result}, and has {controller.image.next_offset}"
+                            "reads",
+                            f"{host} serves a read as of {result}, but its image ends at "
+                            f"{controller.image.next_offset}",
                         )
                     world.checks.read_served(must_see, result, str(host))
                 elif not isinstance(result, HeadraceError):

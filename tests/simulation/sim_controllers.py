@@ -466,7 +466,8 @@ class ControllerHost:
                 if entry.voters != controller.voters:
                     raise Violation(
                         "voters",
-                        f"{self} has voters {controller.voters}, and the latest in its log are {entry.voters} (T 4.1)",
+                        f"{self} uses the voters {controller.voters}, but the latest voters in its log are "
+                        f"{entry.voters} (T 4.1)",
                     )
                 return
 

@@ -63,7 +63,9 @@ class ObservedStorage(MetadataStorage):
     def append(self, entries: Sequence[Entry], *rest: Any) -> int:
         record = self.record
         if entries[0].base_offset != record.shadow.end:
-            raise Violation("log matching", f"{self.own} appends at {entries[0].base_offset}, its log ends elsewhere")
+            raise Violation(
+                "log matching", f"{self.own} appends at {entries[0].base_offset}, but its log does not end there"
+            )
         self.checks.appended(self.own, record.shadow, entries, record.last_term)
         record.pending_entries += tuple(entries)
         segments = self._log.segments[-1:]
@@ -92,12 +94,12 @@ class ObservedStorage(MetadataStorage):
         was_empty = self.log_start_offset >= record.shadow.end
         if kept and not was_empty:
             raise Violation(
-                "refusal", f"{self.own} has {kept[0].base_offset}/{kept[0].term}, which its disk has refused"
+                "refusal", f"{self.own} still has {kept[0].base_offset}/{kept[0].term}, which its full disk refused"
             )
         terms = [each for each in self._log.epochs.entries if each.start_offset >= max(end, 1)]
         if terms:
             raise Violation(
-                "refusal", f"{self.own} has term {terms[0].epoch}, of which its disk has refused the entries"
+                "refusal", f"{self.own} still has term {terms[0].epoch}, whose entries its full disk refused"
             )
         if kept:
             record.shadow.append(kept)
@@ -106,7 +108,7 @@ class ObservedStorage(MetadataStorage):
     def truncate(self, offset: int) -> None:
         record = self.record
         if offset < record.shadow.checked:
-            raise Violation("state machines", f"{self.own} cuts its log at {offset}, below what it called committed")
+            raise Violation("state machines", f"{self.own} truncates its log at {offset}, below its committed entries")
         record.pending_cut = offset
         try:
             super().truncate(offset)
@@ -121,7 +123,7 @@ class ObservedStorage(MetadataStorage):
         record = self.record
         if snapshot.place.offset <= record.shadow.checked:
             raise Violation(
-                "state machines", f"{self.own} installs {snapshot.place}, below what it called committed already"
+                "state machines", f"{self.own} installs snapshot {snapshot.place}, below its committed entries"
             )
         record.pending_cut = 0
         try:
@@ -176,26 +178,30 @@ class ObservedStorage(MetadataStorage):
             for entry in kept.entries:
                 if entry.base_offset != expected:
                     raise Violation(
-                        "durability", f"{self.own} lacks {expected}, before {entry.base_offset}/{entry.term}"
+                        "durability",
+                        f"{self.own} lacks the entry at {expected}, before {entry.base_offset}/{entry.term}",
                     )
                 expected = entry.next_offset
                 written = known.get(entry.base_offset, ())
                 if not any(was.term == entry.term and was.data == entry.data for was in written):
                     raise Violation(
-                        "durability", f"{self.own} finds {entry.base_offset}/{entry.term}, never written there"
+                        "durability",
+                        f"{self.own} has {entry.base_offset}/{entry.term} on its disk, which was never written there",
                     )
             lost = [each for each in before.entries if start <= each.base_offset and each.next_offset > end]
             if lost and lost[0].base_offset < cut:
                 raise Violation(
                     "durability",
-                    f"{self.own} has lost {lost[0].base_offset}/{lost[0].term}, and had said that it was durable",
+                    f"{self.own} has lost {lost[0].base_offset}/{lost[0].term}, which it had reported as durable",
                 )
             if start > before.end and record.pending_cut is None:
-                raise Violation("durability", f"{self.own}'s log begins at {start}, and ended at {before.end}")
+                raise Violation(
+                    "durability", f"{self.own}'s log begins at {start}, but it ended at {before.end} before"
+                )
             allowed = (record.hard_state, record.pending_hard_state)
             state = stored.hard_state
             if record.hard_state is not None and state not in allowed:
-                raise Violation("durability", f"{self.own} comes back with {state}, and had saved {record.hard_state}")
+                raise Violation("durability", f"{self.own} restarts with {state}, but had saved {record.hard_state}")
         record.shadow = kept
         self.checks.durable(self.own, kept.entries[-max(len(record.pending_entries), 8) :])
         record.start, record.start_term = stored.start.place

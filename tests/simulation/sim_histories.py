@@ -42,7 +42,10 @@ class _Asked(Histories):
         for broker_id, broker_epoch in item.isr:
             broker = before.brokers.get(broker_id)
             if broker is None or broker.broker_epoch != broker_epoch:
-                raise Broken("granted", f"{item} takes a former life of {broker_id} in, which is {broker} (KIP-903)")
+                raise Broken(
+                    "granted",
+                    f"{item} adds a former process of broker {broker_id} to the ISR, which is now {broker} (KIP-903)",
+                )
 
 
 class _AskedLedger(_Asked, LedgerHistories):

@@ -367,7 +367,9 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
                 world.count("state", "deaf leader gave way")
                 break
         else:
-            raise Violation("check quorum", f"{old} has heard nobody for 2.6 s of its clock, and leads on (T 6.2)")
+            raise Violation(
+                "check quorum", f"{old} still leads, although it has received no message for 2.6 s of its clock (T 6.2)"
+            )
         world.mend(cut)
     finally:
         if old.clock.rate == pace:

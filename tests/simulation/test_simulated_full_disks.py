@@ -70,7 +70,10 @@ def test_a_kept_entry_of_a_refused_append_is_found() -> None:
 
 
 def test_a_kept_term_of_a_refused_append_is_found() -> None:
-    with MUTANTS["KeepsRefusedEntries"].applied(), pytest.raises(Violation, match=r"^refusal: .* has term 2, of which"):
+    with (
+        MUTANTS["KeepsRefusedEntries"].applied(),
+        pytest.raises(Violation, match=r"^refusal: .* has term 2, whose entries"),
+    ):
         Lab().refuse([leader_change(2, 1)], "write", ".log")
 
 

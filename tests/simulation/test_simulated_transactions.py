@@ -1,4 +1,4 @@
-"""A few schedules of transactions in every test run; ``make sim`` runs thousands.
+"""Run a few schedules of transactions in every test run; ``make sim`` runs thousands.
 
 A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half transactions"`` repeats it, with its transcript.
 """
@@ -95,7 +95,7 @@ def decided(found: TxnChecks, name: str, state: TransactionState, **changes: Any
 
 
 def opened() -> TxnChecks:
-    """A transaction of producer 7, epoch 0, with a batch in partition 0."""
+    """Open a transaction of producer 7, epoch 0, with a batch in partition 0."""
     found = checks()
     decided(found, "t0", TransactionState.EMPTY)
     decided(found, "t0", TransactionState.ONGOING)

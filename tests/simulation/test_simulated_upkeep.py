@@ -76,20 +76,20 @@ def test_a_log_start_that_nobody_asked_for_is_noticed() -> None:
     found.asked_to_delete(0, 5)
     found.start_moves(log(log_start_offset=0), 5)
     assert found.truths[0].start_max == 5
-    with pytest.raises(Violation, match="nobody asked"):
+    with pytest.raises(Violation, match="no request asked"):
         found.start_moves(log(log_start_offset=0), 7)
 
 
 def test_a_log_start_above_what_is_committed_is_noticed() -> None:
     found = checks("deletes")
     found.asked_to_delete(0, -1)
-    with pytest.raises(Violation, match="10 is committed"):
+    with pytest.raises(Violation, match="up to 10 are committed"):
         found.start_moves(log(log_start_offset=0), 11)
 
 
 def test_a_start_that_only_the_segments_show_is_as_durable_as_they_are() -> None:
-    """Seed 1584: DeleteRecords moved the start to 5 in memory, because the disk was full; retention then deleted the
-    segments below 3. After a restart the log may begin at 3, and not earlier."""
+    """Seed 1584: DeleteRecords moved the log start offset to 5 only in memory, because the disk was full. Retention
+    then deleted the segments below 3. After a restart the log may begin at 3, and not earlier."""
     found = checks("both")
     found.truths[0].start_max = 5
     host: Any = SimpleNamespace(number=1, disks=1, begun_anew=0, damaged=0, life=1)
@@ -199,16 +199,16 @@ def test_a_high_watermark_inside_a_batch_is_the_place_of_a_deletion() -> None:
         return log(log_start_offset=0, read=read)
 
     sound = replica(batch(0, 1, 2), batch(3, 4, 5, 6))
-    with pytest.raises(Violation, match="has nothing at 3, below 5"):
+    with pytest.raises(Violation, match="has no batch at 3, below the high watermark 5"):
         found._compare(host, truth, sound, 0, 5)
     found.asked_to_delete(0, 5)
-    with pytest.raises(Violation, match="has nothing at 3, below 5"):
+    with pytest.raises(Violation, match="has no batch at 3, below the high watermark 5"):
         found._compare(host, truth, sound, 0, 5)  # it was asked for, and nothing is deleted yet
     found.start_moves(log(log_start_offset=0), 5)
     assert found._compare(host, truth, sound, 0, 5) == 5
-    with pytest.raises(Violation, match="has nothing at 3, below 4"):
+    with pytest.raises(Violation, match="has no batch at 3, below the high watermark 4"):
         found._compare(host, truth, sound, 0, 4)
-    with pytest.raises(Violation, match="has nothing at 3, below 5"):
+    with pytest.raises(Violation, match="has no batch at 3, below the high watermark 5"):
         found._compare(host, truth, replica(batch(0, 1, 2)), 0, 5)
     with pytest.raises(Violation, match="prefix"):
         found._compare(host, truth, replica(batch(0, 1, 2), batch(3, 4, 5, 6, changed=5)), 0, 5)

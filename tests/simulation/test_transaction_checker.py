@@ -1,4 +1,4 @@
-"""The checker of transactions finds each anomaly in a planted history, by its name, and none in a good history."""
+"""The checker of transactions finds each anomaly in a history that contains it, and no anomaly in a correct history."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.simulation.txn_checker import History, Reader, Result, Transacted, fi
 
 
 def transaction(name: str, began: float, result: Result | None = Result.COMMITTED, **writes: int) -> Transacted:
-    """A transaction that begins at ``began``, requests its end 5 later and learns its result 10 later; ``writes``:
-    value -> partition."""
+    """Return a transaction that begins at ``began``, requests its end at ``began + 5``, and learns its result at
+    ``began + 10``. ``writes``: value -> partition."""
     asked = None if result is Result.ABORTED else began + 5
     ended = None if result is None else began + 10
     return Transacted(name, began, asked, ended, result, dict(writes), set(writes))
@@ -92,7 +92,7 @@ def read_twice(history: History) -> None:
 
 
 def later_before_earlier(history: History) -> None:
-    """T3 began after T1 was committed."""
+    """T3 began after the commit of T1."""
     history.final[1] = [(0, "c2"), (4, "a3"), (6, "d1")]
 
 
@@ -106,7 +106,7 @@ def read_in_a_circle_of_three(history: History) -> None:
 
 
 def offsets_ahead(history: History) -> None:
-    """The offsets of the aborted T2 count."""
+    """The group has the offsets of the aborted T2."""
     assert history.final_offsets is not None
     history.final_offsets["g", 0] = 9
 

@@ -1,10 +1,10 @@
-"""Find the anomalies of Jepsen's Kafka workload in a history of transactions. Pure.
+"""Find the anomalies that Jepsen's Kafka workload finds, in a history of transactions. Pure.
 
     find(History(transactions, readers, final)) -> [Anomaly(name, what), ...]
 
-A history holds what clients saw: transactions with their writes, reads and outcomes, the polls of readers, and one
-last read of each partition at read_committed (``final``) after all transactions have ended. A commit without an answer
-is *unknown*, never failed: then all of its acknowledged writes are visible, or none.
+A history contains the observations of clients: transactions with their writes, reads and outcomes, and the polls of
+readers. After all transactions have ended, ``final`` is one read_committed read of each partition. A commit without an
+answer has the outcome *unknown*: all of its acknowledged writes must be visible, or none.
 
     name                 what the history shows
     -------------------  -----------------------------------------------------------------------------------------------
@@ -21,9 +21,9 @@ is *unknown*, never failed: then all of its acknowledged writes are visible, or 
     offsets and records  the offsets of a transaction count and its records do not, or the reverse
       apart
 
-Kafka's transactions are not isolated from each other: the writes of transactions that run at the same time may stand
-in any order. So only an order that contradicts real time is a dirty write, and circles of mere writes are none
-(Jepsen's analysis of Kafka-like systems: G0 in general is allowed, G1a, G1b and circles of reads are not).
+Kafka's transactions are not isolated from each other: the writes of concurrent transactions may have any order. So only
+an order that contradicts real time counts as a dirty write. As in Jepsen's analyses of Kafka-like systems, write cycles
+(G0) are allowed; G1a, G1b and cycles of reads are not.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Anomaly(NamedTuple):
 
 
 class Result(Enum):
-    """Of a transaction. UNKNOWN: its commit was requested, and no answer told whether it took effect."""
+    """The result of a transaction. UNKNOWN: the client requested the commit, and received no answer."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -59,7 +59,7 @@ class Result(Enum):
 
 @dataclass(eq=False)
 class Transacted:
-    """A transaction, as its client knows it; times are those of the history."""
+    """A transaction as its client observed it; all times are on the clock of the history."""
 
     name: str
     began: float
@@ -67,9 +67,9 @@ class Transacted:
     commit_asked: float | None = None
     #: When the client learned the result.
     ended: float | None = None
-    #: None until a client has an answer.
+    #: None while the transaction is open, or its client waits for the answer.
     result: Result | None = None
-    #: value -> partition, of all that was sent; and those that were acknowledged.
+    #: ``sent``: value -> partition of each sent record; ``acknowledged``: the acknowledged values.
     sent: dict[str, int] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
     #: Values that the transaction has read at read_committed.
@@ -86,8 +86,8 @@ class Transacted:
 
 @dataclass(eq=False)
 class Reader:
-    """Reads one partition from its start, at read_committed. ``seen``: (time, offset, value) in the order of arrival;
-    ``position``: where it continues."""
+    """A reader of one partition from its start, at read_committed. ``seen``: (time, offset, value) in the order of
+    arrival; ``position``: the next offset."""
 
     name: str
     partition: int
@@ -99,7 +99,7 @@ class Reader:
 class History:
     transactions: list[Transacted] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
-    #: Partition -> (offset, value), in the order of the log: the last read at read_committed.
+    #: Partition -> (offset, value) in the order of the log, from the last read at read_committed.
     final: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     #: Values that were sent without a transaction.
     plain: set[str] = field(default_factory=set)
@@ -108,7 +108,7 @@ class History:
 
 
 def find(history: History) -> list[Anomaly]:
-    """All anomalies of a history."""
+    """Return all anomalies of a history."""
     of = {value: each for each in history.transactions for value in each.sent}
     visible = {value for values in history.final.values() for _, value in values}
     return [
@@ -218,7 +218,7 @@ def _dirty_writes(history: History, of: dict[str, Transacted]) -> Iterator[Anoma
 
 
 def _circular_reads(history: History, of: dict[str, Transacted]) -> Iterator[Anomaly]:
-    """Transactions of which each has read a value of the next."""
+    """Find cycles of transactions, in which each transaction has read a value of the next one."""
     after: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for transaction in history.transactions:
         for value in transaction.read:
@@ -246,8 +246,8 @@ def _circles(name: str, after: defaultdict[str, dict[str, str]], path: list[str]
 
 
 def _apart(history: History, visible: set[str]) -> Iterator[Anomaly]:
-    """The committed offset of a partition of a group is the largest that a transaction with visible records commits (a
-    transaction without records, the largest of committed ones)."""
+    """Check each group's committed offset of a partition: it must be the largest offset in a transaction whose records
+    are visible. A transaction without records counts if it was committed."""
     if history.final_offsets is None:
         return
     due: dict[tuple[str, int], tuple[int, str]] = {}

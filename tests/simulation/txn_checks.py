@@ -1,16 +1,14 @@
-"""The promises of transactions, checked after every event, and at the end by the checker of histories
-(``txn_checker``).
+"""Check the guarantees of transactions after every event; at the end ``txn_checker`` checks the clients' history.
 
-In addition to the promises of brokers (``broker_checks``):
+In addition to the guarantees of brokers (``broker_checks``):
 
 * A value is committed to a log once, and at the offset that its producer received.
-* A marker in a log was decided: the transaction's shard holds the committed record of the decision, with the same
-  outcome.
-* Under version 2 no batch stands behind a marker that ended its epoch; no batch of a later epoch stands before the
-  marker of the former transaction; a marker ends no transaction of its own epoch or of a later one.
-* The records of a shard make legal transitions only; a transactional id's producer id and epoch never go back.
-* A transaction is aborted only if a client asked for that, or after its timeout; a prepared one has no timeout.
-* A producer is fenced only if another one has taken its transactional id.
+* For each marker in a log, the transaction's shard has a committed decision with the same outcome.
+* Under version 2 no batch is after the marker that ended its epoch, and no batch of a later epoch is before that
+  marker. A marker never ends a transaction of its own epoch or of a later epoch.
+* The records of a shard make only legal transitions, and the epoch of a producer id never decreases.
+* A transaction is aborted only if a client requested it, or after its timeout; a prepared transaction has no timeout.
+* A producer is fenced only if another producer has taken over its transactional id.
 * The coordinator's state equals a replay of its shard's log.
 """
 
@@ -32,7 +30,7 @@ from tests.simulation.group_log import LogPartition
 from tests.simulation.sim_checks import Violation
 from tests.simulation.txn_checker import find
 
-#: Two coordinators' clocks differ by this much, at most, unless one is set.
+#: The clocks of two coordinators differ by at most this time, unless a fault sets a clock.
 CLOCKS_APART_MS = 50
 
 if TYPE_CHECKING:
@@ -41,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class _Written:
-    """What a producer id has done in a partition, by the committed log."""
+    """The state of a producer id in a partition, from the committed log."""
 
     __slots__ = ("ended_epoch", "first_offset", "open_epoch")
 
     def __init__(self) -> None:
         self.open_epoch: int | None = None
         self.first_offset = -1
-        #: All transactions up to this epoch have their marker (version 2).
+        #: All transactions up to this epoch have a marker (version 2).
         self.ended_epoch = -1
 
 
@@ -141,7 +139,7 @@ class TxnChecks(BrokerChecks):
     # -- the shards' logs --------------------------------------------------------------------------------------------
 
     def committed(self, log: LogPartition, before: int) -> None:
-        """Records of a shard are committed."""
+        """Called when records of a shard are committed."""
         for batch in log.batches:
             if batch.base < before or batch.end > log.committed:
                 continue
@@ -171,7 +169,7 @@ class TxnChecks(BrokerChecks):
                 world.count("transaction", "epochs ran out")
 
     def _timely(self, transactional_id: str, was: Transaction | None, now: Transaction) -> None:
-        """Check an abort that no client has asked for since the transaction began."""
+        """Check an abort that no client has requested since the transaction began."""
         world = self.world
         if was is None or was.state is not TransactionState.ONGOING or now.state is not TransactionState.PREPARE_ABORT:
             return
@@ -192,9 +190,9 @@ class TxnChecks(BrokerChecks):
             )
 
     def fenced(self, producer: Producer) -> None:
-        """A producer learns that another one has taken its transactional id. (Under version 1 also a timeout or an
-        operator fences the producer. A producer that repeats InitProducer fences itself if the coordinator decides the
-        earlier request after the one that it has answered: seed 20261122245.)"""
+        """Called when a producer is fenced: another producer must have taken over its transactional id. (Under version
+        1 also a timeout or an operator fences the producer. A producer that repeats InitProducerId can fence itself, if
+        the coordinator decides the first request after the repeated one: seed 20261122245.)"""
         others = self.world.initialized[producer.transactional_id] - {producer.name}
         if not others and producer.version > 1 and self.world.inits[producer.name] < 2:
             raise Violation("fenced", f"{producer} is fenced, and no other producer has taken its transactional id")
@@ -221,7 +219,7 @@ class TxnChecks(BrokerChecks):
     # -- at the end --------------------------------------------------------------------------------------------------
 
     def why_not_over(self) -> str | None:
-        """Why transactions are still open, or readers behind, after all producers have ended."""
+        """Return why transactions are still open, or readers lag, after all producers have ended; "": none."""
         world = self.world
         for transactional_id, transaction in self.last.items():
             if transaction.state in (TransactionState.ONGOING, *PREPARING):
@@ -273,7 +271,7 @@ class TxnChecks(BrokerChecks):
                     )
 
     def check_history(self) -> None:
-        """Raise the first anomaly of the history; its name is the check."""
+        """Raise a Violation for the first anomaly of the history, under the anomaly's name."""
         history = self.world.history
         history.readers = [each.reader for each in self.world.readers]
         history.final = {number: self.world.read_all(number) for number in range(self.world.plan.partitions)}

@@ -1,9 +1,10 @@
-"""Producers and readers of the transactions' half, as models. Each process runs as asyncio code on an event loop of
-virtual time, so that it can be killed, and stand still and wake.
+"""Models of producers and readers for the simulation of transactions. Each process runs as asyncio code on an event
+loop of virtual time, so the simulator can kill it, pause it and resume it.
 
-A transactional id has one producer at a time, unless a fault starts a second one. A producer follows the SDK's rules:
-it initializes, sends batches with sequence numbers (from 0 in each epoch under version 2), waits for all answers, and
-ends the transaction; a request without an answer is repeated. What it knows goes into the history (``txn_checker``).
+A transactional id has one producer at a time, unless a fault starts a second producer. A producer follows the SDK's
+rules: it initializes, sends batches with sequence numbers (from 0 in each epoch under version 2), waits for all
+answers, and ends the transaction; a request without an answer is repeated. It writes its observations into the history
+(``txn_checker``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ ANSWER_S = 0.35
 #: A batch that is not acknowledged within this time fails its transaction (delivery.timeout.ms).
 DELIVERY_S = 1.2
 FETCH_BYTES = 1_500
-#: Errors of a batch that fail its transaction, which the producer then aborts; that tells whether it is fenced.
+#: Errors of a batch that fail its transaction. The producer then aborts; the answer to the abort shows whether it is
+#: fenced.
 _FAILS_THE_TRANSACTION = frozenset(
     {
         "INVALID_PRODUCER_EPOCH",
@@ -44,16 +46,16 @@ _FAILS_THE_TRANSACTION = frozenset(
         "TRANSACTION_ABORTABLE",
     }
 )
-#: Errors of a batch that are not retriable by their kind, and are here.
+#: Errors that are not retriable in general, but are for a batch.
 _TRY_AGAIN = frozenset({"REQUEST_TIMED_OUT", "FENCED_BROKER", "CORRUPT_LOG"})
 
 
 class Over(Exception):
-    """The producer's process ends."""
+    """Ends the producer's process."""
 
 
 class Process:
-    """A client's process; ``SimLoop`` takes it for a host."""
+    """A client's process; for ``SimLoop`` it is a host."""
 
     def __init__(self, world: TxnWorld, name: str) -> None:
         self.world = world
@@ -91,7 +93,8 @@ class Process:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def _within(self, seconds: float, begin: Callable[[Callable[[Any], None]], None]) -> Any:
-        """The answer to a request that ``begin`` sends. Raises the error of the answer, and RequestTimedOutError."""
+        """Send a request with ``begin``, and return its answer. Raises the error in the answer, and
+        RequestTimedOutError."""
         answer: asyncio.Future[Any] = self.loop.create_future()
 
         def answered(outcome: Any) -> None:
@@ -112,8 +115,8 @@ class Process:
     def _carry(
         self, host: Any, deliver: Callable[[Any], None], answered: Callable[[Any], None], late: str, *, in_order: bool
     ) -> Callable[[Any], None]:
-        """Carry a request to a process, and return the way of the answer. ``late``: the fault under which a copy
-        arrives much later; ``in_order``: no copy and no delay (version 1)."""
+        """Deliver a request to a process, and return the function that delivers the answer. ``late``: the fault under
+        which a copy arrives much later; ``in_order``: no copy and no delay (version 1)."""
         world, rng = self.world, self.rng
         life = host.life
         link = self.name, world.address_of(host)
@@ -145,19 +148,19 @@ class Process:
 
 
 class Producer(Process):
-    """A process of a transactional id."""
+    """A producer process with a transactional id."""
 
     def __init__(self, world: TxnWorld, transactional_id: str, version: int, life: int) -> None:
         super().__init__(world, f"{transactional_id}.{life}")
         self.transactional_id = transactional_id
         self.version = version
         self.keeps_prepared = version > 1 and self.rng.random() < 0.5
-        #: The next sequence of each partition, of the present identity.
+        #: The next sequence number of each partition, for the present identity.
         self._sequences: dict[int, int] = {}
         self._identity = (-1, -1)
         self._count = 0
         self._current: Transacted | None = None
-        #: Partitions that the open transaction of version 1 has added.
+        #: Partitions that the producer has added to the open transaction (version 1).
         self._added: set[int] = set()
         self.must_stop = False
         self.prepares_next = False
@@ -192,7 +195,8 @@ class Producer(Process):
             await asyncio.sleep(self.rng.uniform(0.005, 0.05))
 
     async def _init(self, expected: tuple[int, int] | None = None) -> None:
-        """Take the next identity. ``expected``: this process continues with its id (KIP-360)."""
+        """Initialize the producer, and use the new identity from now on. ``expected``: the present identity of this
+        process, which keeps its producer id (KIP-360)."""
         request = transactions_pb2.InitProducerRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.world.plan.timeout_ms,
@@ -211,7 +215,7 @@ class Producer(Process):
             token = response.prepared
             known = self.world.prepared.get((token.producer_id, token.producer_epoch))
             if known is None:
-                raise Violation("prepared", f"{self} is given {token}, which no producer prepared")
+                raise Violation("prepared", f"the token of {self} is {token}, which no producer has prepared")
             self._current, commit = known
             await self._end(commit)
 
@@ -278,7 +282,7 @@ class Producer(Process):
         for error in failures:
             world.count("send failed", error.code)
         if failures:
-            # (A batch whose outcome is unknown may be written later: only the end of the transaction settles it.)
+            # (A batch whose outcome is unknown may be written later, until the transaction ends.)
             await self._end(False)
             if self.version < 2:
                 await self._init(self._identity)
@@ -351,7 +355,7 @@ class Producer(Process):
         self._carry(host, deliver, answered, "produce_late", in_order=self.version < 2)
 
     async def _add_partition(self, number: int) -> None:
-        """Add a partition as clients of version 1 do, through the coordinator."""
+        """Ask the coordinator to add a partition, as clients of version 1 do."""
         request = transactions_pb2.AddPartitionsRequest(
             transactional_id=self.transactional_id,
             producer_id=self._identity[0],
@@ -404,7 +408,8 @@ class Producer(Process):
             response = await self._coordinator("PrepareTransaction", request)
         except HeadraceError as error:
             world.count("prepare refused", error.code)
-            # (Also a timeout that has aborted the transaction: the answer to the end tells what it was.)
+            # (The cause may also be a timeout that has aborted the transaction; the answer to the end of the
+            # transaction shows the cause.)
             await self._end(False)
             return
         world.count("transaction", "prepared")
@@ -419,7 +424,7 @@ class Producer(Process):
 
 
 class Completer(Process):
-    """Completes a prepared transaction from elsewhere: by its token, one to three times."""
+    """A client that completes a prepared transaction of another process by its token, one to three times."""
 
     def __init__(self, world: TxnWorld, transactional_id: str, token: tuple[int, int]) -> None:
         super().__init__(world, f"completer of {transactional_id} {token}")
@@ -461,7 +466,8 @@ class Completer(Process):
 
 
 class ReaderProcess(Process):
-    """Reads a partition from its start, at read_committed or read_uncommitted, from its leader or another replica."""
+    """A reader of one partition from its start, with read_committed or read_uncommitted, at the leader or another
+    replica."""
 
     def __init__(self, world: TxnWorld, number: int, *, committed: bool) -> None:
         super().__init__(world, f"{'committed' if committed else 'plain'} reader {number}")

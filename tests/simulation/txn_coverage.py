@@ -1,4 +1,4 @@
-"""The events that a run of the schedules of transactions must have seen to prove anything."""
+"""The events that must happen in a long run of schedules of transactions; without them the run proves little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the transactions' half (their kinds are in ``txn_plan``), in addition to those of brokers and
+"""Faults for the simulation of transactions (the kinds are in ``txn_plan``), in addition to faults of brokers and
 coordinators."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TxnFaults(CoordinatorFaults, BrokerFaults):
-    """``strike`` makes a fault happen; ``mend`` ends all current faults."""
+    """``strike`` causes a fault; ``mend`` ends all current faults."""
 
     world: TxnWorld  # type: ignore[assignment]
 
@@ -159,7 +159,7 @@ class TxnFaults(CoordinatorFaults, BrokerFaults):
         return "markers are held back, and a coordinator dies"
 
     def _marker_and_failover(self, fault: Fault, rng: random.Random) -> str:
-        """A leader gets a marker, and is deposed before it is committed."""
+        """A leader receives a marker, and loses the leadership before the marker is committed."""
         world = self.world
         topic = world.image.topic("orders")
         if topic is None:

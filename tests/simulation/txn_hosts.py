@@ -1,10 +1,10 @@
-"""A coordinator of transactions in the simulation: the product's shards, handlers and marker sender, on an event loop
-of virtual time; and the links between coordinators and brokers.
+"""A simulated transaction coordinator with the product's shards, handlers and marker sender, on an event loop of
+virtual time. Also the simulated links between coordinators and brokers.
 
-A link stands for ``RequestLink``: it carries each request of a broker to a coordinator (AddPartitions), or of a
-coordinator to a broker (WriteMarkers), to the product's handler of the other side. Requests arrive in order, unless a
-fault delays or doubles them. A request of transaction version 1 is never delayed beyond the next one: late messages of
-version 1 end the wrong transaction (KAFKA-17754), and version 2 exists for that reason.
+A link replaces ``RequestLink``. It delivers requests of brokers to coordinators (AddPartitions), and of coordinators to
+brokers (WriteMarkers), to the product's handlers. Requests arrive in order, unless a fault delays or duplicates them. A
+request of transaction version 1 is never delayed into the next transaction, because late requests of version 1 end the
+wrong transaction (KAFKA-17754); version 2 exists for that reason.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tests.simulation.group_log import SimBrokers
 if TYPE_CHECKING:
     from tests.simulation.txn_sim_world import TxnWorld
 
-#: The ports of coordinators are 1,000 times their number, plus the number of the process.
+#: The port of a coordinator is 1,000 times its number, plus the number of its process.
 PORTS = 1_000
 
 
@@ -59,7 +59,8 @@ class TxnCoordinatorHost(CoordinatorHost):
 
 
 class TxnBrokers(SimBrokers):
-    """Of the shards' logs, the leaders that this host knows; of all other partitions, those of its metadata."""
+    """Return the leader of a partition: for a shard's log the leader that this host knows, for other partitions the
+    leader in its metadata."""
 
     def __init__(self, host: CoordinatorHost, process: TxnCoordinator) -> None:
         super().__init__(host)
@@ -85,7 +86,7 @@ class TxnBrokers(SimBrokers):
 
 
 class _OrderedTasks(dict[Any, Any]):
-    """The marker sender's tasks by shard, each set in the order of arrival (see ``Ordered``)."""
+    """The marker sender's tasks by shard; each set is in the order of arrival (see ``Ordered``)."""
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         return super().setdefault(key, Ordered())
@@ -119,7 +120,8 @@ class TxnCoordinator(Coordinator):
         assert self.registered is not None
         known = self.registered.coordinator_id, self.registered.coordinator_epoch
         block = await self._call(AllocateProducerIds(coordinator=known))
-        # A block of the controllers is large; most of it stays unused, so that blocks run out.
+        # The controllers give out large blocks of producer ids. Most ids of a block are left unused here, so that
+        # blocks are used up.
         return ProducerIdBlock(block.first, min(block.length, 3))
 
     def _send(self, runner: ShardRunner, order: WriteMarkers) -> None:
@@ -151,7 +153,7 @@ def state_of(transaction: Transaction) -> str:
 
 
 class OneAnswer:
-    """Stands for ServerStream: the stream of one request."""
+    """Replaces ServerStream: the stream of one request."""
 
     queued_bytes = 0
     paused = False
@@ -223,7 +225,7 @@ class SimRequestLink:
 
 
 class Carriage:
-    """The way of one request to its receiver, and of the answer back."""
+    """Delivers one request to its receiver, and the answer back."""
 
     def __init__(self, sender: Any, address: str, message: Any, answered: Callable[[Any], object]) -> None:
         self.world: TxnWorld = sender.world
@@ -238,7 +240,7 @@ class Carriage:
             return
         self._link = world.address_of(sender), world.address_of(self._receiver)
         kind = "markers" if hasattr(message, "commit") else "verifications"
-        # (A verification changes nothing, so it may be late.)
+        # (A verification changes nothing, so it may arrive late.)
         is_first_version = message.transaction_version < 2 and not getattr(message, "verify_only", False)
         faults = world.link_faults
         if kind == "markers" and faults.is_on("markers_held"):
@@ -300,7 +302,7 @@ class Carriage:
 
 
 class Switches:
-    """Faults of messages, each with the time at which it ends."""
+    """Current faults of messages, each with the time at which it ends."""
 
     def __init__(self, world: TxnWorld) -> None:
         self._world = world

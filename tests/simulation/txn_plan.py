@@ -1,4 +1,4 @@
-"""A schedule of transactions as data, drawn from a seed before the simulation starts (in the form of ``sim_plan``).
+"""A schedule of transactions as data, which is drawn from a seed before the simulation starts (as in ``sim_plan``).
 
 A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The other periods have 5 to 40
 faults in all, of kinds that each schedule draws for itself.
@@ -15,7 +15,7 @@ from headrace_core.testing.network import GOOD, Quality
 from tests.simulation.broker_plan import BrokerPlan
 from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period, draw_periods
 
-#: Factor for the weight of the faults that are likely to expose a mutant, in the schedules of that mutant.
+#: In the schedules of a mutant, the weight of the faults that are likely to expose it is multiplied by this factor.
 HARDEST = 8.0
 #: Faults of brokers (``broker_faults``), with their weights.
 OF_BROKERS: dict[str, float] = {
@@ -78,7 +78,7 @@ KINDS: dict[str, float] = {**OF_BROKERS, **OF_COORDINATORS, **OF_TRANSACTIONS}
 
 @dataclass(frozen=True, slots=True)
 class TxnPlan(BrokerPlan):
-    """See the module. Times are in ms. ``versions``: the transaction version of each transactional id."""
+    """See the module. All times are in ms. ``versions``: the transaction version of each transactional id."""
 
     coordinators: int = 2
     shards: int = 2
@@ -86,7 +86,7 @@ class TxnPlan(BrokerPlan):
     readers: int = 1
     timeout_ms: int = 800
     epoch_max: int = 6
-    #: The share of transactions that are aborted, and that are prepared first.
+    #: The shares of transactions that the producer aborts, and that it prepares first.
     aborts: float = 0.2
     prepares: float = 0.1
     expiration_ms: int = 60_000

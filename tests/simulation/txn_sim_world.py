@@ -1,11 +1,12 @@
-"""The transactions' half of the simulator: brokers and coordinators with the product's code, transactional producers,
-and readers.
+"""The simulation of transactions: brokers and coordinators with the product's code, transactional producers, and
+readers.
 
     world = TxnWorld(make_txn_plan(4711)); world.run()        raises Violation
 
-Brokers are those of the brokers' half (``broker_sim_world``), on simulated disks; coordinators those of the groups'
-part (``group_hosts``), whose shards' logs are simulated (``group_log``). The marker sender, the verifier and the
-handlers of both sides are the product's; ``txn_hosts`` simulates the links between them. Epochs end at 6.
+Brokers are as in the simulation of brokers (``broker_sim_world``), with simulated disks. Coordinators are as in the
+simulation of groups (``group_hosts``); the logs of their shards are simulated (``group_log``). The marker sender, the
+verifier and the handlers of both sides are the product's; ``txn_hosts`` simulates the links between them. The largest
+producer epoch is 6.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ from tests.simulation.txn_hosts import (
 )
 from tests.simulation.txn_plan import TxnPlan
 
-#: The transactions must be well within this virtual time after the repair.
+#: Within this virtual time after the end of all faults, each transactional id must commit, and all transactions must
+#: end.
 HEAL_MS = 15_000.0
-#: The number of the first coordinator, and of the broker that exists only in the metadata, for the shards' topic.
+#: The number of the first coordinator. The number of a broker that exists only in the metadata, for the topic of the
+#: shards.
 FIRST_COORDINATOR, GHOST = 21, 9
 BROKER_PORTS = 9_000
 
@@ -80,12 +83,12 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
             epoch_max=plan.epoch_max,
         )
         self.link_faults = Switches(self)
-        #: Functions that see which broker gets markers of which partitions, until they return True.
+        #: Callbacks that learn which broker gets markers of which partitions; a callback that returns True is removed.
         self.marker_traps: list[Callable[[int, set[int]], bool]] = []
         self.logs = [LogPartition(self, TopicPartition(TRANSACTIONS_TOPIC, n)) for n in range(plan.shards)]
         self.coordinators = [TxnCoordinatorHost(self, FIRST_COORDINATOR + n) for n in range(plan.coordinators)]
         self.history = History()
-        #: The identity of each prepared transaction -> the transaction, and whether it is to be committed.
+        #: Identity of each prepared transaction -> the transaction, and whether it shall be committed.
         self.prepared: dict[tuple[int, int], tuple[Transacted, bool]] = {}
         self.processes: list[Process] = []
         self.readers = [ReaderProcess(self, number, committed=True) for number in range(plan.partitions)]
@@ -93,16 +96,16 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self._lives = {f"t{number}": 0 for number in range(len(plan.versions))}
         #: transactional id -> its present producer.
         self.current: dict[str, Producer] = {}
-        #: The producers that have sent InitProducer while a present one lived, by transactional id. (Requests of
+        #: By transactional id: the producers that sent InitProducerId while an older producer was alive. (Requests of
         #: several producers may be decided in any order.)
         self.initialized: defaultdict[str, set[str]] = defaultdict(set)
-        #: How many InitProducer requests each producer has sent.
+        #: The number of InitProducerId requests that each producer has sent.
         self.inits: Counter[str] = Counter()
-        #: When a client's request to abort was last answered, and how many are not answered: (transactional id, whether
-        #: that ends a prepared transaction).
+        #: When a client's request to abort was last answered, and how many requests are not answered. The key is
+        #: (transactional id, whether the request may end a prepared transaction).
         self.abort_asked_ms: dict[tuple[str, bool], float] = {}
         self.aborting: Counter[tuple[str, bool]] = Counter()
-        #: A coordinator's clock was set.
+        #: Whether a fault has set a coordinator's clock.
         self.are_clocks_wrong = False
         self._is_ending = False
         self._completing: set[tuple[int, int]] = set()
@@ -139,7 +142,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         producer.begin()
 
     def next_producer(self, producer: Producer, after_ms: float) -> None:
-        """Start the next producer of the transactional id, unless that has happened already."""
+        """Start the next producer of the transactional id, unless it has already started."""
 
         def start() -> None:
             if self.current[producer.transactional_id] is producer and not self._is_ending:
@@ -155,12 +158,12 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self.processes.append(Completer(self, transactional_id, token))
 
     def abort_asked(self, transactional_id: str, *, prepared: bool) -> None:
-        """A client has asked to abort the transaction; ``prepared``: even if it is prepared."""
+        """Called when a client requests an abort of the transaction; ``prepared``: even if it is prepared."""
         for is_prepared in (False, True) if prepared else (False,):
             self.abort_asked_ms[transactional_id, is_prepared] = self.scheduler.now_ms
 
     def may_be_aborted(self, transactional_id: str, *, prepared: bool, since_ms: float) -> bool:
-        """Whether a client has asked since then to abort the transaction."""
+        """Whether a client has requested an abort of the transaction since ``since_ms``."""
         is_asked = self.aborting[transactional_id, True] or (not prepared and self.aborting[transactional_id, False])
         return bool(is_asked) or self.abort_asked_ms.get((transactional_id, prepared), -math.inf) > since_ms
 
@@ -172,7 +175,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         return transaction
 
     def ended(self, transaction: Transacted, result: Result) -> None:
-        """A client knows the result of a transaction."""
+        """Called when a client learns the result of a transaction."""
         if transaction.result is None:
             transaction.result, transaction.ended = result, self.scheduler.now_ms
             self.count("transaction", result.value)
@@ -183,7 +186,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
     # -- the network -------------------------------------------------------------------------------------------------
 
     def address_of(self, node: Any) -> Any:
-        """The name of a broker, a coordinator or a client in the names of links."""
+        """Return the name of a broker, a coordinator or a client, for the names of links."""
         return node.number if node in self.hosts else node.name
 
     def host_at(self, port: int) -> Any:
@@ -194,7 +197,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         return host if host is not None and host.life == life else None
 
     def leader_of(self, number: int) -> int:
-        """The leader of a partition as a client knows it, which may be wrong."""
+        """Return the leader of a partition that a client knows, which may be outdated."""
         topic = self.image.topic("orders")
         assert topic is not None
         if self.rng.random() < 0.05:
@@ -202,7 +205,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         return topic.partitions[number].leader
 
     def coordinator_address(self, transactional_id: str) -> str | None:
-        """The coordinator of a transactional id as a client knows it, which may be wrong."""
+        """Return the coordinator of a transactional id that a client knows, which may be outdated."""
         image = self.image
         if self.steps and self.rng.random() < 0.1:
             image = self.steps[max(len(self.steps) - self.rng.choice([2, 3, 6]), 0)][1]
@@ -245,7 +248,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
             back(answer)
 
         is_first_version = method == "EndTransaction" and request.transaction_version < 2
-        # No copy of InitProducer: it would fence the producer that sent it.
+        # InitProducerId is never duplicated, because the copy would fence the producer that sent it.
         process._carry(host, deliver, answered, "ends_late", in_order=is_first_version or method == "InitProducer")
 
     @staticmethod
@@ -307,7 +310,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self._prove(faults)
 
     def _create_shards(self) -> None:
-        """Create the topic of the shards on a broker that is gone at once: ``self.logs`` stand for its partitions."""
+        """Create the topic of the shards on a broker that then goes away; ``self.logs`` replace its partitions."""
         broker = self.decide(
             RegisterBroker(
                 cluster_id=CLUSTER,
@@ -365,7 +368,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         while (why := why_not()) is not None:
             self.pass_until(self.scheduler.now_ms + 40.0)
             if self.scheduler.now_ms > until_ms:
-                raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why}")
+                raise Violation("liveness", f"{HEAL_MS:.0f} ms after the end of all faults: {why}")
 
     @property
     def commits(self) -> dict[str, int]:
@@ -384,7 +387,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         )
 
     def _why_not_over(self) -> str | None:
-        """Why not all is over; prepared transactions without a completer get one."""
+        """Return why not all transactions have ended; start a completer for prepared transactions without one."""
         for transactional_id, transaction in self.checks.last.items():
             if transaction.is_prepared and transaction.identity not in self._completing:
                 self._completing.add(transaction.identity)
@@ -392,7 +395,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         return self.checks.why_not_over()
 
     def read_all(self, number: int) -> list[tuple[int, str]]:
-        """All records of a partition at read_committed, from its leader."""
+        """Read all records of a partition at read_committed, from its leader."""
         replica = self.checks._leader(number)
         found, position = [], 0
         while position < replica.last_stable_offset:

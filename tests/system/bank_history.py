@@ -1,9 +1,9 @@
-"""The history of a bank, and its verdict: transfers between accounts, each in one transaction. Pure.
+"""Record the transfers between the accounts of a bank, each in one transaction, and find anomalies. Pure.
 
 A *transfer* moves money between two or three partitions. Each of its records (*entries*) names the transfer, the number
 of entries, the partition and the amount; the amounts of a transfer sum to 0. A reader therefore knows from a single
 entry what else must be visible. Partitions get their markers at different moments, so an incomplete transfer is an
-anomaly only when it stays incomplete for longer than a bound.
+anomaly only if it stays incomplete for longer than a bound.
 
     aborted     an entry of an aborted transfer was read
     lost        an entry of a committed transfer is missing at the end
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """``life``: one of the processes that had the transactional id, one after the other."""
+    """``life``: the number of the process; one process after the other has the transactional id."""
 
     transactional_id: str
     life: int
@@ -39,17 +39,17 @@ class Entry(NamedTuple):
     count: int
     partition: int
     amount: int
-    #: The producer aborts this transfer in any case.
+    #: Whether the producer intends to abort this transfer.
     is_doomed: bool
 
     def encode(self, size: int) -> bytes:
-        """The value of the entry's record, padded to ``size`` bytes."""
+        """Encode the entry as the value of a record, padded to ``size`` bytes."""
         fields = (*self.transfer, self.index, self.count, self.partition, self.amount, int(self.is_doomed))
         return (":".join(map(str, fields)) + "|").encode().ljust(size, b".")
 
 
 def decode(value: bytes | None) -> Entry:
-    """Inverse of ``Entry.encode``. Raises ValueError for other bytes."""
+    """Decode an entry (the inverse of ``Entry.encode``). Raises ValueError if ``value`` is no entry."""
     name, *numbers = (value or b"").partition(b"|")[0].decode().split(":")
     life, number, index, count, partition, amount, is_doomed = map(int, numbers)
     return Entry(Transfer(name, life, number), index, count, partition, amount, bool(is_doomed))
@@ -63,32 +63,32 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a transfer. Times are of ``time.monotonic``."""
+    """The observations of a transfer. Times are from ``time.monotonic``."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
     began_s: float | None = None
     commit_asked_s: float | None = None
-    #: True: the commit was acknowledged; False: certainly aborted; None: unknown.
+    #: True: the commit was acknowledged; False: the transfer was certainly aborted; None: unknown.
     is_committed: bool | None = None
     committed_s: float | None = None
-    #: When an entry was read first, and which entries each following pass may still lack.
+    #: When an entry of the transfer was first read. Later passes must soon contain all of its entries.
     visible_s: float | None = None
 
     @property
     def decided_s(self) -> float | None:
-        """A time at which the transfer was certainly committed."""
+        """The earliest known time at which the transfer was certainly committed."""
         times = [each for each in (self.committed_s, self.visible_s) if each is not None]
         return min(times, default=None)
 
 
 class BankHistory:
-    """Reports of producers and readers. ``bound_s``: how long an entry may stay invisible after its transfer is
-    committed. Not thread-safe."""
+    """Collects the reports of producers and readers. ``bound_s``: how long an entry may stay invisible after the commit
+    of its transfer. Not thread-safe."""
 
     def __init__(self, bound_s: float) -> None:
         self.bound_s = bound_s
         self.found: list[str] = []
-        #: The longest time from a transfer's commit until one of its entries was read, and the partition.
+        #: The longest time between a transfer's commit and the first read of one of its entries, and the partition.
         self.longest_wait: tuple[float, int] = (0.0, -1)
         self.committed = self.aborted = self.read = 0
         self._transfers: dict[Transfer, _Known] = {}
@@ -99,7 +99,7 @@ class BankHistory:
     # --- producers -------------------------------------------------------------------------------------------------
 
     def ready(self, transactional_id: str, life: int, at_s: float) -> None:
-        """The process got its identity: it has fenced its predecessors."""
+        """Called when a process got its identity: it has fenced its predecessors."""
         self._lives[transactional_id, life] = at_s
 
     def begins(self, transfer: Transfer, entries: Sequence[Entry], at_s: float) -> None:
@@ -108,7 +108,7 @@ class BankHistory:
         known.entries = {each.index: each for each in entries}
 
     def commits(self, transfer: Transfer, at_s: float) -> None:
-        """The producer is about to ask for the commit."""
+        """Called before the producer requests the commit."""
         self._of(transfer).commit_asked_s = at_s
 
     def ended(self, transfer: Transfer, at_s: float, *, is_committed: bool) -> None:
@@ -123,7 +123,7 @@ class BankHistory:
     # --- readers ---------------------------------------------------------------------------------------------------
 
     def reads(self, reads: Iterable[Read], at_s: float) -> None:
-        """A reader that follows the log read these."""
+        """Called when the reader that follows the log has read records."""
         for read in reads:
             self._reads(read, at_s)
             key = read.entry.transfer, read.entry.index
@@ -135,8 +135,8 @@ class BankHistory:
                 self.longest_wait = at_s - decided_s, read.partition
 
     def passes(self, reads: Sequence[Read], began_s: float, at_s: float, *, is_last: bool = False) -> int:
-        """A reader read the whole log, up to the last stable offsets of ``began_s``. Returns the number of incomplete
-        transfers."""
+        """Called when a reader has read the whole log, up to the last stable offsets at ``began_s``. Return the number
+        of incomplete transfers."""
         found: dict[Transfer, dict[int, Entry]] = {}
         last: dict[tuple[str, int, int], int] = {}
         for read in reads:
@@ -174,14 +174,14 @@ class BankHistory:
         return incomplete
 
     def balances(self) -> dict[int, int]:
-        """The balance of each partition, by every entry that was read."""
+        """The balance of each partition: the sum of all entries that were read."""
         found: dict[int, int] = {}
         for (partition, _), entry in self._at.items():
             found[partition] = found.get(partition, 0) + entry.amount
         return found
 
     def ends(self) -> list[str]:
-        """All anomalies, after all producers and readers have ended and the last pass was added."""
+        """Return all anomalies. Call this after all producers and readers have ended and the last pass was added."""
         for transfer, known in self._transfers.items():
             if known.is_committed is False and known.visible_s is not None:
                 self._finds("aborted", transfer, "it was read")

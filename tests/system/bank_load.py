@@ -1,5 +1,5 @@
-"""A bank under load on a cluster with failures: processes that transfer money in transactions, and readers with
-read_committed. ``bank_history`` has the rules; docs/faults-transactions.md describes the test."""
+"""Run a bank on a cluster with failures: processes that transfer money in transactions, and readers with
+read_committed. ``bank_history`` checks the result; docs/faults-transactions.md describes the test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTITIONS = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
 
 
 class Bank(TransactionalLoad):
-    """Four producers of transfers, and two readers."""
+    """Runs four producers of transfers, and two readers."""
 
     module = "tests.system.bank_writer"
     topics = (TOPIC,)
@@ -73,7 +73,7 @@ class Bank(TransactionalLoad):
         try:
             return [Read(each.partition, each.offset, decode(each.value)) for each in records]
         except ValueError as error:
-            raise SafetyViolation(f"a record is no transfer: {records!r:.500}") from error
+            raise SafetyViolation(f"a record is no entry of a transfer: {records!r:.500}") from error
 
     def _follow(self) -> None:
         with self._consumer() as consumer:
@@ -104,7 +104,7 @@ class Bank(TransactionalLoad):
             self.passes += 1
 
     def until_read(self, what: str) -> None:
-        """Wait until a pass that begins from now on has ended."""
+        """Wait until a pass that began after this call has ended."""
         wanted = self.passes + 2
 
         def passed() -> bool:
@@ -116,7 +116,7 @@ class Bank(TransactionalLoad):
     # --- the verdict -----------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """The final checks, after all faults are repaired."""
+        """Do the final checks, after all faults are repaired."""
         self.end_processes()
         self._until_nothing_is_open()
         self.end_readers()
@@ -127,7 +127,8 @@ class Bank(TransactionalLoad):
         assert self.history.committed >= 50
 
     def _until_nothing_is_open(self) -> None:
-        """Every transaction has ended, and has its markers: readers with read_committed get everything."""
+        """Check that every transaction has ended and has all markers, so readers with read_committed get all
+        records."""
         with self._consumer() as committed, self._consumer("read_uncommitted") as everything:
 
             def ends() -> list[Any]:

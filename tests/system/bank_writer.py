@@ -1,7 +1,6 @@
-"""A producer of transfers (``bank_history``), as a process of ``transactional_process``.
-
-Its steps about each transfer: begins (number, entries, whether it is aborted in any case), commits (number), committed
-or aborted (number).
+"""A producer of transfers (``bank_history``), which runs as a process of ``transactional_process``. It prints these
+steps of each transfer: begins (number, entries, whether it intends to abort), commits (number), committed or aborted
+(number).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from headrace.errors import TransactionAbortableError
 from tests.system.bank_history import Entry, Transfer
 from tests.system.transactional_process import LONG_S, insist, main, report
 
-#: Shares of transfers that the writer aborts, or prepares and completes, and during which it waits with its records
-#: sent.
+#: The shares of transfers that the writer aborts, that it prepares and completes, and during which it pauses after
+#: sending the records.
 ABORTED, PREPARED, SLOW = 0.15, 0.05, 0.1
 SLOW_S = 0.3
 AMOUNT_MAX = 100
@@ -24,7 +23,7 @@ VALUE_BYTES = (60, 600)
 
 
 class _Bank:
-    """One life of a transactional producer."""
+    """One process with a transactional producer."""
 
     def __init__(self, asked: dict[str, Any], is_over: threading.Event) -> None:
         self.topic, self.partitions, self.life = asked["topic"], asked["partitions"], asked["life"]

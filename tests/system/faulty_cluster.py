@@ -37,7 +37,7 @@ from tests.worlds import waiting
 
 import grpc  # isort: skip
 
-#: The factor by which time limits are longer in CI, whose machine is slow and shared.
+#: Time limits are multiplied by this factor in CI, whose machine is slow and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
 #: Timeout for conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
 TIMEOUT_S = 120.0
@@ -51,8 +51,8 @@ def check_silence(what: str, found_s: float, bound_s: float) -> None:
 
 
 class _Directory(ClusterDirectory):
-    """The network owns the internal ports, and the client ports of nodes with the roles ``behind``: it listens on them
-    before the node starts, and while the node is dead."""
+    """The network owns the internal ports, and the client ports of nodes with a role in ``behind``. It listens on them
+    before a node starts, and while a node is dead."""
 
     def __init__(self, directory: Path, pids: dict[str, int], behind: Collection[str], **how: Any) -> None:
         super().__init__(directory, **how)
@@ -71,8 +71,8 @@ class _Directory(ClusterDirectory):
 
 class FaultyCluster:
     """A ``with`` block starts and ends the cluster. ``config``: configuration keys of every node; ``of_node``:
-    additional keys by node name, which have precedence. ``cut_clients``: clients' connections to brokers go through the
-    network, too."""
+    additional keys by node name, which have precedence. ``cut_clients``: connections of clients to brokers go through
+    the network, too."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class FaultyCluster:
         return command + [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
 
     def _client_port(self, node: Node) -> int:
-        """The port of a node's client listener behind the network, in which a client's connections may break."""
+        """The network's port for a node's client listener; the network can break a client's connections."""
         if node.name not in self._client_ports:
             taken = [port for each in self._local.state().nodes for port in (each.port, each.internal_port)]
             (port,) = ports.pick(1, avoid=[*taken, *self._ports.values(), *self._client_ports.values()])
@@ -296,7 +296,7 @@ class FaultyCluster:
         return [f"broker-{each}" for each in self.describe(topic)[partition].replicas if f"broker-{each}" != leader]
 
     def shard_owners(self, topic: str) -> list[int]:
-        """The coordinator of each partition of an internal topic; -1 if a shard has none."""
+        """Return the coordinator of each partition of an internal topic; -1: the shard has no coordinator."""
 
         def owners() -> list[int] | None:
             with grpc.insecure_channel(self.bootstrap.split(",")[0]) as channel:

@@ -134,7 +134,7 @@ class GroupsLoad:
     # -- who coordinates
 
     def owners(self) -> list[int]:
-        """The coordinator of each shard; -1 if a shard has none."""
+        """Return the coordinator of each shard; -1: the shard has no coordinator."""
         return self.cluster.shard_owners(OFFSETS_TOPIC)
 
     def shard_of(self, group: Readers) -> int:
@@ -142,7 +142,7 @@ class GroupsLoad:
 
     def coordinator_of(self, group: Readers) -> str:
         """The name of the group's coordinator; waits until there is one."""
-        number = eventually(lambda: max(self.owners()[self.shard_of(group)], 0), f"nobody coordinates {group.group}")
+        number = eventually(lambda: max(self.owners()[self.shard_of(group)], 0), f"{group.group} has no coordinator")
         return f"coordinator-{number}"
 
     def until_all_coordinate(self) -> None:

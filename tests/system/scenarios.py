@@ -542,7 +542,10 @@ def an_unclean_leader_is_elected_only_when_asked_for(run: Run) -> None:
         run.cluster.start(*others)
         eventually(
             lambda: run.cluster.describe(run.topic)[0].leader == -1,
-            lambda: f"who alone has everything is dead, and somebody leads: {run.cluster.describe(run.topic)}",
+            lambda: (
+                "the only replica with all records is dead, but another replica leads: "
+                f"{run.cluster.describe(run.topic)}"
+            ),
         )
         for _ in range(20):  # none leads, although two of them are alive
             assert run.cluster.describe(run.topic)[0].leader == -1

@@ -1,4 +1,4 @@
-"""A coordinator dies with 25 transactions open and 25 decided ones whose markers are held back. Each producer's next
+"""Kill a coordinator with 25 open transactions, and 25 decided ones whose markers are held back. Each producer's next
 commit or abort must be quick."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIG = {
 
 
 def _victims_ids(cluster: FaultyCluster, silent: str) -> list[str]:
-    """Transactional ids of the coordinator that will die, in shards that the broker ``silent`` does not lead."""
+    """Return transactional ids of the coordinator that will die, in shards that the broker ``silent`` does not lead."""
     with Producer(bootstrap_servers=cluster.everybody, transactional_id="first") as producer:
         producer.init_transactions()  # creates the topic of the shards
 
@@ -50,7 +50,7 @@ def _victims_ids(cluster: FaultyCluster, silent: str) -> list[str]:
 
 
 class _Client:
-    """A producer, its records, and how long its next commit or abort took."""
+    """A producer, its records, and the duration of its next commit or abort."""
 
     def __init__(self, cluster: FaultyCluster, name: str, *, commits: bool, partitions: tuple[int, ...]) -> None:
         self.name, self.commits, self.partitions = name, commits, partitions
@@ -72,7 +72,7 @@ class _Client:
 
 
 def _read(cluster: FaultyCluster, count: int) -> list[bytes]:
-    """The committed records, once there are ``count`` of them, sorted."""
+    """Wait until there are ``count`` committed records; return them, sorted."""
     with Consumer(
         bootstrap_servers=cluster.everybody, isolation_level="read_committed", auto_offset_reset="earliest"
     ) as consumer:
@@ -86,7 +86,7 @@ def _read(cluster: FaultyCluster, count: int) -> list[bytes]:
 
 
 async def _scene(cluster: FaultyCluster, silent: str, names: list[str]) -> tuple[list[_Client], list[bytes]]:
-    """The clients, with their times, and the values of all committed records."""
+    """Return the clients with their durations, and the values of all committed records."""
     clients = [
         _Client(cluster, name, commits=number % 2 == 0, partitions=(0, 1 + number % (PARTITIONS - 1)))
         for number, name in enumerate(names)
@@ -115,7 +115,7 @@ async def _scene(cluster: FaultyCluster, silent: str, names: list[str]) -> tuple
 
 
 def _check_held_back(cluster: FaultyCluster) -> None:
-    """Partition 0 has no marker: a reader with read_committed gets nothing of it."""
+    """Check that partition 0 has no marker: a reader with read_committed gets no record of it."""
     partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
     with Consumer(bootstrap_servers=cluster.everybody, isolation_level="read_committed") as consumer:
         assert consumer.end_offsets(partitions[:1])[partitions[0]] == 0

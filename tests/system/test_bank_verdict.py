@@ -1,4 +1,4 @@
-"""The checks of the bank find each planted anomaly, and none in healthy runs."""
+"""The checks of the bank find each anomaly in a history that contains it, and none in correct histories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST, SECOND = Transfer("a", 0, 0), Transfer("a", 0, 1)
 
 
 def entries(transfer: Transfer, *, is_doomed: bool = False, amounts: tuple[int, ...] = (-5, 5)) -> list[Entry]:
-    """One entry in each of the partitions 0, 1, ..."""
+    """Return one entry for each of the partitions 0, 1, ..."""
     return [Entry(transfer, index, len(amounts), index, amount, is_doomed) for index, amount in enumerate(amounts)]
 
 
@@ -23,7 +23,7 @@ def reads(*some: Entry, offset: int = 0) -> list[Read]:
 
 @pytest.fixture
 def bank() -> BankHistory:
-    """One transfer was committed at 2 s."""
+    """A history with one transfer, which was committed at 2 s."""
     made = BankHistory(BOUND_S)
     made.ready("a", 0, 0.0)
     made.begins(FIRST, entries(FIRST), 1.0)

@@ -1,4 +1,4 @@
-"""Transactions on real processes, while nodes of each role and clients die, freeze and are cut off: a bank, and a group
+"""Run transactions on real processes, while nodes and clients die, freeze and lose connections: a bank, and a group
 that transforms records. See docs/faults-transactions.md.
 
 HEADRACE_FAULTS      how long
@@ -7,7 +7,7 @@ rotate               a minute of the other one: a part of CI, which so has both
 full                 ten minutes each (``make verify``)
 name,name...         these faults, a minute
 
-HEADRACE_TEST_SEED chooses the order of the faults; HEADRACE_TRANSACTIONS_SECONDS sets another duration.
+HEADRACE_TEST_SEED determines the order of the faults; HEADRACE_TRANSACTIONS_SECONDS sets the duration.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ CONFIG = {
 
 
 class Faults:
-    """The faults: each breaks something, waits until transfers go on that must go on, and repairs it."""
+    """The faults. Each method causes a fault, waits until the producers that must continue have committed, and repairs
+    the fault."""
 
     def __init__(self, cluster: FaultyCluster, load: TransactionalLoad, rng: random.Random) -> None:
         self.cluster, self.load, self.rng = cluster, load, rng
@@ -76,7 +77,7 @@ class Faults:
         self.load.until_read("after healing")
 
     def lasts(self) -> None:
-        """Let a fault last for a random time that is shorter than a transaction's timeout."""
+        """Let a fault last for a random time that is shorter than the transaction timeout."""
         until_s = time.monotonic() + self.rng.uniform(0.5, 5.0)
         eventually(lambda: self.load.check() or time.monotonic() > until_s)
 
@@ -191,7 +192,7 @@ class Faults:
         eventually(lambda: victim.process.poll() is not None, f"{victim.name} does not see that it is fenced")
         victim.stop()
         if not victim.is_fenced:
-            raise verdicts.SafetyViolation(f"{victim.name} is a zombie, and no call was refused")
+            raise verdicts.SafetyViolation(f"{victim.name} is a zombie, but none of its calls was refused")
 
     def a_writer_is_cut_off_from_the_coordinators(self) -> None:
         victim = self.writer()
@@ -210,7 +211,7 @@ class Faults:
 
 
 def chosen(faults: Faults, rng: random.Random) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The faults in random order, each once before any is repeated."""
+    """Yield the faults in random order; each occurs once before any is repeated."""
     names = [name for name in vars(Faults) if name.startswith(("a_", "two_", "the_", "connections_"))]
     if WHICH not in ("", "rotate", "full"):
         names = [name for name in WHICH.split(",") if name in names]  # (others are those of test_faults.py)
@@ -239,7 +240,8 @@ def loads() -> list[type[Bank | Transform]]:
 def test_transactions_hold_while_everything_fails(
     kind: type[Bank | Transform], tmp_path: Path, rng: random.Random
 ) -> None:
-    """Bank: the sum holds at every read. Transform: each input has its output once."""
+    """Bank: in every read, the amounts of each complete transfer sum to 0. Transform: each input has its output
+    once."""
     with FaultyCluster(tmp_path / "cluster", coordinators=2, config=CONFIG, rng=rng, cut_clients=True) as cluster:
         try:
             with kind(cluster, rng) as load:

@@ -1,4 +1,4 @@
-"""Processes with transactional producers, under load on a cluster with failures."""
+"""Run processes with transactional producers on a cluster with failures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.system.transactional_process import TransactionalProcess
 
 PARTITIONS = 6
 TRANSACTION_TIMEOUT_S = 10.0
-#: How long a reader may wait for a committed record: the timeout of a transaction that was left open, and 5 s.
+#: How long a reader may wait for a committed record: the transaction timeout of an abandoned transaction, plus 5 s.
 WAIT_S = TRANSACTION_TIMEOUT_S + 5.0
 
 
 class TransactionalLoad:
-    """Runs ``count`` processes of ``module`` and some readers. A subclass has ``reading``, which the readers run until
-    ``stopping_reading`` is set, and its own verdict. ``topics``: the topics that the processes write."""
+    """Runs ``count`` processes of ``module`` and some readers. A subclass defines ``reading``, which the readers run
+    until ``stopping_reading`` is set, and the final checks. ``topics``: the topics to which the processes write."""
 
     module: str
     topics: tuple[str, ...]
@@ -50,14 +50,14 @@ class TransactionalLoad:
         raise NotImplementedError
 
     def stepped(self, transactional_id: str, life: int, step: list[Any]) -> None:
-        """A process printed a step."""
+        """Called when a process has printed a step."""
 
     def anomalies(self) -> list[str]:
-        """What was found so far; the caller has ``lock``."""
+        """Return the anomalies so far; the caller has ``lock``."""
         raise NotImplementedError
 
     def until_read(self, what: str) -> None:
-        """Wait until readers have got everything that is committed now."""
+        """Wait until the readers have read all records that are committed now."""
         raise NotImplementedError
 
     def summary(self) -> str:
@@ -91,7 +91,7 @@ class TransactionalLoad:
     # --- processes -------------------------------------------------------------------------------------------------
 
     def open(self, transactional_id: str | None = None) -> TransactionalProcess:
-        """Start a process; with a new transactional id, or as the successor of the processes with this one."""
+        """Start a process with a new transactional id, or as the successor of the processes with the given id."""
         name = f"writer-{len(self.every) + 1}"
         transactional_id = transactional_id or f"{self.topics[0]}-{name}"
         life = sum(each.transactional_id == transactional_id for each in self.every)
@@ -130,7 +130,7 @@ class TransactionalLoad:
         for process in self.living:
             process.check()
             if process.is_fenced:
-                raise SafetyViolation(f"{process.name} is fenced, and has no successor")
+                raise SafetyViolation(f"{process.name} is fenced, but has no successor")
         with self.lock:
             if found := self.anomalies():
                 raise SafetyViolation(self.report(found))
@@ -150,7 +150,7 @@ class TransactionalLoad:
         eventually(enough, lacking)
 
     def coordinator_of(self, process: TransactionalProcess) -> str:
-        """The name of the process's coordinator; waits until there is one."""
+        """Wait until the process's transactional id has a coordinator; return the coordinator's name."""
 
         def found() -> int:
             owners = self.cluster.shard_owners(TRANSACTIONS_TOPIC)
@@ -159,14 +159,14 @@ class TransactionalLoad:
         return f"coordinator-{eventually(found, f'no coordinator for {process.transactional_id}')}"
 
     def shard_leader_of(self, process: TransactionalProcess) -> str:
-        """The leader of the shard of the process's transactional id."""
+        """Return the leader of the shard of the process's transactional id."""
         shards = len(self.cluster.shard_owners(TRANSACTIONS_TOPIC))
         return self.cluster.leader(TRANSACTIONS_TOPIC, shard_of(process.transactional_id, shards))
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def end_processes(self) -> None:
-        """Let each process finish its transaction, and end."""
+        """Let each process finish its transaction and exit."""
         self.goes_on("in the end")
         for process in self.living:
             process.stop()

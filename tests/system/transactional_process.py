@@ -1,4 +1,4 @@
-"""A transactional producer in its own process, which can be killed, frozen and cut off separately.
+"""A transactional producer in its own process, so that a test can kill it, freeze it and cut its connections.
 
 The process is a module that calls ``main``. It prints each step before it takes the step, one JSON list per line, and
 ends when its standard input is closed, or when another producer has its transactional id:
@@ -28,10 +28,10 @@ LONG_S = 120.0
 
 
 class TransactionalProcess:
-    """The process, as the test sees it. ``report`` gets each of its lines, on another thread."""
+    """The test's handle of the process. ``report`` is called with each output line, on another thread."""
 
     def __init__(self, name: str, module: str, report: Callable[[list[Any]], None], **asked: Any) -> None:
-        """``name``: the name of the process in the rules of the network."""
+        """``name``: the name of the process for the faulty network."""
         self.name = name
         self.transactional_id: str = asked["settings"]["transactional.id"]
         self.is_ready = self.is_fenced = self.was_killed = False
@@ -78,7 +78,7 @@ class TransactionalProcess:
         self._join()
 
     def stop(self) -> None:
-        """Let it finish its transaction, and wait for its end."""
+        """Let the process finish its transaction, and wait until it exits."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self._join()
@@ -112,13 +112,13 @@ def main(run: Callable[[dict[str, Any], threading.Event], None]) -> None:
 
 
 def report(*step: Any) -> None:
-    """Print a step, with its time."""
+    """Print a step with the current time."""
     sys.stdout.write(json.dumps([*step, time.monotonic()]) + "\n")
     sys.stdout.flush()
 
 
 def insist(call: Callable[[], Any]) -> Any:
-    """Repeat a call whose answer did not come in time."""
+    """Repeat a call after a timeout."""
     deadline = time.monotonic() + LONG_S
     while True:
         try:

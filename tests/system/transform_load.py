@@ -1,5 +1,6 @@
-"""Consume, transform, produce on a cluster with failures: a group of processes writes an output for each input in
-transactions with the group's offsets, and a reader with read_committed checks that each input has its output once."""
+"""Consume, transform, produce on a cluster with failures. A group of processes writes an output for each input, in
+transactions with the group's offsets. A reader with read_committed checks that each input has its output exactly
+once."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ PER_SECOND = 120
 
 
 class Transform(TransactionalLoad):
-    """Three members of a group, a feed and a reader. The output of an input partition must be its offsets 0, 1, 2, ...:
-    a smaller offset is a repeated output, a larger one a lost output."""
+    """Runs three group members, a producer of inputs, and a reader. The outputs of an input partition must be its
+    offsets 0, 1, 2, ... A smaller offset than expected is a repeated output; a larger offset means that an output is
+    lost."""
 
     module = "tests.system.transform_worker"
     topics = (OUTPUT, INPUT)
@@ -33,7 +35,8 @@ class Transform(TransactionalLoad):
             cluster.make_topic(topic, PARTITIONS, **{"segment.bytes": str(1 << 20)})
         self._next = dict.fromkeys(range(PARTITIONS), 0)
         self._found: list[str] = []
-        #: Commits whose outputs the reader lacks: (when it was acknowledged, the end of each input partition).
+        #: Commits whose outputs the reader has not read yet: (time of the acknowledgement, committed offset of each
+        #: input partition).
         self._unread: list[tuple[float, dict[int, int]]] = []
         self._feed = Feed(cluster.everybody, INPUT, PARTITIONS, PER_SECOND)
 
@@ -89,7 +92,7 @@ class Transform(TransactionalLoad):
         self._next[record.partition] = offset + 1
 
     def until_read(self, what: str) -> None:
-        """Wait until the reader has the output of everything that is in the input now."""
+        """Wait until the reader has the outputs of all inputs that exist now."""
         whole, rest = divmod(self._feed.sent, PARTITIONS)
         ends = {partition: whole + (partition < rest) for partition in range(PARTITIONS)}
 
@@ -100,7 +103,7 @@ class Transform(TransactionalLoad):
         eventually(has_all, lambda: f"the output {what}: {self._next} of {ends}; {self.errors()}")
 
     def judge(self) -> None:
-        """The final checks, after all faults are repaired."""
+        """Do the final checks, after all faults are repaired."""
         self.goes_on("in the end")
         self._feed.stop()
         assert self._feed.error is None, self._feed.error

@@ -1,5 +1,6 @@
-"""A member of a group that writes an output for each input, exactly once: a process of ``transactional_process``. The
-output of an input is the input's partition and offset, in the partition of the same number."""
+"""A group member that writes an output for each input, exactly once; it runs as a process of ``transactional_process``.
+The value of an output is the input's partition and offset. An output is written to the partition with the same number
+as the input's."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ class Load:
             found.append(ask())
             return bool(found[-1] == found[-2])
 
-        eventually(stand, lambda: f"the log's ends move though nobody writes: {found[-3:]}")
+        eventually(stand, lambda: f"the log ends change although no client writes: {found[-3:]}")
         return found[-1]
 
     def report(self) -> str:

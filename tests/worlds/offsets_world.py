@@ -135,7 +135,7 @@ class OffsetsWorld:
         now_ms: int = NOW_MS,
         **who: object,
     ) -> Decision:
-        """Add offsets to the open transaction of a producer (id, epoch), which is confirmed at once."""
+        """Add offsets to the open transaction of a producer (id, epoch); the verification is confirmed at once."""
         request = CommitTransactionOffsets(
             CommitOffsets(group_id, offsets, **who),  # type: ignore[arg-type]
             "payments",
@@ -158,7 +158,7 @@ class OffsetsWorld:
         coordinator_epoch: int = 5,
         now_ms: int = NOW_MS,
     ) -> Decision:
-        """The marker of a transaction; under version 2 its epoch is above the transaction's."""
+        """Send the marker of a transaction; under version 2 its epoch is above the transaction's epoch."""
         decision = self.logic.end_transaction(EndOffsets(*producer, commit, version, coordinator_epoch), now_ms)
         self.log += decision.records
         return decision

@@ -24,13 +24,14 @@ class Transactions:
         self.cluster = cluster
 
     def owner_of(self, name: str) -> int:
-        """The id of the coordinator of a transactional id; -1: none. Creates the topic of the shards."""
+        """Return the id of the coordinator of a transactional id; -1: none. This also creates the topic of the
+        shards."""
         stub = metadata_pb2_grpc.MetadataStub(self.cluster.cluster.channel)
         request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_TRANSACTION, keys=[name])
         return int(stub.FindCoordinator(request, timeout=LONG_S).coordinators[0].coordinator_id)
 
     def name_at(self, number: int) -> str:
-        """A new transactional id of coordinator ``number``."""
+        """Return a new transactional id that belongs to coordinator ``number``."""
         names = (f"transaction-{next(_names)}" for _ in range(1_000))
         return next(
             name for name in names if until(lambda name=name: self.owner_of(name), "an owner", LONG_S) == number
@@ -122,7 +123,7 @@ class Producer:
         return result
 
     def offsets(self, group: str, topic: str, offset: int, **fields: Any) -> Any:
-        """A request that adds the offset of partition 0 to the transaction."""
+        """Build a request that adds the offset of partition 0 to the transaction."""
         one = groups_pb2.OffsetToCommit(topic=topic, partition=0, offset=offset, leader_epoch=-1)
         return transactions_pb2.CommitTransactionOffsetsRequest(
             **{

@@ -1,11 +1,13 @@
-"""One transaction shard with an exactly-once sink: drivers, their tasks and the leaders, in memory, driven by a seed.
+"""One transaction shard with an exactly-once sink: drivers, their tasks and the leaders, in memory. A seed determines
+the order of events.
 
 Drivers run the sink's batches as Spark does: each partition's task reads the sink's state, writes, prepares and sends
-its token to the driver, which commits the batch, or aborts it. All failures occur: a driver dies at any moment, and
-another one repeats its batch while tasks of the first one go on; tasks are repeated and run twice; answers are lost; an
-append is cut off in the middle of a decision; the shard moves; an operator aborts a transaction; prepared transactions
-wait too long. ``check`` and the assertions verify the promise: the rows of each batch are committed once, whole, and as
-the first decision names them; an answered decision stays; no identity is given twice; nothing stays open.
+its token to the driver, which commits the batch, or aborts it. These failures occur: A driver dies, and another driver
+repeats its batch while tasks of the first driver continue. Tasks are repeated or run twice. Answers are lost. An append
+ends in the middle of a decision. The shard moves. An operator aborts a transaction. Prepared transactions wait too
+long. ``check`` and the assertions verify: The rows of each batch are committed once and completely, as its first
+decision names them. A decision that was answered does not change. No identity is assigned twice. No transaction stays
+open.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ SINK = sink_id("query", "target")
 
 
 class LostAnswerError(Exception):
-    """The response was lost: the request may have had its effect."""
+    """The response was lost; the request may have taken effect."""
 
 
 @dataclass(eq=False)
 class Task:
-    """One attempt of a task. ``token`` when it is prepared; ``is_drained`` when it learned that its batch is
-    decided."""
+    """One attempt of a task. ``token`` is set when its transaction is prepared; ``is_drained`` when it has learned that
+    its batch is already decided."""
 
     batch: int
     partition: int
@@ -81,14 +83,14 @@ class SinkWorld:
         self.now_ms = 1_700_000_000_000
         self.log: list[tuple[bytes, bytes | None]] = []
         self.counts: Counter[str] = Counter()
-        #: The driver that Spark runs, and dead ones whose requests may still arrive.
+        #: The driver that Spark runs, and dead drivers whose requests may still arrive.
         self.drivers: list[Driver] = []
-        #: Tasks without a living driver.
+        #: Tasks whose driver is dead.
         self.zombies: list[Task] = []
-        #: The markers that a transaction's partitions got.
+        #: The markers in the partitions of each transaction.
         self.outcomes: dict[str, set[bool]] = {}
         self.written: set[str] = set()
-        #: Batch -> transactions that its decision names, as the first append of the decision has them.
+        #: Batch -> transactions that its decision names, from the first append of the decision.
         self.decisions: dict[int, frozenset[str]] = {}
         self.answered: set[int] = set()
         self.given: dict[ProducerIdentity, str] = {}
@@ -139,8 +141,8 @@ class SinkWorld:
         assert self.machine.sinks == before[1]
 
     def ask(self, request: object) -> object:
-        """The answer to a request. LostAnswerError if the append failed, perhaps in the middle, or the answer was
-        lost."""
+        """Send a request and return the answer. Raises LostAnswerError if the append failed (perhaps in the middle), or
+        if the answer was lost."""
         if isinstance(request, CommitSinkBatch):
             undecided = self.machine.sinks.get(SINK) is None or self.machine.sinks[SINK].batch < request.batch
         decision = self.machine.handle(request, self.now_ms)
@@ -190,7 +192,7 @@ class SinkWorld:
 
     def _drive(self) -> None:
         if not self.drivers:
-            # The checkpoint: a batch whose commit was answered is not repeated, except the last one.
+            # The checkpoint: a batch is not repeated after the answer to its commit, except the last batch.
             batch = max(self.answered, default=0) + (self.random.random() < 0.7 if self.answered else 0)
             self.drivers.append(Driver(int(batch)))
         driver = self.random.choice(self.drivers)
@@ -234,7 +236,7 @@ class SinkWorld:
             self.ask(AbortSinkBatch(SINK, driver.batch, max(generations)))
 
     def _crash(self) -> None:
-        """The driver dies, or it only seems so, and two of them run."""
+        """The driver dies; or it only seems dead, and two drivers run."""
         if not self.drivers:
             return
         driver = self.random.choice(self.drivers)
@@ -266,7 +268,7 @@ class SinkWorld:
                 self.zombies.remove(task)
 
     def _advance(self, task: Task) -> None:
-        """The next request of a task. A task gives up after an error; it repeats a request without an answer."""
+        """Send the next request of a task. A task gives up after an error, and repeats a request without an answer."""
         if task.is_over or task.is_done:
             return
         if self.random.random() < 0.03:
@@ -312,7 +314,8 @@ class SinkWorld:
                     self._try(task, CompleteTransaction(name, token, commit=True))  # refused: only its batch commits it
 
     def _try(self, task: Task, request: object) -> object:
-        """The answer; False if the request was refused, which ends the task unless a retry may help."""
+        """Return the answer, or False if the request was refused. A refusal ends the task unless the error is
+        retriable."""
         try:
             return self.ask(request)
         except HeadraceError as error:
@@ -343,7 +346,7 @@ class SinkWorld:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """No failure occurs any more, and no driver comes back: the coordinator ends what is open."""
+        """From now on no failure occurs and no driver runs; the coordinator must end all open transactions."""
         self.drivers.clear()
         self.zombies.clear()
         for _ in range(100):

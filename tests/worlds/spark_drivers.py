@@ -1,4 +1,4 @@
-"""A Spark driver as a process of its own, which a test may kill with all its parts."""
+"""A Spark driver in a separate process, which a test may kill together with its child processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class SparkDriver:
-    """``script`` with ``arguments``; its output goes to DIRECTORY/driver.log."""
+    """Run ``script`` with ``arguments``; its output goes to DIRECTORY/driver.log."""
 
     def __init__(self, script: Path, directory: Path, *arguments: str) -> None:
         self._log = directory / "driver.log"

@@ -1,6 +1,5 @@
-"""Brokers' code without threads: what a thread would do happens in the event loop, some turns later.
-
-The seed chooses how many turns later, so one seed is one history.
+"""Run brokers' code without threads: a thread's work runs in the event loop, some iterations later. The seed determines
+the number of iterations, so the same seed gives the same history.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from headrace_core.log.writer import DirectoryWriter, TurnResult
 
 T = TypeVar("T")
 
-#: The share of turns that would run on the directory's thread because the disk is slow.
+#: The share of disk operations that would run on the directory's thread because the disk is slow.
 ON_THREAD = 0.2
 LOOP_TURNS_MAX = 4
 
@@ -28,7 +27,7 @@ class ThreadlessLoop(asyncio.SelectorEventLoop):
         self.rng = random.Random(f"threads {seed}")
 
     def later(self, act: Callable[[], object]) -> None:
-        """Call ``act`` after some turns of the loop."""
+        """Call ``act`` after some iterations of the loop."""
         self._wait(self.rng.randint(1, LOOP_TURNS_MAX), act)
 
     def _wait(self, turns: int, act: Callable[[], object]) -> None:
@@ -50,8 +49,8 @@ class ThreadlessLoop(asyncio.SelectorEventLoop):
 
 
 class ThreadlessWriter(DirectoryWriter):
-    """The product's writer. The seed, not the time of a flush, decides which turns run on the "thread"; it writes at
-    one moment and forces at another."""
+    """The product's writer. The seed, and not the duration of a flush, determines which operations run on the "thread".
+    The thread writes at one moment and flushes at another."""
 
     _loop: ThreadlessLoop
 

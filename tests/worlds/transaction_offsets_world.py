@@ -1,8 +1,8 @@
-"""A transaction shard (transaction_world.py) and a shard of groups, whose offsets are a part of the transactions.
+"""A transaction shard (transaction_world.py) and a group shard, whose offsets are a part of the transactions.
 
-The shard of groups has owners, of which the former ones still answer, and a log that refuses former owners. A request
-with offsets takes three steps: the group's shard begins a verification, the transaction shard confirms, the group's
-shard adds the offsets. Anything may happen between the steps: markers, time-outs, moves of both shards, repeated
+The group shard has a present owner, and former owners that still answer. Its log refuses appends of former owners. A
+request with offsets has three steps: the group shard begins a verification, the transaction shard confirms it, and the
+group shard adds the offsets. Anything may happen between the steps: markers, time-outs, moves of both shards, repeated
 requests, requests of zombies and of ended transactions. Each offset is sent once, so it names its transaction.
 """
 
@@ -54,7 +54,7 @@ class Owner:
 
 
 class GroupShard:
-    """The shard of group "g". It stands for a leader in TransactionWorld."""
+    """The shard of group "g". TransactionWorld uses it in place of a leader."""
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
@@ -74,7 +74,7 @@ class GroupShard:
 
     @property
     def open(self) -> dict[int, list[str]]:
-        """The producers with pending offsets, by the log."""
+        """Return the producers with pending offsets, according to the log."""
         found = {}
         for _, record in self.log:
             if kind_of(record.key) == RecordKind.PENDING_OFFSETS:
@@ -82,18 +82,19 @@ class GroupShard:
         return {key.producer_id: [key.group_id] for key, value in found.items() if value is not None}
 
     def move(self) -> None:
-        """Another coordinator owns the shard; the former owner does not know it."""
+        """Move the shard to another coordinator; the former owner does not know it."""
         epoch = len(self.owners) + 1
         self.owners.append(Owner(epoch, Shard(str(SHARD), Claim(epoch, epoch, 1), lambda: ShardStateMachine(Groups()))))
         while self.owner.shard.state is not ShardState.SERVING:
             self._turn(self.owner)
 
     def some_owner(self) -> Owner:
-        """Mostly the owner, sometimes a former one."""
+        """Return an owner: usually the present one, sometimes a former one."""
         return self.owner if self._random.random() < 0.8 else self._random.choice(self.owners[-3:])
 
     def ask(self, owner: Owner, request: object, *, is_fenced: bool = False) -> Any:
-        """The reply. Raises its error, and CoordinatorNotAvailableError for an unknown outcome."""
+        """The reply. Send a request to the shard. Raises its error, and CoordinatorNotAvailableError for an unknown
+        outcome."""
         self._tickets += 1
         owner.shard.ask(self._tickets, request, NOW_MS, is_fenced=is_fenced)
         self._turn(owner)
@@ -107,7 +108,7 @@ class GroupShard:
         self._turn(owner)
 
     def write_marker(self, marker: WriteMarkers) -> bool:
-        """Whether the owner confirms the marker; LostAnswerError: send it again."""
+        """Return whether the owner confirms the marker. Raises LostAnswerError: send the marker again."""
         request = EndOffsets(*marker.identity, marker.commit, marker.version, 1)
         try:
             self.ask(self.some_owner(), request, is_fenced=True)
@@ -136,7 +137,7 @@ class GroupShard:
                     case Answer(ticket, outcome):
                         assert isinstance(ticket, int)
                         owner.outcomes[ticket] = outcome
-        raise AssertionError("the shard does not come to rest")
+        raise AssertionError("the shard still has actions to take after 1,000 rounds")
 
     def _append(self, owner: Owner, append: Append) -> None:
         if self.log and owner.epoch < self.log[-1][0]:
@@ -156,7 +157,7 @@ class GroupShard:
     # -- what the log says -------------------------------------------------------------------------------------------
 
     def committed(self) -> dict[int, list[int]]:
-        """All committed offsets by partition, in their order."""
+        """Return all committed offsets of each partition, in order."""
         found: dict[int, list[int]] = {}
         for _, record in self.log:
             if kind_of(record.key) == RecordKind.OFFSET_COMMIT and record.value is not None:
@@ -165,7 +166,7 @@ class GroupShard:
         return found
 
     def stable(self) -> dict[int, int | None]:
-        """The stable offsets by the log; None: unstable."""
+        """Return the stable offsets according to the log; None: unstable."""
         state_machine = ShardStateMachine(Groups())
         for _, record in self.log:
             if not is_claim(record.key):
@@ -175,7 +176,7 @@ class GroupShard:
 
 @dataclass(eq=False)
 class Sending:
-    """A request with an offset, and how far it is. ``is_late``: a former request, sent again by the network."""
+    """A request with an offset, and its progress. ``is_late``: the network delivers a former request again."""
 
     instance: Instance
     name: str
@@ -195,14 +196,14 @@ class Sending:
 
 class TransactionOffsetsWorld(TransactionWorld):
     def __init__(self, seed: int) -> None:
-        #: The outcome of each transaction with markers, by the identity in its markers.
+        #: The outcome of each transaction that has markers, by the identity in its markers.
         self.decided: dict[ProducerIdentity, bool] = {}
         self.sendings: list[Sending] = []
         self.former: list[Sending] = []
         #: Each offset's request.
         self.sent: dict[int, Sending] = {}
         self.acknowledged: set[int] = set()
-        #: Transactions with a request that was refused: they are aborted.
+        #: Transactions with a refused request; their producers abort them.
         self.doomed: set[str] = set()
         self._is_idle_wanted = False
         super().__init__(seed)
@@ -236,7 +237,7 @@ class TransactionOffsetsWorld(TransactionWorld):
         return instance
 
     def may_commit(self, name: str) -> bool:
-        """Whether all requests of a transaction are answered well."""
+        """Whether all requests of a transaction have succeeded."""
         return name not in self.doomed and not any(each.name == name and not each.is_late for each in self.sendings)
 
     def prepare(self) -> None:
@@ -290,7 +291,7 @@ class TransactionOffsetsWorld(TransactionWorld):
             self.count("late requests")
 
     def go_on(self) -> None:
-        """The next step of a request."""
+        """Take the next step of a request."""
         if not self.sendings:
             return
         sending = self.random.choice(self.sendings)
@@ -337,7 +338,7 @@ class TransactionOffsetsWorld(TransactionWorld):
             self.doomed.add(sending.name)
 
     def read(self) -> None:
-        """A stable read, perhaps at a former owner."""
+        """Do a stable read, perhaps at a former owner."""
         owner = self.groups.some_owner()
         try:
             reply = self.groups.ask(owner, FetchOffsets("g", require_stable=True), is_fenced=True)
@@ -375,7 +376,7 @@ class TransactionOffsetsWorld(TransactionWorld):
         self.count("committed offsets", len(last))
 
     def is_committed(self, identity: ProducerIdentity) -> bool:
-        """The outcome of the transaction whose records have this identity."""
+        """Return the outcome of the transaction whose records have this identity."""
         markers = [each for each in self.decided if each.producer_id == identity.producer_id and each > identity]
         assert markers, f"the transaction of {identity} never ended"
         return self.decided[min(markers)]

@@ -1,4 +1,4 @@
-"""The two scripted coordinators of groups_standin.py, with transactional ids, and with producers of partitions."""
+"""Like the two scripted coordinators of groups_standin.py, with transactional ids and producers of partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.worlds.groups_standin import Coordinator, StandinGroupsWorld, _abort
 
 
 class StandinTransactionsWorld(StandinGroupsWorld):
-    """``page_size`` transactions fit into an answer, and the producers of ``room`` partitions."""
+    """``page_size`` transactions fit into a response, or the producers of ``room`` partitions."""
 
     def __init__(self) -> None:
         super().__init__()

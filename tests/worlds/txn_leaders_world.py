@@ -349,7 +349,7 @@ class TransactionsWorld:
             waiting = self._markers, self._markers_sent, self.coordinator.asked, self._answers, self._requests
             if not any(waiting) and not self._unfinished():
                 return
-        raise AssertionError("the world does not come to rest")
+        raise AssertionError("the simulated nodes still have work after the maximum number of rounds")
 
     def check(self) -> None:
         committed: list[str] = []

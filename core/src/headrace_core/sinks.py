@@ -1,12 +1,12 @@
-"""The transactional ids of an exactly-once sink. Pure.
+"""Build and parse the transactional ids of exactly-once sinks. Pure.
 
     sink            __headrace_sink/QUERY/TARGET
     transaction     __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
 
-A sink is what one query writes to one target (a topic, or ``*`` for rows that name their topics). Each attempt of a
-task has a transaction of its own. A sink and its transactions belong to one shard of ``__transaction_state``, so that
-one state machine decides a batch together with its transactions: the shard of such a transactional id is the shard of
-the sink's id (see metadata/shards.py).
+A sink stands for all writes of one query to one target (a topic, or ``*`` for rows that name their topics). Each
+attempt of a task has its own transaction. A sink and its transactions belong to one shard of ``__transaction_state``,
+so that one state machine decides a batch together with its transactions. Therefore only the sink's part of a
+transactional id determines the shard (see metadata/shards.py).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 _PREFIX = "__headrace_sink/"
-#: Maximum number of bytes of a sink's id, and of the random text in the transactional id of a task. The tokens of the
-#: largest batch fit into one request.
+#: Maximum number of bytes of a sink's id. Maximum number of bytes of the random text in a task's transactional id. The
+#: tokens of the largest batch fit into one request.
 SINK_BYTES_MAX, NONCE_BYTES_MAX = 512, 64
 TASKS_MAX = 10_000  #: Maximum number of tasks of a batch, because one request decides them.
 _DIGITS_MAX = 18  #: Maximum number of digits of a number in an id, so that the number fits into an int64.
 
 
 def sink_id(query: str, target: str) -> str:
-    """The id of the sink with which ``query`` (any text) writes to ``target`` (any text)."""
+    """Return the id of the sink of a query and a target; both may be any text."""
     return f"{_PREFIX}{quote(query, safe='')}/{quote(target, safe='*')}"
 
 
 class SinkTransaction(NamedTuple):
-    """What a transactional id of a sink consists of. ``generation``: the generation of the sink when the task began
-    (see SinkState of transactions.proto)."""
+    """The parts of a sink's transactional id. ``generation``: the generation of the sink when the task began (see
+    SinkState of transactions.proto)."""
 
     sink: str
     batch: int
@@ -65,6 +65,7 @@ def is_sink_id(text: str) -> bool:
 
 
 def shard_key(key: str) -> str:
-    """The text whose hash chooses the shard of ``key``: the sink's id for a sink's transactional id, else ``key``."""
+    """Return the text whose hash determines the shard of ``key``: the sink's id for a sink's transactional id, else
+    ``key``."""
     found = parse_sink_transaction(key)
     return key if found is None else found.sink

@@ -1,4 +1,5 @@
-"""``headrace transactions``, ``produce --transactional-id`` and ``consume --isolation`` on the run's real cluster."""
+"""``headrace transactions``, ``produce --transactional-id`` and ``consume --isolation`` on the real cluster of the test
+run."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_prepared_transaction_is_completed_by_its_token(
 
 
 def test_hanging_transaction_is_found_and_ended(bare_cli: Any, tmp_path: Path) -> None:
-    """The logs of another cluster, whose coordinator is not here, end in an open transaction."""
+    """The logs come from another cluster, whose coordinator this cluster lacks, and end in an open transaction."""
     log, ended = TransactionalLog(), TransactionalLog()
     for each in (log, ended):
         each.write(producer_id=7)

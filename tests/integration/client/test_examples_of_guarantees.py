@@ -1,4 +1,4 @@
-"""The programs in examples/ about guarantees: what they lose and double while their worker is killed."""
+"""Run the programs in examples/ about delivery guarantees, whose worker is killed; count lost and doubled receipts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT_S = 280.0
-#: A user runs the scene with twenty kills.
+#: Fewer kills than the twenty of a user's run, so that the test is short.
 KILLS = 5
 
 pytestmark = [pytest.mark.timeout(LIMIT_S + 20)]

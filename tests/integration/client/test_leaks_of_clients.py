@@ -1,4 +1,4 @@
-"""Short-lived clients leave no memory behind in a long-lived process: no native memory, no reference cycles."""
+"""Short-lived clients leak no memory in a long-lived process: no native memory, no reference cycles."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def malloc_in_use() -> int:
-    """The bytes of this process that malloc has given out; unlike RSS, fragmentation does not blur them."""
+    """Return the bytes that malloc has allocated in this process; unlike RSS, this number does not depend on
+    fragmentation."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Mallinfo2
     info = mallinfo2()
@@ -109,9 +110,9 @@ def without_collections() -> Iterator[None]:
 def test_nothing_of_a_closed_client_waits_for_the_garbage_collector(
     without_collections: None, headrace: Any, headrace_topic: str
 ) -> None:
-    """A consumer in a reference cycle kept the records that it had fetched ahead, a MiB or more, until Python's next
-    full garbage collection: RSS rose by 30 MiB within an hour, and fell again. A closed producer kept 13 KiB, a group
-    consumer 22 KiB."""
+    """Regression: a closed consumer was in a reference cycle with its prefetched records (1 MiB or more), until
+    Python's next full garbage collection. RSS rose by 30 MiB within an hour, and fell again. A closed producer kept 13
+    KiB, a group consumer 22 KiB."""
     bootstrap = headrace.bootstrap_servers
     fill(bootstrap, headrace_topic)
 
@@ -198,7 +199,7 @@ def parts_of_clients() -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_a_consumer_keeps_no_records_after_its_end(headrace: Any, headrace_topic: str) -> None:
-    """Also while the program keeps the consumer."""
+    """The records are freed even while the program still has a reference to the consumer."""
     bootstrap = headrace.bootstrap_servers
     fill(bootstrap, headrace_topic)
     client = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")

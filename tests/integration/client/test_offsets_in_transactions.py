@@ -1,4 +1,4 @@
-"""Consume, transform, produce on real processes: offsets of a group as a part of transactions."""
+"""Consume, transform, produce on real processes: transactions contain the offsets of a group."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Scene:
         return made
 
     def results(self) -> list[bytes]:
-        """The values of the committed records of the target."""
+        """Return the values of the committed records in the target topic."""
         everywhere = [TopicPartition(self.target, number) for number in range(2)]
         settings = self.reads | {"group_id": f"reader-of-{self.group}"}
         with Consumer(**settings) as reader:
@@ -142,7 +142,7 @@ def test_pending_offsets_are_shown_and_awaited(scene: Scene) -> None:
 
 
 def test_member_that_has_lost_its_partitions_cannot_commit(scene: Scene) -> None:
-    """It does not poll for too long, and another member gets them."""
+    """The member does not poll within max.poll.interval.ms, so another member gets its partitions."""
     with scene.producer("slow") as slow_out, scene.producer() as out:
         with scene.consumer(max_poll_interval_ms=1_000) as slow:
             until(lambda: slow.poll(0.2, max_records=5))

@@ -94,7 +94,7 @@ def test_commits_are_seen_and_aborts_are_not(bootstrap: str, topic: str) -> None
     assert values(bootstrap, topic, "read_uncommitted") > expected
 
 
-#: The last call of a zombie, in a partition of its transaction and in another one.
+#: The zombie sends its last record to a partition of its transaction, or to another partition.
 ZOMBIES: dict[str, Callable[[Producer, str, int], object]] = {
     "send": lambda out, topic, number: out.send(topic, b"zz", partition=number),
     "send_many": lambda out, topic, number: out.send_many(topic, [b"zz"], partition=number),

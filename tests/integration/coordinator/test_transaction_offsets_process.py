@@ -1,4 +1,4 @@
-"""Offsets in transactions, over coordinators as processes: they take effect with the transaction, or not at all."""
+"""Offsets in transactions, with coordinators as processes: offsets take effect with the transaction, or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic(cluster: GroupsCluster) -> str:
 
 
 def stable(cluster: GroupsCluster, group: str, topic: str) -> int | None:
-    """The stable offset of partition 0; None while a transaction may change it."""
+    """Return the stable offset of partition 0; None while a transaction may change it."""
     request = fetch(group, topic)
     request.require_stable = True
 
@@ -98,7 +98,7 @@ def test_pending_offsets_outlive_the_owner_of_the_groups_shard(transactions: Tra
 
 
 def test_a_decided_transaction_outlives_its_coordinator(transactions: Transactions, topic: str) -> None:
-    """The coordinator of the transaction ends between the decision and the marker."""
+    """The coordinator of the transaction dies between the decision and the marker."""
     cluster, group = transactions.cluster, transactions.cluster.group_of(1)
     producer = Producer(transactions, transactions.name_at(2), topic)
     producer.send_offsets(producer.offsets(group, topic, 7))

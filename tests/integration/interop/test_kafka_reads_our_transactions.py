@@ -1,8 +1,9 @@
 """Apache Kafka's tools read our transactions: ``__transaction_state`` in every state, markers, producer snapshots and
-transaction indexes. A log of ours with transactions gives the same records in Kafka. We read Kafka's
+transaction indexes. Kafka reads the same records from a Headrace log with transactions. Headrace reads Kafka's
 ``__transaction_state``.
 
-Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
+Marked `kafka`: needs Java, and Maven for Kafka's jars. When these tests are selected and Java or a jar is missing, they
+fail; they are not skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ ROUNDS = 12
 EXPIRATION_MS = 60_000
 P = TransactionState
 
-#: A record as DumpLogSegments prints it with a decoder.
+#: A record in the output of DumpLogSegments with a decoder.
 LINE = re.compile(r"^\| offset: (\d+) .*? key: (.*?)(?: payload: (.*))?$", re.MULTILINE)
 
 
@@ -63,14 +64,14 @@ class Line(NamedTuple):
 
 
 def decoded(kafka: KafkaBroker, *segments: Path) -> list[Line]:
-    """The records of ``__transaction_state``, as Kafka's decoder prints them."""
+    """Return the records of ``__transaction_state`` that Kafka's decoder prints."""
     output = kafka.dump("--transaction-log-decoder", "--files", ",".join(map(str, segments)))
     assert "isvalid: false" not in output.lower(), output
     return [Line(int(offset), key, value) for offset, key, value in LINE.findall(output)]
 
 
 def as_kafka_prints(transactional_id: str, transaction: Transaction | None) -> tuple[Any, Any]:
-    """What Kafka's decoder says of a record of ours: key and value."""
+    """Return the key and value that Kafka's decoder prints for a Headrace record."""
     key = {"type": "0", "data": {"transactionalId": transactional_id}}
     if transaction is None:
         return key, "<DELETE>"
@@ -99,7 +100,7 @@ def as_kafka_prints(transactional_id: str, transaction: Transaction | None) -> t
 
 
 class _Shard:
-    """A transaction shard whose records are kept. Producer epochs end at 6."""
+    """A transaction shard that keeps its records for the test. The largest producer epoch is 6."""
 
     def __init__(self) -> None:
         ids = itertools.count(1_000)
@@ -124,7 +125,7 @@ class _Shard:
 
 
 def _every_state() -> list[ShardRecord]:
-    """Records of every state: empty, ongoing, prepared, decided and complete, with ids of each kind."""
+    """Write records of every state: empty, ongoing, prepared, decided and complete, with ids of each kind."""
     shard = _Shard()
     one = frozenset({TopicPartition("orders", 0)})
     many = frozenset(TopicPartition(topic, number) for topic in ("orders", "p" * 249) for number in range(30))
@@ -156,14 +157,14 @@ def _every_state() -> list[ShardRecord]:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """Its process is started by tests that need it; its tools work without it."""
+    """The tests that need a running broker start it; the tools work without it."""
     broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.stop(cleanly=False)
 
 
 def decoded_shard(kafka: KafkaBroker, directory: Path, records: list[ShardRecord]) -> list[Line]:
-    """The records, written to a partition of ours and read by Kafka's decoder."""
+    """Write the records to a Headrace partition, and return what Kafka's decoder reads."""
     directory = directory / "__transaction_state-0"
     directory.mkdir()
     partition = TopicPartition("__transaction_state", 0)
@@ -221,7 +222,7 @@ def test_kafka_decodes_every_state_of_a_transaction(kafka: KafkaBroker, tmp_path
 
 @dataclass
 class Written:
-    """Files of a stopped cluster of ours, and what its consumers got."""
+    """The files of a stopped Headrace cluster, and the records that its consumers read."""
 
     log: Path
     states: list[Path]
@@ -232,7 +233,7 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """Transactions of three producers, side by side: committed, aborted, prepared, one timed out, one still open."""
+    """Write concurrent transactions of three producers: committed, aborted, prepared, one timed out, one still open."""
     data = tmp_path_factory.mktemp("ours")
     with LocalCluster(brokers=1, controllers=1, coordinators=1, data=data) as cluster:
         bootstrap = cluster.bootstrap_servers
@@ -381,7 +382,7 @@ def test_kafkas_consumers_get_our_committed_records(kafka: KafkaBroker, written:
 
 
 def test_we_read_kafkas_states(kafka: KafkaBroker) -> None:
-    """Kafka's own coordinator writes them; our shard replays them, and a new producer continues."""
+    """Kafka's coordinator writes the transactions. A Headrace shard replays them, and a new producer continues."""
     import confluent_kafka as ck
 
     kafka.start()

@@ -1,4 +1,4 @@
-"""A sink and a step of a query that stop at a chosen place, for once_driver.py. Spark's workers import this module."""
+"""For once_driver.py: a sink and a query step that stop at a chosen place. Spark's workers import this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace_spark.source import HeadraceDataSource
 
 
 def hold(held: Path) -> None:
-    """Wait for as long as the driver lives."""
+    """Wait until the driver dies."""
     parent = os.getppid()
     held.touch()
     never = threading.Event()
@@ -27,7 +27,7 @@ def hold(held: Path) -> None:
 
 
 class HeldWriter(HeadraceStreamWriter):
-    """Stops before or after the commit of a batch."""
+    """A sink that stops before or after the commit of a batch."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__({name: value for name, value in options.items() if not name.startswith("held.")}, schema)

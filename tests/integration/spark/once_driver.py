@@ -1,11 +1,12 @@
-"""A driver for test_spark_kills.py: a stateful stream from one topic into another, with a place where it is killed.
+"""A driver for test_spark_kills.py: a stateful stream from one topic to another, which stops at a chosen place to be
+killed.
 
     once_driver.py BOOTSTRAP DIRECTORY FROM TO DELIVERY PLACE BATCH
 
-At PLACE of batch BATCH the query writes DIRECTORY/held and waits for as long as its driver lives. PLACE is ``task`` (a
-task has passed on its rows), ``prepared`` (all tasks have ended, and the driver has not committed), ``decided`` (the
-driver has committed, and Spark has not recorded it), ``fail`` (a task fails once, and Spark repeats it; nothing is
-held), or ``none``.
+At PLACE of batch BATCH the query writes DIRECTORY/held and waits until its driver is killed. PLACE is ``task`` (a task
+has written its rows), ``prepared`` (all tasks have ended, and the driver has not committed), ``decided`` (the driver
+has committed, and Spark has not recorded it), ``fail`` (a task fails once, and Spark repeats it; the query does not
+wait), or ``none``.
 """
 
 from __future__ import annotations

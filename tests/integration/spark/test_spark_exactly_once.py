@@ -1,4 +1,4 @@
-"""The exactly-once sink in a real Spark and a real cluster, read with read_committed."""
+"""The exactly-once sink with real Spark and a real cluster, read with read_committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXACTLY_ONCE = {"headrace.delivery": "exactly-once"}
 
 
 def to(writer: Any, headrace: Any, topic: str, **options: Any) -> Any:
-    """A writer with the sink's options, up to save() or start()."""
+    """Return a writer with the sink's options; the caller calls save() or start()."""
     given = {"headrace.bootstrap.servers": headrace.bootstrap_servers, "topic": topic, **options}
     return writer.format("headrace").options(**given)
 
@@ -32,7 +32,7 @@ def uncommitted(source: Any, topic: str) -> Counter[str]:
 
 
 def open_transactions(headrace: Any, topic: str, partitions: int = 2) -> int:
-    """Records behind the last stable offset."""
+    """Return the number of records after the last stable offset."""
     everywhere = [TopicPartition(topic, number) for number in range(partitions)]
     ends = []
     for level in ("read_committed", "read_uncommitted"):

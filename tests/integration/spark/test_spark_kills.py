@@ -1,7 +1,7 @@
-"""The driver of a stateful stream is killed at chosen moments, its tasks fail, and it is started again: under
-read_committed an exactly-once sink has each row once; an at-least-once sink has duplicates.
+"""Kill the driver of a stateful stream at chosen moments, let tasks fail, and start it again. With read_committed, an
+exactly-once sink has each row once; an at-least-once sink has duplicates.
 
-HEADRACE_SPARK_KILLS: the number of runs, each with its own moments (`make verify` runs 40).
+HEADRACE_SPARK_KILLS: the number of runs, each with different moments (`make verify` runs 40).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def partitions(topic: str) -> list[TopicPartition]:
 
 
 def make_topics(bootstrap: str, name: str) -> tuple[str, str]:
-    """A topic with each value twice, and an empty one."""
+    """Create a topic that has each value twice, and an empty topic."""
     origin, copy = f"{name}-in", f"{name}-out"
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(topic, partitions=2, replication_factor=1) for topic in (origin, copy)])
@@ -55,7 +55,7 @@ def written(bootstrap: str, topic: str, isolation_level: str) -> Counter[str]:
 
 
 def run_with(bootstrap: str, directory: Path, topics: tuple[str, str], delivery: str, moments: list[Any]) -> None:
-    """Run the stream to its end; at each moment (place, batch) it is held and killed, or a task fails."""
+    """Run the stream to its end. At each moment (place, batch) the driver is killed, or a task fails."""
     held = directory / "held"
     for place, batch in [*moments, ("none", -1)]:
         held.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def test_each_row_is_there_once_whatever_is_killed(run: int, headrace: Any, tmp_
     seed = zlib.crc32(f"{os.environ['HEADRACE_TEST_SEED']} {run}".encode())
     chance = random.Random(seed)
     batches = sorted(chance.sample(range(BATCHES - 1), 2))
-    # The first runs have each place; the failed task is the last one, because its run comes to the end.
+    # The first runs cover each place. The failed task is the last moment, because its run continues to the end.
     moments: list[Any] = [(chance.choice(PLACES[:3]), batch) for batch in batches]
     moments[run % 2] = PLACES[run % 3], moments[run % 2][1]
     if run % 3 == 2:

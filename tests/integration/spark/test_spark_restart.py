@@ -28,7 +28,7 @@ class Killed:
 
 
 def start_driver(bootstrap: str, directory: Path, *streams: str) -> SparkDriver:
-    """``streams``: as stream_driver.py takes them."""
+    """``streams``: the arguments of stream_driver.py."""
     return SparkDriver(Path(__file__).with_name("stream_driver.py"), directory, bootstrap, str(directory), *streams)
 
 
@@ -66,7 +66,7 @@ def killed(headrace: Any, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         try:
             driver.wait_until(lambda: files_written(4), "batch 2 is held")
-            # Batches 0 and 1, and what one task of batch 2 wrote.
+            # The records of batches 0 and 1, and of one task of batch 2.
             driver.wait_until(
                 lambda: (copy / "held").exists() and sum(consumer.end_offsets(partitions).values()) >= 500,
                 "batch 2 into the topic is held",

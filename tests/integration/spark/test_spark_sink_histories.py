@@ -1,5 +1,5 @@
-"""Random histories of an exactly-once sink on a real cluster; the test plays Spark: it repeats and doubles tasks, loses
-drivers between prepare, decision and commit log, and lets a driver that seemed dead go on."""
+"""Random histories of an exactly-once sink on a real cluster, in which the test acts as Spark. It repeats tasks, runs
+them twice, and kills drivers between prepare, decision and commit log. Drivers that seemed dead continue."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ HISTORIES = 3
 
 
 class TaskFailsError(Exception):
-    """The test fails a task after it has passed on its rows."""
+    """Raised by the test to fail a task that has written its rows."""
 
 
 class Spark:
-    """One query. ``late``: what drivers that seem dead will still do."""
+    """One query. ``late``: the calls that drivers that seem dead will still make."""
 
     def __init__(self, seed: int, options: SinkOptions, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.random = random.Random(seed)
@@ -51,7 +51,7 @@ class Spark:
                 self.counts["repeated batches"] += 1
 
     def drive(self, batch: SinkBatch) -> bool:
-        """Run a batch; whether Spark records it as done."""
+        """Run a batch; return whether Spark records it as committed."""
         commits = [self.task(batch, partition) for partition in range(TASKS)]
         if self.late and self.random.random() < 0.5:
             self.act(*self.late.pop())
@@ -78,7 +78,8 @@ class Spark:
         return True
 
     def task(self, batch: SinkBatch, partition: int) -> SinkCommit:
-        """The attempts of a task, until one succeeds; Spark drops the message of the slower of two attempts."""
+        """Run attempts of a task until one succeeds. If two attempts succeed, Spark drops the message of the slower
+        one."""
         self.monkeypatch.setattr(exactly_once, "_partition", lambda: partition)
         while self.random.random() < 0.2:
             with pytest.raises(TaskFailsError):

@@ -1,5 +1,5 @@
-"""A shard's offsets against a simple book: commits, transactions, deletions, topics that go and come back, members,
-time, crashes.
+"""Compare a shard's offsets with a simple model: commits, transactions, deletions, topics that are deleted and created
+again, members, time, crashes.
 
 The book is written by hand, with the rules that a user would state. After every step the shard agrees with it, and so
 does a successor that replays the shard's log. Then the rules are broken one by one, to see that it would be noticed.
@@ -78,7 +78,7 @@ class History:
         self.log: list[ShardRecord] = []
         self.topics: dict[str, Topic] = {}
         self.book: dict[tuple[str, TopicPartition], Entry] = {}
-        #: Producer id -> the offsets of its open transaction.
+        #: Producer id -> offsets in its open transaction.
         self.pending: dict[int, dict[tuple[str, TopicPartition], Entry]] = {
             producer_id: {} for producer_id in PRODUCERS
         }
@@ -129,7 +129,7 @@ class History:
             self.book[group_id, partition] = Entry(offset, self.now_ms, topic_id)
 
     def send(self, *, may_crash: bool = True) -> None:
-        """A producer adds an offset to its transaction."""
+        """Let a producer add an offset to its transaction."""
         group_id, partition, offset = self.rng.choice(GROUPS), self._partition(), self.rng.randrange(1_000)
         producer_id = self.rng.choice(PRODUCERS)
         commit = CommitOffsets(group_id, (OffsetToCommit(*partition, offset),))
@@ -166,7 +166,7 @@ class History:
             self.book[key] = Entry(entry.offset, self.now_ms, entry.topic_id)
 
     def late_marker(self) -> None:
-        """A marker of an earlier transaction changes nothing."""
+        """Send a marker of an earlier transaction, which must change nothing."""
         producer_id = self.rng.choice(PRODUCERS)
         epoch = self.epochs[producer_id] - self.rng.randrange(2)
         self._ask(EndOffsets(producer_id, max(epoch, 0), self.rng.random() < 0.5, 2, 1))

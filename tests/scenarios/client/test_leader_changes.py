@@ -168,7 +168,8 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
 
 
 def test_leaders_that_stand_still_one_after_the_other_are_left(fake_cluster: Any) -> None:
-    """The producer has no link to a new leader yet when it leaves the old one; it must notice the next silence, too."""
+    """The producer has no connection to the new leader yet when the partition leaves the old one. It must notice a
+    second leader that does not answer, too."""
     cluster = fake_cluster(3)
     cluster.watchable = True
     cluster.create("t", leader=0)

@@ -44,7 +44,7 @@ def consumer(cluster: Any, **settings: Any) -> Consumer:
 
 @pytest.fixture
 def inputs(fake: Any, transactions: Any) -> Any:
-    """A topic "in" with the records 0 to 9."""
+    """Create a topic "in" with the records 0 to 9."""
     fake.create("in")
     with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
         out.send_many("in", [b"%d" % number for number in range(10)]).result(10)
@@ -199,7 +199,7 @@ def test_refused_offsets_make_the_transaction_abortable(fake: Any, transactions:
 
 
 def test_offsets_without_an_answer_cannot_be_committed(fake: Any, transactions: Any) -> None:
-    """The coordinator may have them or not, so the records alone must not be committed."""
+    """The coordinator may or may not have the offsets, so the records must not be committed without them."""
     transactions.on_call = lambda method, request: (
         CoordinatorLoadInProgressError("as the test has it") if method == "CommitTransactionOffsets" else None
     )
@@ -249,7 +249,7 @@ def test_wrong_order_of_calls_names_the_right_one(inputs: Any, transactions: Any
         out.begin_transaction()
         wrong: dict[str, tuple[Callable[[], object], type[Exception]]] = {
             r"group=consumer.group_metadata\(\)": (lambda: out.send_offsets({T0: 5}), InvalidArgumentError),
-            "left out with a consumer": (lambda: out.send_offsets(inp, GROUP), InvalidArgumentError),
+            "left out together with a consumer": (lambda: out.send_offsets(inp, GROUP), InvalidArgumentError),
             "pass the consumer": (lambda: out.send_offsets(7), InvalidArgumentError),  # type: ignore[arg-type]
             "offset of t-0": (lambda: out.send_offsets({T0: -1}, GROUP), InvalidArgumentError),
             "empty group_id": (lambda: out.send_offsets({T0: 1}, GroupMetadata("")), InvalidGroupIdError),
@@ -294,7 +294,7 @@ def test_async_clients_have_the_same_calls(inputs: Any, transactions: Any) -> No
 
 
 def test_interrupted_call_fails_the_transaction(fake: Any, transactions: Any) -> None:
-    """The coordinator may have the offsets or not."""
+    """The coordinator may or may not have the offsets."""
     transactions.on_call = lambda method, request: (
         CoordinatorLoadInProgressError("as the test has it") if method == "CommitTransactionOffsets" else None
     )

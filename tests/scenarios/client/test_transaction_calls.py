@@ -1,5 +1,5 @@
-"""Every public call of a transactional producer in every state: a call that the state does not allow raises a typed
-error that names the right call, and sends nothing."""
+"""Make every public call of a transactional producer in every state. A call that is not allowed in a state raises a
+typed error that names the right call, and sends nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_public_call_is_here() -> None:
 
 
 def put(out: Any, state: State) -> None:
-    """Set the state of the producer."""
+    """Bring a producer into the state."""
     transactions = out._core.transactions
     producer = transactions.producer
     producer.identity, producer.token, producer.state = Identity(7, 0), TOKEN, state

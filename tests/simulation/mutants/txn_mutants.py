@@ -1,5 +1,5 @@
-"""Coordinators of transactions and the brokers' part of transactions with one guard removed, which the transactions'
-half of the simulator must notice."""
+"""Mutants: transaction coordinators, and transaction code of brokers, each with one guard removed. The simulator of
+transactions must detect each mutant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RULES = rules._RULES
 
 
 def _with_rule(request: type, instead: Callable[[Any, Any, int], Decision]) -> Patch:
-    """The state machine with another rule for a kind of request."""
+    """Replace the state machine's rule for a kind of request."""
     return Patch(rules, "_RULES", {**_RULES, request: instead})
 
 
@@ -47,7 +47,7 @@ def _with_rule(request: type, instead: Callable[[Any, Any, int], Decision]) -> P
 
 
 def _owned(self: _StateMachine, request: Any) -> Any:
-    """The request, as if its epoch were the present one."""
+    """Return the request with the present epoch in place of its own."""
     before = self.transactions.get(request.transactional_id)
     return request if before is None else request._replace(identity=before.owner)
 
@@ -66,7 +66,7 @@ _end = _StateMachine._end
 def _end_without_a_new_epoch(
     self: _StateMachine, transactional_id: str, before: Transaction, now_ms: int, **given: Any
 ) -> Decision:
-    """Under version 2 as under version 1."""
+    """Under version 2, do the same as under version 1."""
     return _end(self, transactional_id, before._replace(version=1), now_ms, **given)
 
 
@@ -89,7 +89,7 @@ def _one_epoch_too_many(self: _StateMachine, *arguments: Any, **given: Any) -> D
 
 
 class _Settings:
-    """Settings with one epoch more."""
+    """Allow one more epoch than the real settings."""
 
     def __init__(self, settings: Any) -> None:
         self._of = settings
@@ -107,7 +107,7 @@ _end_asked = _StateMachine._end_asked
 
 
 def _any_outcome_is_right(self: _StateMachine, request: Any, now_ms: int) -> Decision:
-    """A commit of what was aborted is answered as if it had been committed."""
+    """Answer the commit of an aborted transaction as if it had been committed."""
     before = self.transactions.get(request.transactional_id)
     if (
         before is not None
@@ -132,7 +132,7 @@ def _add_before_the_markers(self: _StateMachine, request: AddPartitions, now_ms:
 
 
 def _add_without_a_record(self: _StateMachine, request: AddPartitions, now_ms: int) -> Decision:
-    """A partition that joins an open transaction."""
+    """Let a partition join an open transaction."""
     before = self.transactions.get(request.transactional_id)
     decision = _add(self, request, now_ms)
     if before is not None and before.state is TransactionState.ONGOING and decision.records:
@@ -148,7 +148,7 @@ def _complete_after_one_marker(self: _StateMachine, request: MarkersWritten, now
 
 
 def _any_report_counts(self: _StateMachine, request: MarkersWritten, now_ms: int) -> Decision:
-    """A late report of the transaction before counts for this one."""
+    """Count a late report about the previous transaction for the present one."""
     transaction = self.transactions.get(request.transactional_id)
     if transaction is not None:
         request = request._replace(identity=transaction.identity)
@@ -188,7 +188,7 @@ def _keeps_nothing(self: _StateMachine, request: InitProducerId, now_ms: int) ->
 
 
 def _takes_what_is_open(self: _StateMachine, request: InitProducerId, now_ms: int) -> Decision:
-    """Without keep_prepared too, and what is not prepared."""
+    """Keep transactions without keep_prepared too, and transactions that are not prepared."""
     before = self.transactions.get(request.transactional_id)
     if before is not None and before.state is TransactionState.ONGOING:
         return self._take_prepared(request.transactional_id, before, now_ms)
@@ -240,7 +240,7 @@ _must_append = transactions.must_append
 
 
 def _late_markers_end(marker: Marker, entry: ProducerEntry | None, partition: Any) -> bool:
-    """An equal epoch ends the open transaction also under version 2."""
+    """Let a marker with an equal epoch end the open transaction also under version 2."""
     return _must_append(marker._replace(version=1), entry, partition)
 
 
@@ -255,7 +255,7 @@ _appended = LeaderReplica._appended
 
 
 def _answer_when_appended(self: LeaderReplica, append: Any, outcome: Any) -> None:
-    """A marker is answered when it is on the leader's disk."""
+    """Answer a marker when it is on the leader's disk, before it is committed."""
     if isinstance(append.transaction, Marker):
         append.committed = False
     _appended(self, append, outcome)
@@ -327,7 +327,7 @@ def _all_is_stable(self: ProducerTable, high_watermark: int) -> int:
 
 
 def _one_open_transaction_at_a_time(self: ProducerTable, high_watermark: int) -> int:
-    """The last transaction that began counts, not the first."""
+    """Compute the last stable offset from the open transaction that began last, and not first."""
     open_ones, _ = self._undecided
     return min(open_ones[-1].first_offset, high_watermark) if open_ones else high_watermark
 

@@ -1,4 +1,4 @@
-"""DeleteRecords when the leader resigns."""
+"""DeleteRecords fails because the leader resigns."""
 
 from __future__ import annotations
 

@@ -92,4 +92,4 @@ def test_a_leader_without_a_guard_is_noticed(
             history(seed, version)
         except AssertionError:
             return
-    raise AssertionError(f"60 histories do not notice that {name} is {guardless.__name__}")
+    raise AssertionError(f"60 histories do not detect that {name} is replaced by {guardless.__name__}")

@@ -1,4 +1,4 @@
-"""Admin calls on transactions: which coordinator or leader gets which request, and the handling of its responses."""
+"""Admin calls about transactions: which coordinator or leader gets which request, and how its responses are handled."""
 
 from __future__ import annotations
 

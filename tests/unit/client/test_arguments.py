@@ -343,7 +343,7 @@ def made(client: str) -> Any:
     return getattr(headrace, client)(**quick)
 
 
-#: The methods whose positional parameters take any number of partitions.
+#: The methods that accept any number of partitions as positional arguments.
 ANY_NUMBER = ("seek_to_beginning", "seek_to_end", "seek_to_committed", "pause", "resume")
 
 

@@ -594,7 +594,7 @@ def test_every_rule_is_explained_to_those_who_operate_and_none_that_is_not_there
 
 
 def transaction(state: Any, *, open_s: int, ahead_ms: float = 0.0, **changed: Any) -> tuple[TransactionFacts, ...]:
-    """One transaction of "payments-7" in orders-0, begun ``open_s`` seconds ago by the coordinator's clock."""
+    """A transaction of "payments-7" in orders-0, which began ``open_s`` seconds ago by the coordinator's clock."""
     since_ms = NOW_MS - open_s * 1_000
     described = TransactionDescription(
         "payments-7", state, 1, 5, 3, 60_000, since_ms, since_ms, 2, (TopicPartition("orders", 0),)

@@ -365,7 +365,7 @@ def test_offsets_for_a_transaction_carry_the_member_and_end_auto_commits(make: M
 
 
 def test_offsets_for_a_transaction_wait_for_an_earlier_commit(make: Make) -> None:
-    """A commit that arrives after the transaction would set the offsets back."""
+    """If an earlier commit arrived after the transaction, it would set the committed offsets back."""
 
     async def scenario() -> None:
         party = await joined(make, 0)

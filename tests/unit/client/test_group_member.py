@@ -561,7 +561,7 @@ REBALANCE_S = 20.0
 
 
 def late_to_release() -> Connected:
-    """It has read partitions 0 and 1, and was asked long ago to release partition 0."""
+    """A member that has partitions 0 and 1, and had to release partition 0 long ago."""
     late = Connected(rebalance_timeout_s=REBALANCE_S)
     late.shard_epoch, late.age_s = 3, 0.0
     late.joins(0, 1)

@@ -1,4 +1,5 @@
-"""Which transactions hang: open in a partition, unknown to their coordinator, and still open when asked again."""
+"""Find hanging transactions: open in a partition, unknown to their coordinator, and still open when the leader is asked
+again."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
 
 class Client:
-    """An Admin client. ``open``: partition -> (producer id, first offset); ``ends_on_second_look``: partitions in which
-    the transactions end between the two questions; ``known``: what coordinators have."""
+    """An Admin client. ``open``: partition -> (producer id, first offset). ``ends_on_second_look``: partitions whose
+    transactions end between the two requests to the leader. ``known``: transactions that coordinators know."""
 
     def __init__(self, opened: Mapping[TopicPartition, tuple[int, int]], *known: TransactionDescription) -> None:
         self.opened = dict(opened)

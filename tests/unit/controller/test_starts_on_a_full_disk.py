@@ -1,4 +1,4 @@
-"""Starts of a controller whose disk is full."""
+"""Start a controller whose disk is full."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.worlds.controller_world import formatted, open_storage
 
 @pytest.mark.parametrize("operation", ["create", "write"])
 def test_a_start_that_needs_space_says_that_the_disk_is_full(operation: str) -> None:
-    """A start may have to create the log; the operator needs the cause and the cure, not a bare ENOSPC."""
+    """The start must create the log. The error must name the cause and the remedy, and not only ENOSPC."""
     disk = formatted()
     refusals = 0
     for nth in range(1, 10):

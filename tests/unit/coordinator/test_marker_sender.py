@@ -135,7 +135,7 @@ class World:
             self.apply(RegisterBrokerRecord(number, number, bytes([number]) * 16, (bytes([number]) * 16,), endpoints))
 
     def coordinator(self, number: int, address: str, *, shard_epoch: int) -> None:
-        """Coordinator ``number`` owns the only shard of groups."""
+        """Metadata in which coordinator ``number`` owns the only group shard."""
         host, port = split_address(address)
         endpoints = BrokerEndpoint("client", "127.0.0.1", 1), BrokerEndpoint("internal", host, port)
         self.apply(
@@ -371,7 +371,8 @@ def test_log_lines_name_the_kind_of_node_that_does_not_take_a_marker(monkeypatch
 
 
 def test_the_marker_of_a_groups_shard_goes_to_its_owner_and_after_a_move_to_the_next() -> None:
-    """A marker from the broker that leads the partition would change the log's end under the shard's owner."""
+    """If the broker that leads the partition wrote the marker, the log end offset would change without the shard's
+    owner knowing it."""
 
     async def test(world: World) -> None:
         leader, first, second = Broker(), Broker(silent=True), Broker()

@@ -1,4 +1,4 @@
-"""The log of a shard: appends while its leader's disk is full, and replays of a shard that Kafka wrote."""
+"""The log of a shard: appends while the leader's disk is full, and replays of a shard that Kafka wrote."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_commit_fails_with_the_full_disk_when_no_other_broker_leads_in_time() ->
 
 
 class Stream:
-    """A fetch stream, which returns ``data`` in its first response."""
+    """A fetch stream that returns ``data`` in its first response."""
 
     def __init__(self, data: bytes, end: int) -> None:
         self._result = fetch_pb2.FetchPartitionResult(records=data, next_offset=end)
@@ -149,14 +149,14 @@ class Stream:
 
 
 class KafkasLog:
-    """A shard as Kafka writes it."""
+    """The log of a shard as Kafka writes it."""
 
     def __init__(self) -> None:
         self.end = 0
         self.data = b""
 
     def commit(self, partition: int, offset: int, producer: tuple[int, int] | None = None) -> None:
-        """An offset commit of group g; in a transaction of ``producer`` (id, epoch)."""
+        """An offset commit of group g; with ``producer`` (id, epoch), in a transaction of this producer."""
         key = encode_key("g", TopicPartition("t", partition))
         value = encode_value(CommittedOffset(offset, commit_timestamp_ms=NOW_MS))
         more: dict[str, Any] = {}
@@ -190,7 +190,7 @@ class KafkasLog:
 
 
 def offsets(state_machine: ShardStateMachine) -> dict[int, int | None]:
-    """The stable offsets of group g; None: an open transaction may change the offset."""
+    """Return the stable offsets of group g; None: an open transaction may change the offset."""
     reply = state_machine.handle(FetchOffsets("g", require_stable=True), NOW_MS).reply
     assert isinstance(reply, OffsetsFetched)
     return {each.partition: None if each.error else each.offset for each in reply.offsets}

@@ -1,4 +1,5 @@
-"""The batches of an exactly-once sink: one decision each, generations, orphans, and ids that are used once."""
+"""The batches of an exactly-once sink: one decision for each batch, generations, abandoned transactions, and
+transactional ids that are used once."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ Token = tuple[SinkTransaction, ProducerIdentity]
 
 
 class Shard:
-    """A state machine with its log; ``now_ms`` is the test's."""
+    """A state machine with its log; the test sets ``now_ms``."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -67,7 +68,7 @@ class Shard:
         self.machine.loaded(self.now_ms)
 
     def ask(self, request: object, *, kept: int | None = None) -> object:
-        """``kept``: the log gets only this many records of the decision."""
+        """``kept``: the log gets only this number of the decision's records."""
         decision = self.machine.handle(request, self.now_ms)
         self.log |= {record.key: record.value for record in decision.records[:kept]}
         self._take(decision.pushes)
@@ -154,7 +155,7 @@ def test_a_repeated_decision_changes_nothing(shard: Shard) -> None:
     assert shard.commit(0, again) == SinkState(0, 0)
     assert shard.state(first) is TransactionState.PREPARE_COMMIT
     assert shard.state(again) is TransactionState.PREPARE_ABORT
-    with pytest.raises(InvalidTxnStateError, match=r"batch 0 .* is decided"):
+    with pytest.raises(InvalidTxnStateError, match=r"batch 0 .* is already decided"):
         shard.begin(0)
     shard.commit(1, shard.prepare(shard.begin(1)))
     assert shard.commit(0) == SinkState(1, 0), "batches up to a decided one are decided"
@@ -241,7 +242,7 @@ def test_only_its_batch_commits_a_transaction(shard: Shard) -> None:
     token = shard.prepare(shard.begin(0))
     name, identity = str(token[0]), token[1]
     for request in (CompleteTransaction(name, identity, commit=True), EndTransaction(name, identity, commit=True)):
-        with pytest.raises(InvalidTxnStateError, match="with its batch only"):
+        with pytest.raises(InvalidTxnStateError, match="only with its batch"):
             shard.ask(request)
     shard.commit(0, token)
     shard.mark()
@@ -297,7 +298,7 @@ def test_each_decision_begins_the_expiration_of_its_sink_again(shard: Shard) -> 
 
 
 def test_a_sink_with_a_task_at_work_does_not_expire(shard: Shard) -> None:
-    """Its generation refuses the tasks of the aborted attempts."""
+    """The sink's generation refuses the tasks of the aborted attempts."""
     assert shard.ask(AbortSinkBatch(SINK, 0, 0)) == SinkState(-1, 1)
     shard.now_ms += WEEK_MS - HOUR_MS // 2
     token = shard.prepare(shard.begin(0, generation=1))

@@ -1,4 +1,4 @@
-"""Requests with offsets of a transaction on their way between two shards, and the stream of markers for groups."""
+"""Requests with offsets of a transaction, which pass between two shards; and the stream of markers for groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REQUEST = CommitTransactionOffsets(CommitOffsets("g", (OffsetToCommit("t", 0, 5)
 
 
 class OneShard:
-    """The shards of a coordinator that owns one shard of groups; stands for its runner, too."""
+    """Replaces the shards of a coordinator that owns one group shard, and the shard's runner."""
 
     has_moved = False
 
@@ -99,7 +99,7 @@ def test_a_refused_request_gives_its_verification_up() -> None:
 
 
 def test_a_request_whose_shard_moves_meanwhile_gets_an_answer() -> None:
-    """The runner of a shard that has moved answers nothing."""
+    """The runner of a shard that has moved does not answer."""
     shard = OneShard()
 
     async def verify(producer: Any, partitions: Any) -> int:

@@ -1,5 +1,5 @@
-"""Offsets in transactions at the shard of their group (KIP-447): which are taken, what a marker does with them, and
-what else happens to them meanwhile."""
+"""Offsets in transactions at the shard of their group (KIP-447): which offsets the shard accepts, what a marker does,
+and what other requests do while offsets are pending."""
 
 from __future__ import annotations
 
@@ -234,7 +234,8 @@ def test_a_request_writes_what_it_adds_and_not_what_is_pending() -> None:
 
 
 def test_the_bytes_of_a_transactions_end_are_known_before_it_ends() -> None:
-    """They are counted while offsets are added and deleted; a wrong count would refuse offsets, or a marker."""
+    """The bytes are counted while offsets are added and deleted; with a wrong count, the shard would refuse offsets or
+    a marker."""
     world = OffsetsWorld()
     world.groups.groups["g"] = Group()
     for number in (0, 1, 33, 1, 70):

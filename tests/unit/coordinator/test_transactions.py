@@ -259,7 +259,7 @@ def test_a_transaction_times_out_and_its_producer_aborts_it_too() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_next_transaction_has_a_time_out_of_its_own(version: int) -> None:
-    """Under version 1 it has the identity of the transaction before."""
+    """Under version 1 a transaction has the same identity as the previous one."""
     shard = Shard()
     producer = shard.init(timeout_ms=5_000)
     shard.add(producer, ONE, version=version)
@@ -367,7 +367,8 @@ class TestVersion1:
                 shard.end(producer, commit=commit, version=1)
 
     def test_a_producer_that_goes_on_is_known_after_a_hand_over(self) -> None:
-        """Its InitProducerId (KIP-360) was decided, the answer was lost, and the shard has another owner."""
+        """The coordinator decided the producer's InitProducerId (KIP-360), the answer was lost, and the shard moved to
+        another owner."""
         shard = Shard()
         producer = shard.init()
         shard.add(producer, ONE, version=1)

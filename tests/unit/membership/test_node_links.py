@@ -1,4 +1,4 @@
-"""Connections to nodes end when the nodes change their addresses or are gone."""
+"""Connections to a node are closed when the node changes its address or is removed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def rows_of(parts: Iterable[Buffer], start: int = 0) -> list[Row]:
 
 
 def removed_one_by_one(data: bytes, aborted: Iterable[tuple[int, int]]) -> bytes:
-    """The slow filter: decide for each batch by itself, from all markers of its producer."""
+    """A simple, slow filter for comparison: decide for each batch separately, from all markers of its producer."""
     spans = split_batches(data)
     headers = [read_header(data, span.position) for span in spans]
     ends = [
@@ -50,7 +50,7 @@ def is_abort(batch: bytes) -> bool:
 
 
 def read_committed(codec: ModuleType, log: TransactionalLog, rng: random.Random) -> list[Row]:
-    """Read the log with fetches that are cut at random batches, each from a random position within its first batch."""
+    """Read the log in fetches that end at random batches; each begins at a random offset within its first batch."""
     stable = [batch for batch in log.batches if read_header(batch).next_offset <= log.last_stable_offset]
     found: list[Row] = []
     while stable:
@@ -117,7 +117,8 @@ def test_a_result_that_is_wholly_aborted_becomes_empty(codec: ModuleType) -> Non
 
 
 def test_an_empty_or_unreadable_control_batch_ends_no_transaction(codec: ModuleType) -> None:
-    """Compaction empties markers; the broker ignores records that it cannot read. The ABORT marker comes after them."""
+    """Compaction empties markers, and the broker ignores unreadable control records. The real ABORT marker follows
+    them."""
     log = TransactionalLog()
     log.write(producer_id=7)
     own = {"producer_id": 7, "producer_epoch": 0, "transactional": True, "control": True}

@@ -1,4 +1,4 @@
-"""Which batch of which sink a writer writes exactly once, and what a task needs from Spark for it."""
+"""How an exactly-once writer determines its sink and batch, and which properties a task needs from Spark."""
 
 from __future__ import annotations
 

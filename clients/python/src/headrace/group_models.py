@@ -46,8 +46,9 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class PendingOffset:
-    """An offset that an open transaction has sent (KIP-447); it takes effect when the transaction is committed.
-    ``transactional_id`` is empty if Kafka wrote the offset; ``received_at_ms``: when the coordinator received it."""
+    """An offset in an open transaction (KIP-447); it takes effect when the transaction is committed.
+    ``transactional_id`` is empty if a Kafka broker wrote the offset; ``received_at_ms``: when the coordinator received
+    it."""
 
     topic: str
     partition: int

@@ -72,8 +72,8 @@ class TransactionToken(NamedTuple):
 
 
 class SinkState(NamedTuple):
-    """The state of an exactly-once sink. ``batch``: the last decided batch, -1 before the first one; batches up to it
-    are decided, too. ``generation``: the generation of the transactions that a later decision may commit."""
+    """The state of an exactly-once sink. ``batch``: the last decided batch, and all batches before it are decided; -1:
+    no batch is decided. ``generation``: a later decision can commit only transactions of this generation."""
 
     batch: int
     generation: int

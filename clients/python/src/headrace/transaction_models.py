@@ -11,8 +11,8 @@ from headrace_core.types import TopicPartition
 
 from .models import TransactionToken
 
-#: The states of a transactional id. ongoing: a transaction is open; prepared: it is open, and only a decision ends it
-#: (KIP-939); prepare-commit and prepare-abort: it is decided, and some of its markers are not written yet.
+#: The states of a transactional id. ongoing: a transaction is open; prepared: a transaction waits for its decision
+#: (KIP-939); prepare-commit and prepare-abort: a transaction is decided, and some of its markers are not written yet.
 TransactionState = Literal[
     "empty", "ongoing", "prepared", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort"
 ]
@@ -25,7 +25,7 @@ TRANSACTION_STATES: tuple[TransactionState, ...] = (
     "complete-commit",
     "complete-abort",
 )
-#: The states of a transaction that is open, or whose markers are being written.
+#: States in which a transaction is open, or its markers are being written.
 UNFINISHED_STATES: tuple[TransactionState, ...] = ("ongoing", "prepared", "prepare-commit", "prepare-abort")
 
 
@@ -44,9 +44,9 @@ class TransactionListing:
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """A transactional id as its coordinator sees it. ``producer_id`` and ``producer_epoch``: the identity of the open
-    transaction's records, or of the producer. ``partitions``: the partitions of the open transaction; while markers are
-    being written, the partitions without a marker. ``timeout_ms`` and ``started_at_ms`` are None if the producer's
-    transactions have no timeout, and if no transaction is open.
+    transaction's records; without an open transaction, of the producer. ``partitions``: the partitions of the open
+    transaction; while markers are being written, the partitions without a marker. ``timeout_ms`` is None if the
+    producer's transactions have no timeout; ``started_at_ms`` is None if no transaction is open.
 
     If ``error`` is set (with ``raise_errors=False``), the other fields have no meaning.
     """
@@ -67,9 +67,9 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """A producer in one partition, as the partition's leader sees it (KIP-664). ``last_timestamp_ms``: timestamp of the
-    producer's last batch. ``transaction_start_offset``: first offset of the producer's open transaction; None: no
-    transaction is open. Other fields are None if they are unknown."""
+    """The state of a producer in one partition, which the partition's leader keeps (KIP-664). ``last_timestamp_ms``:
+    timestamp of the producer's last batch. ``transaction_start_offset``: first offset of the producer's open
+    transaction; None: no transaction is open. Other fields are None if they are unknown."""
 
     producer_id: int
     producer_epoch: int

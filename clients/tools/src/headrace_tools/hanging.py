@@ -1,10 +1,11 @@
-"""Hanging transactions (KIP-664): open in a partition, but unknown to their coordinator, for ``transactions
-find-hanging`` and ``doctor``.
+"""Find hanging transactions (KIP-664) for ``transactions find-hanging`` and ``doctor``. A hanging transaction is open
+in a partition, but its coordinator does not know it.
 
 No coordinator will ever write the marker of a hanging transaction, so readers with read_committed wait for it forever.
 The order of the requests makes the result certain. A leader adds its partition to the transaction at the coordinator
-before it appends the transaction's first record. If the coordinator does not have the partition later, the transaction
-has ended. If the leader, asked again after the coordinator, still has the same transaction open, then it hangs.
+before it appends the transaction's first record. If the coordinator later does not have the partition in a transaction,
+the transaction must have ended. The tool then asks the leader again. If the same transaction is still open there, it
+hangs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def may_have_hanging(topic: TopicDescription) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that hangs in one partition. ``transactional_id``: the id that now has the producer id; None: no
-    coordinator knows the producer id. ``last_timestamp_ms``: timestamp of the producer's last batch."""
+    """A transaction that hangs in one partition. ``transactional_id``: the id to which the producer id now belongs;
+    None: no coordinator knows the producer id. ``last_timestamp_ms``: timestamp of the producer's last batch."""
 
     topic: str
     partition: int
@@ -47,9 +48,9 @@ class HangingTransaction:
 def hanging_transactions(
     client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float
 ) -> tuple[list[HangingTransaction], tuple[str, str] | None]:
-    """The hanging transactions in ``partitions``, and what could not be checked and why (None: all was checked). Most
-    partitions cost two small requests to their leader, because only a partition with an open transaction has a last
-    stable offset below its high watermark. Raises HeadraceError."""
+    """Return the hanging transactions in ``partitions``, and which partitions could not be checked and why (None: all
+    were checked). A leader is asked for its producers only if the partition's last stable offset is below its high
+    watermark, because only then a transaction is open. Raises HeadraceError."""
     stable = log_ends(client, partitions, timeout_s=timeout_s, isolation_level="read_committed")
     ends = log_ends(client, stable.known, timeout_s=timeout_s)
     gap = stable.gap() or ends.gap()
@@ -85,7 +86,7 @@ def hanging_transactions(
 def _open(
     producers: dict[TopicPartition, list[ProducerState]],
 ) -> dict[tuple[TopicPartition, int, int], ProducerState]:
-    """The open transactions by partition, producer id and first offset."""
+    """Return the open transactions by partition, producer id and first offset."""
     return {
         (partition, state.producer_id, state.transaction_start_offset): state
         for partition, states in producers.items()
@@ -95,8 +96,8 @@ def _open(
 
 
 def _known(described: Iterable[TransactionDescription]) -> set[tuple[TopicPartition, int]]:
-    """The partitions that coordinators have in open transactions, each with the producer id. Raises the error of a
-    coordinator that does not answer: its transactions may or may not hang."""
+    """Return the partitions of the open transactions that the coordinators know, each with the producer id. Raises the
+    error if a coordinator does not answer, because without its answer no transaction is known to hang."""
     known = set()
     for each in described:
         if isinstance(each.error, HeadraceError) and not isinstance(each.error, TransactionalIdNotFoundError):

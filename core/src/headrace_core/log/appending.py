@@ -50,7 +50,7 @@ class Append:
     between the log's end and the received batches.
 
     ``fence``: conditions for a coordinator's append to its shard (a partition of ``__consumer_offsets`` or
-    ``__transaction_state``); the batches carry the fence's epoch already.
+    ``__transaction_state``); the batches already carry the fence's shard epoch.
 
     ``transaction``: what the batches have to do with a transaction; ``data`` is then transactional batches of one
     producer, or the marker as one batch. None: no check of transactions.

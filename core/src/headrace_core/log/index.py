@@ -80,8 +80,7 @@ class IndexFile:
         return read_file(self._fs, self.path)
 
     def has(self, size: int) -> None:
-        """Record the size of the file that was read, together with its entries: a change after the read has set
-        another size."""
+        """Store the size of the file whose entries a reader has loaded."""
         self._size = size
 
     def append(self, entry: bytes) -> None:

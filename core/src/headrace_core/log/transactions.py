@@ -84,9 +84,9 @@ def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPar
 
     Under version 2 a marker's epoch is above the epoch of the transaction that the marker ends. A marker with the epoch
     of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under version 1 the epoch
-    does not change at the end of a transaction, and only the coordinator epoch in the log fences late markers of former
+    does not change at the end of a transaction, so only the coordinator epoch in the log fences late markers of former
     coordinators. A marker of version 1 that finds no open transaction is therefore appended if its coordinator epoch is
-    larger than that of the producer's last marker; if they are equal, the log has the marker already.
+    larger than that of the producer's last marker; if the two epochs are equal, the log already has the marker.
 
     In all cases, a marker with a smaller coordinator epoch than the producer's last marker is refused. Raises
     InvalidProducerEpochError, TransactionCoordinatorFencedError.

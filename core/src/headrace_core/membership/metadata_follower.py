@@ -112,8 +112,8 @@ class MetadataFollower:
         metrics: Metrics | None = None,
     ) -> None:
         """``controllers``: a Controllers object, or ``host:port`` of some controllers' internal listeners. ``node_id``:
-        the node's configured id, which decides the controller to follow first (-1: any). ``image``: the image to start
-        from. ``freshness``: the object in which the follower records the age of its image."""
+        the node's configured id, which determines the controller to follow first (-1: any controller). ``image``: the
+        metadata image to start from. ``freshness``: the object in which the follower records the age of its image."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
         #: Number of records that the follower has read from the metadata log since its start; a local snapshot makes

@@ -1,4 +1,4 @@
-"""Connections to other nodes by address."""
+"""Keep connections to other nodes, by address."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ L = TypeVar("L", bound=_Link)
 
 
 class NodeLinks(dict[str, L]):
-    """Connections by address (``host:port``). A connection is closed when no broker and no coordinator is registered
-    with its address any more; else old connections would pile up while nodes change their addresses. Call all methods
+    """Connections by address (``host:port``). A connection is closed when no broker or coordinator is registered at its
+    address any more. Otherwise, unused connections would accumulate when nodes change their addresses. Call all methods
     in the event loop."""
 
     def __init__(self, metadata: MetadataState) -> None:

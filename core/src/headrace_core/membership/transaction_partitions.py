@@ -1,12 +1,12 @@
-"""Adds partitions to open transactions, at the transactions' coordinators (KIP-890).
+"""Add partitions to open transactions, by requests to the transactions' coordinators (KIP-890).
 
 The leader of a partition adds the partition to a producer's transaction before the transaction's first append (version
-2), or verifies that the producer has added it (version 1). The owner of a group's shard does the same before it takes
-offsets of a transaction. Both are called a verification. The coordinator of a transaction is the owner of the
-transactional id's shard, by this node's metadata.
+2), or verifies that the producer has added it (version 1). The owner of a group's shard does the same before it accepts
+offsets of a transaction. Both requests are called a *verification*. This node's metadata show the coordinator of a
+transaction: the owner of the transactional id's shard.
 
-A request is repeated while its failure is retriable, for at most VERIFICATION_S: the shard may be moving, or a marker
-of the producer's former transaction may be missing. A repeated request changes nothing at the coordinator.
+A request that fails with a retriable error is repeated for at most VERIFICATION_S. For example, the shard may be
+moving, or a marker of the producer's former transaction may be missing. Repeated requests are idempotent.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from ..types import TopicPartition
 from .metadata_state import MetadataState
 from .node_links import NodeLinks
 
-#: Longest time in seconds that a verification takes.
+#: Maximum duration of a verification, in seconds.
 VERIFICATION_S = 10.0
-#: If a coordinator has not answered after this number of seconds, the node repeats the request. The repeated request
-#: goes to the shard's current coordinator.
+#: If a coordinator has not answered after this number of seconds, the node sends the request again, to the shard's
+#: current coordinator.
 ANSWER_S = 2.0
 
 Link = RequestLink[transactions_pb2.AddPartitionsRequest, transactions_pb2.AddPartitionsResponse]
@@ -69,7 +69,7 @@ class TransactionPartitions:
 
     async def verify(self, producer: TransactionalProducer, partitions: Iterable[TopicPartition]) -> int:
         """Add the partitions to the producer's open transaction, or verify that they are in it. Returns the epoch of
-        the transaction's shard. Raises the error that the producer receives: nothing was written."""
+        the transaction's shard. Raises the error for the producer; then nothing was written."""
         try:
             return await self._until_answered(producer, tuple(partitions))
         except HeadraceError as error:
@@ -129,7 +129,7 @@ def _open_call(channel: Any) -> Any:
 
 
 def _for_producer(error: HeadraceError, producer: TransactionalProducer) -> HeadraceError:
-    """The error that the producer receives, as in Kafka: nothing was written. Producers of version 1 know fewer
+    """Convert an error into the error that the producer receives, as in Kafka. Producers of version 1 know fewer
     errors."""
     if isinstance(error, ProducerFencedError):
         return InvalidProducerEpochError(error.message)

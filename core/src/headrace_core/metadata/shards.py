@@ -2,8 +2,8 @@
 
 A shard is a partition of an internal topic. The shard of a key is the same as in Kafka, so that Kafka's tools look in
 the right partition: ``abs(key.hashCode()) % partitions``. ``hashCode`` is Java's hash of a string, and ``abs`` is
-Kafka's ``Utils.abs``, which maps the smallest int to 0. The exception are the transactional ids of exactly-once sinks,
-which Kafka does not have: such an id has the shard of its sink (see sinks.py).
+Kafka's ``Utils.abs``, which maps the smallest int to 0. Transactional ids of exactly-once sinks, which Kafka does not
+have, are an exception: such an id belongs to the shard of its sink (see sinks.py).
 """
 
 from __future__ import annotations

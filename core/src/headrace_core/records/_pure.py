@@ -331,11 +331,12 @@ def without_aborted(data: Buffer, aborted: Iterable[tuple[int, int]], *, check_c
     each. The parts are views of ``data``, not copies; ``[data]`` when nothing is removed.
 
     The algorithm is Kafka's (KIP-98, CompletedFetch). A fetch result names every aborted transaction among its records.
-    From an aborted transaction's first offset up to the producer's ABORT marker, the producer's transactional batches
-    are removed, by their headers; markers stay.
+    The batch headers show the producer. From an aborted transaction's first offset up to the producer's ABORT marker,
+    the producer's transactional batches are removed; markers stay.
 
     A damaged batch and all batches after it are kept: the decoder raises the error when it reaches that batch. With
-    ``check_crc`` a removed batch counts as damaged if its CRC is wrong, since its header may name the wrong producer.
+    ``check_crc``, a batch with a wrong CRC counts as damaged instead of removed, because its header may name the wrong
+    producer.
     """
     coming = sorted(aborted, key=itemgetter(1), reverse=True)
     skipping: set[int] = set()
@@ -368,10 +369,9 @@ def without_aborted(data: Buffer, aborted: Iterable[tuple[int, int]], *, check_c
 
 
 def _is_abort_marker(data: Buffer, position: int, check_crc: bool) -> bool:
-    """Whether the control batch at ``position``, which is of a producer with an aborted transaction, is the
-    transaction's ABORT marker. A control batch with a correct CRC and unreadable records ends no transaction, as in the
-    broker. Without ``check_crc`` a damaged control batch counts as the marker: the next control batch of the producer
-    can only be the marker."""
+    """Return whether the control batch at ``position`` is the ABORT marker of its producer's aborted transaction. A
+    control batch with a correct CRC and unreadable records ends no transaction, as in the broker. Without ``check_crc``
+    a damaged control batch counts as the marker, because the producer's next control batch can only be the marker."""
     try:
         records = decode_batch(data, position)
     except InvalidRecordError:

@@ -1,13 +1,13 @@
-"""Exactly-once writes: each attempt of a task writes in a prepared transaction, and one decision commits a batch.
+"""Write exactly once: each attempt of a task writes in a prepared transaction, and one decision commits a batch.
 
     task      describe the sink ---> decided: drain the rows, write nothing
                                 `--> write in a transaction of its own ---> prepare ---> token to the driver
     driver    commit: CommitSinkBatch(tokens)       the decision, and the end of all transactions
               abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
 
-Spark tells neither a failed attempt nor the loser of two attempts to abort. The coordinator aborts their transactions
-with the decision, because the decision does not name them. A restarted driver repeats a batch; the first decision of
-the batch stands (docs/decisions/0021).
+Spark does not tell a failed attempt, or the slower of two attempts, to abort. The decision does not name their
+transactions, so the coordinator aborts these. A restarted driver repeats a batch; then the first decision of the batch
+remains valid (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's local properties with the query and batch of a task. Spark does not document them.
+#: Spark's local properties that contain the query and batch of a task. Spark does not document them.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-ABORT_S = 5.0  #: Seconds that a failed task has to abort its transaction.
+ABORT_S = 5.0  #: Maximum number of seconds for a failed task to abort its transaction.
 
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """A batch of a sink. ``is_final``: no other batch follows."""
+    """A batch of a sink. ``is_final``: no batch follows."""
 
     sink: str
     number: int
@@ -58,7 +58,8 @@ def batch_of_write(options: SinkOptions) -> SinkBatch:
 
 
 def batch_of_stream(target: str) -> SinkBatch:
-    """The batch of the stream's task that runs now. Raises UnsupportedVersionError if Spark does not say."""
+    """Return the batch of the stream task that runs now. Raises UnsupportedVersionError if Spark does not provide
+    it."""
     from pyspark import TaskContext
     from pyspark import __version__ as version
 
@@ -67,7 +68,7 @@ def batch_of_stream(target: str) -> SinkBatch:
     if not query or not batch or not batch.isdecimal():
         raise UnsupportedVersionError(
             f"exactly-once delivery needs Spark's local properties {QUERY_ID} and {BATCH_ID}, and pyspark {version} "
-            f"gives this task {query!r} and {batch!r}: use a trigger with micro-batches, or headrace.delivery="
+            f"gave this task {query!r} and {batch!r}: use a trigger with micro-batches, or headrace.delivery="
             "at-least-once"
         )
     return SinkBatch(sink_id(query, target), int(batch))
@@ -76,8 +77,8 @@ def batch_of_stream(target: str) -> SinkBatch:
 def write_batch(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, batch: SinkBatch
 ) -> SinkCommit:
-    """Write the rows of one task, and prepare their transaction. The rows of a decided batch are read, and not
-    written. Raises SinkWriteError, also for a task beyond those that one decision can commit."""
+    """Write the rows of one task, and prepare their transaction. If the batch is already decided, the rows are read and
+    not written. Raises SinkWriteError, also for a task beyond those that one decision can commit."""
     from headrace import Producer
 
     state = worker_admin(options.client).describe_sink(batch.sink)
@@ -123,7 +124,7 @@ def write_batch(
 
 
 def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:
-    """Decide the batch, and wait until readers see it. A decision that stands is not changed."""
+    """Decide the batch, and wait until readers see it. If the batch is already decided, nothing changes."""
     tokens = [commit.token for commit in commits if commit.token]
     generation = min((commit.generation for commit in commits), default=None)
     with _admin(options.client) as admin:
@@ -131,7 +132,8 @@ def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkC
 
 
 def abort_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> str:
-    """Abort the batch, unless it is decided: the outcome of a failed commit may be unknown. Returns what happened."""
+    """Abort the batch. If the batch is already decided, nothing changes; a commit with an unknown outcome may have
+    decided it. Returns what happened."""
     with _admin(options.client) as admin:
         generation = max((commit.generation for commit in commits), default=None)
         if generation is None:
@@ -158,8 +160,8 @@ _of_worker: dict[tuple[int, frozenset[tuple[str, str]]], Admin] = {}
 
 
 def worker_admin(client: Mapping[str, str]) -> Admin:
-    """The Admin of this worker process, which is never closed, because Spark ends its workers with a signal. The cache
-    key includes the process id, because workers are forks."""
+    """Return the Admin of this worker process. It is never closed, because Spark ends its workers with a signal. The
+    cache key includes the process id, because workers are forked processes."""
     key = (os.getpid(), frozenset(client.items()))
     found = _of_worker.get(key)
     if found is None:

@@ -28,7 +28,7 @@ KNOWN = (
     "isolation.level", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
-#: The client key that is a source option without a prefix, too.
+#: The client key that is also accepted as a source option without a prefix.
 ISOLATION = "isolation.level"
 
 #: Client keys that the user cannot set because the source sets them, each with the reason.

@@ -1,4 +1,4 @@
-"""The sink: writes a frame, or a stream's micro-batches, to topics. At least once, or exactly once.
+"""The sink writes a DataFrame, or a stream's micro-batches, to topics, at least once or exactly once.
 
 A task writes its rows and waits for acknowledgements (sink_task.py). When all tasks have ended, Spark calls ``commit``
 or ``abort`` on the driver with the partitions and offsets of the rows.
@@ -6,8 +6,9 @@ or ``abort`` on the driver with the partitions and offsets of the rows.
 *At least once*: ``commit`` does nothing, and ``abort`` cannot undo the writes, because a log is append-only. If Spark
 retries a task, or a restarted driver repeats a batch, the rows are written again.
 
-*Exactly once*: tasks write in transactions, and ``commit`` decides them together (exactly_once.py). Spark calls
-``commit`` of a stream in another process and on another writer than ``write``. Only the commit messages link the two.
+*Exactly once*: tasks write in transactions, and ``commit`` decides them together (exactly_once.py). For a stream, Spark
+calls ``write`` and ``commit`` on different writer objects in different processes. Only the commit messages pass data
+between them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class SinkTask:
         self.columns = check_columns(schema, self.options.topic)
 
     def batch(self) -> SinkBatch:
-        """The batch that the present task writes exactly once."""
+        """Return the batch that the present task writes exactly once."""
         return batch_of_stream(self.options.target)
 
     @property
@@ -94,13 +95,13 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
         return self._batch
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Exactly once: make all rows visible. At least once there is nothing to do, because the rows of every task are
-        already acknowledged."""
+        """With exactly-once delivery, make all rows visible. With at-least-once delivery there is nothing to do,
+        because the rows of every task are already acknowledged."""
         if self.options.is_exactly_once:
             commit_batch(self.options, self._batch, received(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report the records that may have been written. Only an exactly-once sink can remove them."""
+        """Report the records that may have been written. Only an exactly-once sink can abort them."""
         if self.options.is_exactly_once:
             logger.warning("the write failed: %s", abort_batch(self.options, self._batch, received(messages)))
         else:
@@ -114,13 +115,13 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
         super().__init__(options, schema)
         if self.options.application is not None:
             raise InvalidConfigError(
-                f"{APP_ID}: a stream counts its batches itself; set {DELIVERY}={EXACTLY_ONCE}. {APP_ID} is for a "
-                "df.write within foreachBatch"
+                f"{APP_ID}: not needed for a stream, because Spark numbers its batches; set {DELIVERY}={EXACTLY_ONCE}. "
+                f"{APP_ID} is for a df.write within foreachBatch"
             )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Exactly once: make the rows of the batch visible. At least once the rows of every task are acknowledged
-        already. Logs the query's notes with the first batch."""
+        """With exactly-once delivery, make the rows of the batch visible. With at-least-once delivery the rows of every
+        task are already acknowledged. Log the query's notes when the first batch is committed."""
         found = received(messages)
         if self.options.is_exactly_once and found:  # a batch without tasks has no rows
             commit_batch(self.options, SinkBatch(found[0].sink, batchId), found)
@@ -140,7 +141,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
 
 
 def received(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit]:
-    """The commit messages of the tasks that have ended."""
+    """Return the commit messages of the tasks that have ended."""
     return [message for message in commits(messages) if message is not None]
 
 

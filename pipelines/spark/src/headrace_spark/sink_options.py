@@ -29,11 +29,11 @@ REFUSED_CLIENT_KEYS = {
     "interceptor.classes": "the sink writes Arrow batches and calls no interceptor",
     "transactional.id": "each task has an id of its own; set headrace.delivery to exactly-once",
 }
-#: The options of the guarantee; they begin with a client prefix, but are no keys of the producer.
+#: Options that select the delivery guarantee. They have the prefix of client keys, but the producer has no such keys.
 DELIVERY, APP_ID, APP_VERSION = "headrace.delivery", "headrace.txn.app.id", "headrace.txn.version"
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
-#: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. A
-#: decision about the batch ends a lost task's transaction earlier.
+#: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The
+#: decision about the batch usually ends the transaction of a lost task earlier.
 TASK_TIMEOUT_MS = 900_000
 EACH_TOPIC = "*"  #: The target of rows that name their topics, in the id of an exactly-once sink.
 VERSION_DIGITS_MAX = 18  #: Maximum number of digits of a version.
@@ -42,7 +42,7 @@ VERSION_DIGITS_MAX = 18  #: Maximum number of digits of a version.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """Checked options of a writer. ``topic`` None: the column ``topic`` names the topic of each row. ``application``:
-    the application's id and the version of this write, of which a repetition writes nothing."""
+    the application's id and the version of this write; a repeated version writes nothing."""
 
     topic: str | None
     client: Mapping[str, str]
@@ -52,7 +52,7 @@ class SinkOptions:
 
     @property
     def target(self) -> str:
-        """What the rows are written to, in the id of an exactly-once sink."""
+        """The target of the rows, as a part of the id of an exactly-once sink."""
         return self.topic or EACH_TOPIC
 
 
@@ -90,7 +90,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _check_sink_id(app_id: str, target: str) -> None:
-    """Check the length of the sink's id, so that a job with too long a name fails before it does any work."""
+    """Check the length of the sink's id, so that a job with a name that is too long fails before it does any work."""
     excess = len(sink_id(app_id, target)) - SINK_BYTES_MAX
     if excess > 0:
         raise InvalidConfigError(
@@ -101,7 +101,7 @@ def _check_sink_id(app_id: str, target: str) -> None:
 
 
 def _guarantee(options: dict[str, str]) -> tuple[bool, tuple[str, int] | None]:
-    """Whether the sink writes exactly once, and the application with its version. Removes these options from
+    """Return whether the sink writes exactly once, and the application with its version. Remove these options from
     ``options``."""
     delivery, app_id, version = (options.pop(name, None) for name in (DELIVERY, APP_ID, APP_VERSION))
     if delivery is not None and delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):

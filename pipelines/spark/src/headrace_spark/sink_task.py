@@ -74,8 +74,8 @@ class PartitionWritten:
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The commit message of a task: the records that it wrote, in the order of topic and partition. Of an exactly-once
-    sink also the sink's id and generation, and the token of the task's transaction ("": it wrote no row)."""
+    """The commit message of a task: the records that it wrote, in the order of topic and partition. For an exactly-once
+    sink also the sink's id and generation, and the token of the task's transaction ("": the task wrote no row)."""
 
     written: tuple[PartitionWritten, ...]
     sink: str = ""
@@ -120,8 +120,8 @@ def write_rows(
     give_up: Callable[[], None],
     in_transaction: bool = False,
 ) -> SinkCommit:
-    """Write all rows; returns when every row is acknowledged. ``in_transaction``: the rows of a failed task are not
-    visible.
+    """Write all rows, and return when every row is acknowledged. ``in_transaction``: readers with read_committed do not
+    see the rows of a failed task.
 
     Raises NullTopicError, or SinkWriteError for the client's errors. A task that fails, or that Spark ends early, first
     calls ``give_up``, which closes the producer and drops queued rows.

@@ -140,9 +140,9 @@ class TransactionsServicer:
         member is checked as in Groups.CommitOffsets (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
         GROUP_ID_NOT_FOUND). INVALID_PRODUCER_EPOCH: the transaction has ended, or another producer has taken over the
         transactional id. TRANSACTION_ABORTABLE: the transaction ended while the offsets were added. INVALID_TXN_STATE: the
-        transaction is prepared. INVALID_COMMIT_OFFSET_SIZE: the transaction's offsets do not fit into a batch. After each
-        of these errors, abort the transaction. CONCURRENT_TRANSACTIONS: the markers of the former transaction are missing;
-        repeat the request.
+        transaction is prepared. INVALID_COMMIT_OFFSET_SIZE: the transaction's offsets do not fit into one record batch.
+        After each of these errors, abort the transaction. CONCURRENT_TRANSACTIONS: markers of the former transaction are
+        still missing; repeat the request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,18 +173,19 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitSinkBatch(self, request, context):
-        """The next calls decide the batches of an exactly-once sink: what one query writes to one target. Each attempt of a
-        task writes in a prepared transaction of its own, with a transactional id below the sink's id:
+        """The following calls decide the batches of an exactly-once sink. A sink stands for all writes of one query to one
+        target. Each attempt of a task writes in its own prepared transaction, whose transactional id begins with the
+        sink's id:
 
         sink          __headrace_sink/QUERY/TARGET
         transaction   __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
 
-        FindCoordinator returns the same coordinator for a sink and for its transactions. CompleteTransaction commits no
-        transaction of a sink, but may abort one until its batch is decided.
+        FindCoordinator returns the same coordinator for a sink and for its transactions. CompleteTransaction cannot commit
+        a transaction of a sink; it can abort one until the batch is decided.
 
         Decides a batch: commits the transactions of the tokens, and aborts the sink's other transactions up to the batch.
-        If the batch or a later one is decided already, the call changes nothing, and the tokens that the earlier decision
-        does not name are aborted. PRODUCER_FENCED: the batch was aborted, and a token has the older generation.
+        If the batch or a later one is already decided, the decision does not change, and transactions that it does not
+        name are aborted. PRODUCER_FENCED: the batch was aborted, so a token has an older generation than the sink.
         INVALID_TXN_STATE: a token's transaction is not prepared. After an error, repeat the batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -200,7 +201,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeSink(self, request, context):
-        """Describes a sink. A task asks before it writes.
+        """Describes a sink. A task calls this before it writes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -698,7 +699,7 @@ class Producers:
 
 class TransactionPartitionsStub:
     """Calls of the brokers to the coordinators of transactions. Coordinators serve TransactionPartitions on the internal
-    listener. For a partition of __consumer_offsets, the coordinator that owns the shard calls in place of a broker.
+    listener. For a partition of __consumer_offsets, the caller is the coordinator that owns the shard.
     """
 
     def __init__(self, channel):
@@ -716,7 +717,7 @@ class TransactionPartitionsStub:
 
 class TransactionPartitionsServicer:
     """Calls of the brokers to the coordinators of transactions. Coordinators serve TransactionPartitions on the internal
-    listener. For a partition of __consumer_offsets, the coordinator that owns the shard calls in place of a broker.
+    listener. For a partition of __consumer_offsets, the caller is the coordinator that owns the shard.
     """
 
     def AddPartitions(self, request_iterator, context):
@@ -748,7 +749,7 @@ def add_TransactionPartitionsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TransactionPartitions:
     """Calls of the brokers to the coordinators of transactions. Coordinators serve TransactionPartitions on the internal
-    listener. For a partition of __consumer_offsets, the coordinator that owns the shard calls in place of a broker.
+    listener. For a partition of __consumer_offsets, the caller is the coordinator that owns the shard.
     """
 
     @staticmethod

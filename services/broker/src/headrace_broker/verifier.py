@@ -1,8 +1,8 @@
 """Verification of transactional appends at the transactions' coordinators (KIP-890).
 
 Before a leader appends a producer's first batch of a transaction to a partition, it adds the partition to the
-transaction, or verifies that the producer has added it (headrace_core.membership.transaction_partitions). All
-partitions of a producer epoch that need a verification in the same pass of the event loop share a request.
+transaction, or verifies that the producer has added it (headrace_core.membership.transaction_partitions). The verifier
+collects the partitions of a producer epoch during one iteration of the event loop, and sends them in one request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Verifier:
     def __init__(self, metadata: MetadataState, clock: Clock) -> None:
         self._partitions = TransactionPartitions(metadata, clock)
         self._room = WaitingRoom()
-        #: Verifications that the next pass of the event loop sends.
+        #: Verifications to send in the next iteration of the event loop.
         self._unsent: dict[TransactionalProducer, list[tuple[TopicPartition, OnVerified]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

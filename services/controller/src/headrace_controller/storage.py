@@ -458,8 +458,8 @@ class MetadataStorage:
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
             job.abandon()  # another was received meanwhile; or this disk lacks committed entries
             return None
-        # A log that ends below its own snapshot has lost entries. The recovery point shows whether a log has lost
-        # entries, or a received snapshot is about to replace the log.
+        # A log that ends below its own snapshot has lost entries. Such a log is valid only if a received snapshot is
+        # about to replace it; the recovery point distinguishes the two cases.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:

@@ -93,7 +93,7 @@ def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
 
 
 async def list_groups(calls: AdminCalls, states: list[str], timeout: float | None) -> list[GroupListing]:
-    """Sorted by id. Ask the coordinators of all shards."""
+    """Sorted by id. Send the request to the coordinators of all shards."""
     request = groups_pb2.ListGroupsRequest(states=states)
 
     async def ask(address: str, timeout_s: float) -> list[Any]:

@@ -38,7 +38,7 @@ _NO_TIMEOUT_MS = 2**31 - 1
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[Any]:
-    """The protocol's numbers of the given states; an empty list stands for all states."""
+    """Convert the names of states to the protocol's numbers; an empty list stands for all states."""
     given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in _STATES:
@@ -47,7 +47,7 @@ def wanted_states(states: Iterable[str] | str | None) -> list[Any]:
 
 
 def wanted_producers(producer_ids: Iterable[int] | None) -> list[int]:
-    """The producer ids; an empty list stands for all."""
+    """Check and return the producer ids; an empty list stands for all producers."""
     given = arguments.items("producer_ids", producer_ids or (), "producer ids")
     return list(dict.fromkeys(arguments.whole("producer id", each) for each in given))
 
@@ -72,7 +72,7 @@ async def list_transactions(
     prefix: str,
     timeout: float | None,
 ) -> list[TransactionListing]:
-    """Sorted by transactional id. Ask the coordinators of all shards, in pages."""
+    """List transactional ids, sorted. The coordinators of all shards answer in pages."""
 
     async def ask(address: str, timeout_s: float) -> list[Any]:
         method = calls.engine.connections.transactions(address).ListTransactions
@@ -157,8 +157,8 @@ async def abort_transaction(calls: AdminCalls, transactional_id: str, timeout: f
 async def describe_producers(
     calls: AdminCalls, partitions: list[TopicPartition], timeout: float | None
 ) -> dict[TopicPartition, list[ProducerState]]:
-    """Ask the leader of each partition. Partitions for which a response had no room, or whose leader has changed, are
-    asked for again."""
+    """Ask the leader of each partition. Ask again for a partition that did not fit into a response, or whose leader has
+    changed."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
     found: dict[TopicPartition, list[ProducerState]] = {}

@@ -180,10 +180,10 @@ class Consumer(Face):
     def seek_to_committed(
         self, *partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> None:
-        """Set the positions of the given partitions (no argument: all assigned partitions) to the group's committed
-        offsets, to read the records of an aborted transaction again. ``auto.offset.reset`` decides for a partition
-        without a committed offset. ``seek_to_committed`` waits until no transaction with offsets of the partitions is
-        pending. Raises InvalidGroupIdError, NoOffsetForPartitionError, RequestTimedOutError."""
+        """Set the positions of the given partitions to the group's committed offsets, to read the records of an aborted
+        transaction again. Without an argument, this applies to all assigned partitions. ``auto.offset.reset`` decides
+        for a partition without a committed offset. ``seek_to_committed`` waits while an open transaction contains
+        offsets of these partitions. Raises InvalidGroupIdError, NoOffsetForPartitionError, RequestTimedOutError."""
         core = self._core
         work = core.in_group("seek_to_committed").fetch_work(core.named_or_all(partitions), timeout)
         core.seek_to_offsets(core.engine.io.run(work))

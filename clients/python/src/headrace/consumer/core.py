@@ -87,17 +87,17 @@ class ConsumerCore:
         self.reading.sync()
 
     def offsets_for_transaction(self) -> GroupOffsets:
-        """The positions after the returned records, for ``Producer.send_offsets``."""
+        """For ``Producer.send_offsets``: the positions after the records that ``poll`` has returned."""
         group = self.in_group("send_offsets")
         return group.in_transaction(self.reading.positions())
 
     def named_or_all(self, partitions: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:
-        """The named partitions; without a name, all assigned partitions."""
+        """Return the given partitions; if none is given, all assigned partitions."""
         self.reading.check_open()
         return each_of(partitions) if partitions else list(self.reading.partitions)
 
     def seek_to_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Set positions; auto.offset.reset decides for a partition without an offset."""
+        """Set positions. For a partition without an offset, auto.offset.reset determines the position."""
         policy: str = self.config["auto.offset.reset"]
         for tp, found in offsets.items():
             if found is not None:

@@ -442,8 +442,8 @@ class GroupConsumer:
         return self._commit(offsets, self._reported_losses)
 
     def in_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> GroupOffsets:
-        """The offsets for a transaction, with the member's identity; with a refusal if the consumer was evicted or has
-        lost its partitions."""
+        """Return offsets for a transaction, with the member's identity. They have a ``refusal`` if the group evicted
+        the consumer, or if the consumer has lost its partitions."""
         self.seen_at = time.monotonic()
         topic_ids = {tp: self._topic_id_of(tp) for tp in offsets}
         found = GroupOffsets(self.metadata, offsets, topic_ids, end_auto_commits=self._end_auto_commits)
@@ -499,19 +499,20 @@ class GroupConsumer:
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """``reported_losses``: how many losses the caller knew of when it chose the offsets."""
+        """``reported_losses``: the number of partition losses that the caller knew when it chose the offsets."""
         refusal = self._why_lost(reported_losses)
         if refusal is not None:
             raise refusal
         await self._commits.commit(offsets, timeout_s, final)
 
     async def _end_auto_commits(self) -> None:
-        """End the auto-commits: they would also commit the records of an aborted transaction."""
+        """Stop auto-commits permanently, because an auto-commit would also commit the records of an aborted
+        transaction."""
         self._auto_commits = self._commits_itself = False
         await self._commits.none_in_flight()
 
     def _why_lost(self, reported_losses: int) -> UnknownMemberIdError | None:
-        """The error of a commit by a consumer that was evicted or has lost partitions."""
+        """The error of a commit after the group evicted the consumer, or after the consumer lost partitions."""
         if self.subscription is None or not (self.is_evicted or reported_losses != self._losses):
             return None
         return UnknownMemberIdError(

@@ -129,8 +129,8 @@ class Inbox:
         self.notify()
 
     def close(self) -> None:
-        """Drop the queued slices, which would otherwise wait for the garbage collector; runs on the I/O thread after
-        the last ``put``."""
+        """Drop the queued slices, because otherwise their memory stays in use until a garbage collection. Runs on the
+        I/O thread after the last ``put``."""
         self.slices.clear()
         self._bytes_in = self._bytes_out
         self._on_room = _closed
@@ -192,4 +192,4 @@ class Inbox:
 
 
 def _closed() -> None:
-    """The ``on_room`` of a closed inbox. A reference to the consumer would be a reference cycle."""
+    """Replaces ``on_room`` in a closed inbox, because a reference to the consumer would be a reference cycle."""

@@ -481,7 +481,7 @@ class Reading:
     # --- close -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the consumer: no more records are returned, and none are kept."""
+        """Close the consumer: it returns no more records, and frees the fetched ones."""
         self.state = "closed"
         self.current = None
         self._held.clear()

@@ -38,8 +38,9 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Kind(NamedTuple):
-    """What a coordinator is for: the type, the noun and the field of its keys, the topic whose partitions are its
-    shards, the noun of the shards, and the service that it serves."""
+    """A kind of coordinator: coordinator of groups, or of transactions. The fields name its key type, the words for
+    keys and shards in messages, the request field of a key, the topic whose partitions are its shards, and its gRPC
+    service."""
 
     type: metadata_pb2.CoordinatorType
     noun: str
@@ -185,9 +186,10 @@ class Coordinators:
         *,
         when_repeated: type[HeadraceError] | None = None,
     ) -> dict[str, Any]:
-        """Call ``method`` for many groups, or for many transactional ids. The result of a group is its item in a
+        """Call ``method`` for many groups, or for many transactional ids. The result for each group is its item in a
         response (with ``group_id`` and ``error``), or a HeadraceError. Each round of attempts makes one call per
-        coordinator. Groups whose coordinator is missing, unreachable or changed are retried until ``deadline``.
+        coordinator. Until ``deadline``, a group is retried if its coordinator is unknown, does not answer, or has
+        changed.
 
         ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was
         lost. An item with the ``when_repeated`` error is a success (result None).
@@ -281,8 +283,8 @@ class Coordinators:
         self, ask: Callable[[str, float], Awaitable[list[Any]]], deadline: float, what: str
     ) -> dict[int, list[Any]]:
         """Call ``ask(address, timeout_s)`` for the coordinators of all shards; return the responses of each
-        coordinator. Retry while a shard has no coordinator, is loading (``loading_shards`` of a response) or changes
-        its coordinator, because the responses would be incomplete. The result is empty if no shard exists yet."""
+        coordinator. Retry while a shard has no coordinator, is loading (``loading_shards`` of a response) or moves to
+        another coordinator, because the responses would be incomplete. The result is empty if no shard exists yet."""
         noun = self._kind.shard_noun
 
         async def attempt(timeout_s: float) -> dict[int, list[Any]]:

@@ -65,7 +65,8 @@ async def commit_sink_batch(
     is_final: bool,
     deadline: float,
 ) -> SinkState:
-    """Decide a batch, and wait for the markers of its transactions. The request may be repeated any number of times."""
+    """Commit a sink's batch, and wait for the markers of its transactions. The request may be repeated any number of
+    times."""
     request = transactions_pb2.CommitSinkBatchRequest(
         sink_id=sink,
         batch=batch,
@@ -84,7 +85,7 @@ async def commit_sink_batch(
 async def abort_sink_batch(
     coordinators: Coordinators, sink: str, batch: int, generation: int, *, is_final: bool, deadline: float
 ) -> SinkState:
-    """Abort a batch, and wait for the markers. The request may be repeated any number of times."""
+    """Abort a sink's batch, and wait for the markers. The request may be repeated any number of times."""
     request = transactions_pb2.AbortSinkBatchRequest(
         sink_id=sink, batch=batch, generation=generation, is_final=is_final, wait_for_markers=True
     )

@@ -29,10 +29,10 @@ logger = logging.getLogger("headrace")
 
 
 class MetadataWatch:
-    """The metadata watch of one client; its methods run on the I/O thread. ``changed`` is set when the set of wanted
-    topics has changed, or to move the watch to another broker. ``wanted()`` returns the topics, ``addresses()`` the
-    nodes to try in random order. ``on_answer(answer, names)`` receives each response; ``pause_s(attempt)`` is the wait
-    after a failure."""
+    """The metadata watch of one client; its methods run on the I/O thread. The owner sets ``changed`` when the set of
+    wanted topics has changed, or to move the watch to another broker. ``wanted()`` returns the topics, ``addresses()``
+    the nodes to try in random order. ``on_answer(answer, names)`` receives each response; ``pause_s(attempt)`` is the
+    wait after a failure."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class MetadataWatch:
         failures, strangers = 0, set[str]()
         while True:
             self._changed.clear()
-            # The client watches only as many topics as one request may have: it reads the metadata of all other topics
-            # again by age and after errors.
+            # Maximum number of topics in one watch request. The client reads the metadata of further topics again when
+            # they are old, and after errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
                 await self._changed.wait()

@@ -33,10 +33,10 @@ NO_MEMBER = Who()
 
 
 class GroupOffsets(NamedTuple):
-    """Offsets to commit in a transaction, and the member on whose behalf they are committed. ``topic_ids``: the ids of
-    the topics that were read, as far as they are known. ``refusal``: why the consumer may not commit the offsets.
-    ``end_auto_commits``: ends the consumer's auto-commits, and waits for its commits in flight, which must not arrive
-    after the offsets."""
+    """Offsets to commit in a transaction, and the group member that commits them. ``topic_ids``: the known ids of the
+    topics that the member read. ``refusal``: the error if the member may not commit the offsets. ``end_auto_commits``:
+    stops the consumer's auto-commits, and waits for its commits in flight, because these must not arrive after the
+    offsets."""
 
     group: GroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -33,8 +33,9 @@ have reached a coordinator with an epoch that the member does not know.
 
 **A late release.** The coordinator removes a member that has not released its partitions within the rebalance timeout.
 If the connection breaks at that moment, the member cannot know that it was removed, and other members may read its
-partitions at once. So a member without a connection stops reading while its release is late. The coordinator measures
-the rebalance timeout from a later moment than the member: from the first heartbeat with the revocation's revision.
+partitions at once. So a member without a connection stops reading when its rebalance timeout is over and it still has
+partitions to release. The coordinator measures the rebalance timeout from a later moment than the member: from the
+first heartbeat with the revocation's revision.
 
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the
@@ -179,7 +180,8 @@ class Member:
         self._target: Parts | None = None
         self._retry_s = retry_s
         self._rebalance_timeout_s = rebalance_timeout_s
-        #: Since when the member has had partitions to release; None if the coordinator knows that it has none.
+        #: The time at which the member learned that it must release partitions; None if it has released them and the
+        #: coordinator knows that.
         self._releases_since: float | None = None
         self._ticket = 0
         self._change: Assign | Revoke | None = None
@@ -280,7 +282,7 @@ class Member:
         self._take_sent(number)
 
     def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-        """Take the metadata of the group's shard: its epoch, and whether it lacks a coordinator. The metadata are
+        """Use new metadata of the group's shard: its epoch, and whether it lacks a coordinator. The metadata are
         complete as of ``as_of`` (None: unknown). The shard's epoch is used even if the metadata are old, because an
         epoch never decreases."""
         if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
@@ -356,8 +358,8 @@ class Member:
         return None if self._stood_still_until is None else PauseCause.STOOD_STILL
 
     def _must_release_by(self) -> float:
-        """The time from which on the coordinator may have removed the member for a late release. Infinite while a
-        coordinator answers on this connection, because it would report the removal."""
+        """The earliest time at which the coordinator may have removed the member because of a late release. Infinite
+        while a coordinator answers on this connection, because the coordinator would report the removal."""
         if self._releases_since is None or (self._is_connected and self._is_answered_here):
             return float("inf")
         return self._releases_since + self._rebalance_timeout_s

@@ -152,7 +152,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         offsets: Consumer | AsyncConsumer | Mapping[TopicPartition, int | OffsetAndMetadata],
         group: GroupMetadata | None = None,
     ) -> None:
-        """Commit the offsets of a group as a part of the open transaction (KIP-447; see Producer.send_offsets)."""
+        """Commit a group's offsets as a part of the open transaction (KIP-447; see Producer.send_offsets)."""
         sent = group_offsets(offsets, group)
         await self._core.engine.io.run_async(self._core.transactional(Call.SEND_OFFSETS).send_offsets(sent))
 

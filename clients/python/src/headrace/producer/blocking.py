@@ -170,8 +170,8 @@ class Producer(Face, NativeProducer):
         offsets: Consumer | AsyncConsumer | Mapping[TopicPartition, int | OffsetAndMetadata],
         group: GroupMetadata | None = None,
     ) -> None:
-        """Commit the offsets of a group as a part of the open transaction (KIP-447): they take effect when the
-        transaction is committed.
+        """Commit a group's offsets as a part of the open transaction (KIP-447): they take effect when the transaction
+        is committed.
 
             for records in consumer.batches():
                 with producer.transaction():
@@ -179,10 +179,10 @@ class Producer(Face, NativeProducer):
                         producer.send("payments", handle(record), record.key)
                     producer.send_offsets(consumer)
 
-        With a consumer, the offsets are its positions after the records that it has returned; the consumer stops
-        committing automatically. With a mapping from partitions to offsets of the next records, ``group`` is
-        ``consumer.group_metadata()``; set ``enable.auto.commit=false``. The group's coordinator refuses the offsets of
-        a consumer that has lost its partitions.
+        If you pass a consumer, the offsets are its positions after the records that ``poll`` has returned, and its
+        auto-commits stop. If you pass a mapping from partitions to offsets (of the next records to read), also pass
+        ``group=consumer.group_metadata()``, and set ``enable.auto.commit=false``. The group's coordinator refuses the
+        offsets of a consumer that has lost its partitions.
 
         Raises TransactionAbortableError (the offsets were refused: call ``abort_transaction``, then
         ``Consumer.seek_to_committed``, and repeat the work), IllegalStateError (no transaction is open),

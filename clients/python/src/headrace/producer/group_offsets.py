@@ -1,4 +1,4 @@
-"""The arguments of ``send_offsets``, checked in the caller's thread."""
+"""Check the arguments of ``send_offsets``, in the caller's thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..models import GroupMetadata
 
 
 def group_offsets(given: Any, group: GroupMetadata | None) -> GroupOffsets:
-    """Raises InvalidArgumentError, InvalidGroupIdError, and the errors of the consumer."""
+    """Raises InvalidArgumentError, InvalidGroupIdError, and the consumer's errors (for example after ``close``)."""
     from ..consumer.core import ConsumerCore  # here: a producer alone needs no consumer
 
     core = getattr(given, "_core", None)
     if isinstance(core, ConsumerCore):
         if group is not None:
-            raise arguments.wrong("group", group, "left out with a consumer, which knows its group")
+            raise arguments.wrong("group", group, "left out together with a consumer")
         return core.offsets_for_transaction()
     offsets = {
         arguments.partition(tp): arguments.offset_to_commit(arguments.partition(tp), offset)

@@ -23,8 +23,9 @@ its identity.
 **Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
 committed, and the producer may begin the next one after an abort. *Fatal*: another producer has the transactional id,
 or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names the call to
-make instead. When a record, offsets or a prepare are refused, the cause may be another producer, or a timeout that
-aborted the transaction. The refusal is therefore never fatal: the coordinator's answer to the abort shows the cause.
+make instead. When the cluster refuses a record, offsets or a prepare, the cause may be another producer, or a timeout
+that aborted the transaction. The refusal itself is therefore never fatal: the program aborts, and the coordinator's
+answer to the abort shows the cause.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ class ProducerTransaction:
         return self._decide(State.ABORTING)
 
     def prepares(self) -> None:
-        """Decide to prepare; every record is acknowledged. The coordinator is always asked: an empty transaction has a
-        token, too."""
+        """Decide to prepare; every record is acknowledged. The producer always sends the request to the coordinator,
+        because an empty transaction has a token, too."""
         self.check(Call.PREPARE)
         if self.state is not State.PREPARING:
             self._to(State.PREPARING)
@@ -217,12 +218,12 @@ class ProducerTransaction:
         self._to(State.READY if prepared is None else State.PREPARED)
 
     def sent(self) -> None:
-        """A record of the transaction is about to be sent to its leader, or offsets to their group's coordinator."""
+        """Called before a record of the transaction is sent to its leader, or offsets to their group's coordinator."""
         self.has_sent = True
 
     def record_failed(self, error: HeadraceError) -> bool:
-        """A record of the open transaction, or its offsets, failed permanently. Return whether this failure has failed
-        the transaction."""
+        """Called when a record or offsets of the open transaction failed permanently. Return whether this failure is
+        the first one, which fails the transaction."""
         if self.state not in (State.OPEN, State.SEALED):
             return False
         self._cause = error

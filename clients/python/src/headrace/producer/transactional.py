@@ -1,10 +1,9 @@
 """A producer's transactions: the program's calls, and the requests to the coordinator. Runs on the I/O thread.
 
-The leaders of partitions add their partitions to the transaction, so the producer sends its records to the leaders, and
-only the end of the transaction to the coordinator (transaction version 2, KIP-890). Offsets of a group go to the
-group's coordinator (KIP-447). A commit waits until every record
-is acknowledged. An abort does not wait: it drops the records without an acknowledgement. The coordinator's answer
-fences their batches, because it contains a new identity.
+The leaders of partitions add their partitions to the transaction, so the producer asks the coordinator only to end the
+transaction (transaction version 2, KIP-890). The producer sends a group's offsets to the group's coordinator (KIP-447).
+A commit waits until every record is acknowledged. An abort does not wait: it drops the records without an
+acknowledgement. The coordinator's answer contains a new identity, so brokers fence late batches of the dropped records.
 
 The next transaction may begin as soon as the coordinator has answered, while the markers of the last one are written.
 """
@@ -73,7 +72,7 @@ class Transactions:
         self._hold, self._flush, self._drop, self._renewed = hold, flush, drop, renewed
         self._group_coordinators = Coordinators(engine, GROUP_OFFSETS)
         self._lock = asyncio.Lock()
-        #: The number of requests with offsets in the open transaction.
+        #: The number of requests with offsets that the open transaction has sent.
         self._offset_requests = 0
         #: The partitions in which the open transaction has numbered batches.
         self._numbered: list[PartitionSequences[SendBatch]] = []
@@ -120,8 +119,8 @@ class Transactions:
             self._hold(False)
 
     async def send_offsets(self, sent: GroupOffsets) -> None:
-        """Commit offsets in the open transaction. A failure fails the transaction, because the coordinator may have a
-        part of the offsets: a commit would end the transaction without the others."""
+        """Commit offsets in the open transaction. If the request fails, the transaction fails, because the coordinator
+        may have only some of the offsets. A commit would then lose the others."""
         async with self._lock:
             self.producer.check(Call.SEND_OFFSETS)
             try:
@@ -223,7 +222,7 @@ class Transactions:
                     logger.warning("%s", text)
 
     async def close(self) -> None:
-        """Abort the open transaction: the producer is being closed. A prepared transaction stays open."""
+        """Abort the open transaction when the producer is closed. A prepared transaction stays prepared."""
         async with self._lock:
             if self.producer.state not in _OPEN_STATES:
                 return
@@ -232,7 +231,8 @@ class Transactions:
                 await self._abort()
             except HeadraceError as error:
                 logger.warning(
-                    "the abort failed, so transaction.timeout.ms ends the transaction of %r: %s",
+                    "the abort of the open transaction of %r failed, so its coordinator aborts it after "
+                    "transaction.timeout.ms: %s",
                     self.transactional_id,
                     error.message,
                 )

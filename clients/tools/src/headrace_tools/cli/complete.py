@@ -1,5 +1,5 @@
-"""Shell completion of topics, partitions, groups, transactional ids and brokers, with names from the cluster of the
-command line. A cluster that does not answer within a second gives no completions and no message."""
+"""Shell completion of topics, partitions, groups, transactional ids and brokers. The names come from the cluster that
+the command line names. If the cluster does not answer within a second, there are no completions and no message."""
 
 from __future__ import annotations
 

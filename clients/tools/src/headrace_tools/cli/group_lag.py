@@ -100,7 +100,7 @@ def heading(group: Mapping[str, Any]) -> str:
 
 
 def pending(group: Mapping[str, Any], now_ms: float) -> list[str]:
-    """One line for each offset of an open transaction."""
+    """Print one line for each offset in an open transaction."""
     return [
         f"pending: {each['topic']}-{each['partition']} at {each['offset']}, sent by the transaction of "
         f"{each['transactional_id'] or 'producer ' + str(each['producer_id'])} "

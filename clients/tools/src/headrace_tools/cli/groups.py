@@ -107,8 +107,8 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time; and the
-    offsets of open transactions (pending).
+    """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time. Pending
+    lines show offsets of open transactions.
 
     The column STATUS judges the last commits by Burrow's rules. The values are OK; WARN: the group commits, and its lag
     grows; STOP: no more commits; STALL: the same offset is committed again; REWIND: the committed offset went back. The

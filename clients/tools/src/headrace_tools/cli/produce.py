@@ -229,7 +229,7 @@ class _Sender:
         tee: bool,
     ) -> None:
         """Send the whole input, or the first ``count`` records; with a ``transactional.id`` in one transaction.
-        ``size``: bytes of the input, for the progress in ``shown``. ``tee``: copy the records to stdout, with
+        ``size``: bytes of the input, for the progress bar ``shown``. ``tee``: copy the records to stdout, with
         ``delimiter`` after each record."""
         from headrace import Producer
 

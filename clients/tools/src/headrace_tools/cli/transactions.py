@@ -1,4 +1,4 @@
-"""``transactions list|describe|describe-producers|complete|abort|find-hanging``, after kafka-transactions.sh."""
+"""``transactions list|describe|describe-producers|complete|abort|find-hanging``, modelled on kafka-transactions.sh."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ Partition = Annotated[int, typer.Option("-p", "--partition", min=0, help="The pa
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Transactions: list, describe, complete, abort, find hanging ones.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Transactions: list, describe, complete, abort, find hanging transactions.", no_args_is_help=True
+    )
     group.callback()(_group)
     group.command("list")(list_transactions)
     group.command("describe")(describe)
@@ -51,17 +53,19 @@ def list_transactions(
         typer.Option(
             "--state",
             metavar="STATE,...",
-            help="Only this state: empty, ongoing, prepared, prepare-commit, prepare-abort, complete-commit, "
+            help="Show only this state: empty, ongoing, prepared, prepare-commit, prepare-abort, complete-commit, "
             "complete-abort; repeatable.",
         ),
     ] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option("--producer-id", min=0, help="Only this producer id; repeatable.")
+        list[int] | None, typer.Option("--producer-id", min=0, help="Show only this producer id; repeatable.")
     ] = None,
     open_for: Annotated[
-        float | None, duration("--open-for", help="Only transactions that have been open for at least this time.")
+        float | None, duration("--open-for", help="Show only transactions that have been open for at least this time.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only transactional ids that begin with this text.")] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="Show only transactional ids that begin with this text.")
+    ] = "",
     timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -111,7 +115,7 @@ def describe(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the state, the producer, the times and the partitions of transactional ids, and the tokens of prepared
-    transactions. While a decided transaction ends, its partitions are those without a marker.
+    transactions. For a decided transaction, only partitions whose marker is missing are shown.
 
     \b
     Examples:
@@ -178,7 +182,7 @@ def describe_producers(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the producers of a partition, as its leader sees them, and the first offsets of their open transactions.
+    """Show the producers that a partition's leader knows, and the first offsets of their open transactions.
 
     \b
     Examples:
@@ -206,7 +210,8 @@ def describe_producers(
 
 def complete(
     token: Annotated[
-        str, typer.Argument(metavar="TOKEN", help="The token of prepare(): PRODUCER_ID:EPOCH:TRANSACTIONAL_ID.")
+        str,
+        typer.Argument(metavar="TOKEN", help="The token that prepare() returned: PRODUCER_ID:EPOCH:TRANSACTIONAL_ID."),
     ],
     commit: Annotated[bool, typer.Option("--commit/--abort", help="Commit or abort the prepared transaction.")],
     timeout: GroupTimeout = GROUP_TIMEOUT_S,
@@ -254,11 +259,11 @@ def abort(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Abort the transaction of a transactional id and fence its producer; or end a hanging transaction in one
-    partition, which `headrace transactions find-hanging` shows.
+    """Abort the transaction of a transactional id and fence its producer. Or end a hanging transaction in one
+    partition; `headrace transactions find-hanging` shows hanging transactions.
 
-    An open transaction that is not prepared ends on its own after its transaction.timeout.ms. The commit of a producer
-    whose transaction was aborted raises TRANSACTION_ABORTABLE.
+    An open transaction that is not prepared ends on its own after its transaction.timeout.ms. If the producer tries to
+    commit after the abort, it gets TRANSACTION_ABORTABLE.
 
     \b
     Examples:
@@ -267,7 +272,9 @@ def abort(
     """
     hanging = (topic, partition, start_offset)
     if (transactional_id is None) == (hanging == (None, None, None)):
-        raise typer.BadParameter("pass a transactional id, or -t, -p and --start-offset", param_hint="ID")
+        raise typer.BadParameter(
+            "pass a transactional id; for a hanging transaction pass -t, -p and --start-offset", param_hint="ID"
+        )
     if transactional_id is not None:
         with admin(bootstrap) as client:
             client.abort_transaction(transactional_id, timeout=coordinator_timeout_s(client, timeout))
@@ -305,22 +312,24 @@ def abort(
 def find_hanging(
     topic: Annotated[
         list[str] | None,
-        typer.Option("-t", "--topic", help="Only this topic; repeatable.", autocompletion=completion.topics),
+        typer.Option("-t", "--topic", help="Check only this topic; repeatable.", autocompletion=completion.topics),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, help="Only this partition of the topic.")
+        int | None, typer.Option("-p", "--partition", min=0, help="Check only this partition of the topic.")
     ] = None,
     broker_id: Annotated[
         int | None,
-        typer.Option("--broker-id", help="Only partitions that this broker leads.", autocompletion=completion.brokers),
+        typer.Option(
+            "--broker-id", help="Check only partitions that this broker leads.", autocompletion=completion.brokers
+        ),
     ] = None,
     timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Find hanging transactions: open in a partition, but unknown to their coordinator, so that readers with
-    read_committed wait for them forever. End one with `headrace transactions abort -t TOPIC -p N --start-offset
-    OFFSET`. Exit code 1: some partitions could not be checked.
+    """Find hanging transactions. A hanging transaction is open in a partition, but its coordinator does not know it.
+    Readers with read_committed wait for it forever. End one with `headrace transactions abort -t TOPIC -p N
+    --start-offset OFFSET`. Exit code 1: some partitions could not be checked.
 
     \b
     Examples:
@@ -361,5 +370,5 @@ def _time(at_ms: int | None) -> str | None:
 
 
 def _age(since_ms: int | None) -> str | None:
-    """By this machine's clock."""
+    """Milliseconds since ``started_at_ms``, by this machine's clock."""
     return None if since_ms is None else in_words(max(0, round(time.time() * 1000) - since_ms))

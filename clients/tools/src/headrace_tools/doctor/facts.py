@@ -85,8 +85,8 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFacts:
-    """A transaction that is open or being ended. The times in ``described`` are by the coordinator's clock, which is
-    ``clock_ahead_ms`` ahead of this machine's clock."""
+    """A transaction that is open, or whose markers are being written. The times in ``described`` come from the
+    coordinator's clock, which is ``clock_ahead_ms`` ahead of this machine's clock."""
 
     described: TransactionDescription
     clock_ahead_ms: float = 0.0

@@ -1,4 +1,4 @@
-"""Doctor rules about transactions: hanging ones, and those that delay readers with read_committed for long. Pure."""
+"""Doctor rules about transactions that hang, or that delay readers with read_committed for a long time. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .findings import Finding, Severity, rule, some
 
 #: Milliseconds beyond its timeout after which an open transaction is a fault: the coordinator should have aborted it.
 LATE_MS = 30_000
-#: Milliseconds after which an undecided transaction is old. It is Kafka's default of transaction.max.timeout.ms, and
-#: the age from which kafka-transactions.sh reports a transaction.
+#: Milliseconds after which an undecided transaction counts as old. The value is Kafka's default of
+#: transaction.max.timeout.ms; from this age on kafka-transactions.sh reports a transaction.
 OLD_MS = 900_000
 #: Milliseconds after which missing markers of a decided transaction are a fault.
 MARKERS_MS = 30_000
@@ -27,8 +27,8 @@ PREPARED_MS = 60_000
 
 @rule("transaction-hanging")
 def transaction_hanging(facts: Facts) -> Iterator[Finding]:
-    """Transactions that are open in a partition and unknown to their coordinator: readers with read_committed stop
-    there forever. In ``__consumer_offsets`` Kafka has left them open, and the partition is not compacted."""
+    """Report transactions that are open in a partition and unknown to their coordinator. Readers with read_committed
+    stop there forever. In ``__consumer_offsets`` Kafka has left them open, and the partition is not compacted."""
     for each in facts.hanging:
         name = f"{each.topic}-{each.partition}"
         harm = "readers with read_committed stop there"
@@ -46,7 +46,7 @@ def transaction_hanging(facts: Facts) -> Iterator[Finding]:
 
 @rule("transaction-old")
 def transaction_old(facts: Facts) -> Iterator[Finding]:
-    """Open transactions that have outlived their timeout, or are old: readers with read_committed wait for them."""
+    """Report open transactions that are old, or older than their timeout. Readers with read_committed wait for them."""
     for each in facts.transactions:
         found = each.described
         if found.state != "ongoing" or found.started_at_ms is None:
@@ -73,8 +73,8 @@ def transaction_old(facts: Facts) -> Iterator[Finding]:
 
 @rule("transaction-prepared")
 def transaction_prepared(facts: Facts) -> Iterator[Finding]:
-    """Prepared and undecided transactions: no timeout ends them. The transactions of an exactly-once sink are one
-    finding for each batch."""
+    """Report prepared transactions without a decision, because no timeout ends them. All transactions of a batch of an
+    exactly-once sink make one finding."""
     batches: dict[tuple[str, int], list[tuple[float, SinkTransaction, TransactionDescription]]] = defaultdict(list)
     for each in facts.transactions:
         found = each.described
@@ -110,7 +110,7 @@ def transaction_prepared(facts: Facts) -> Iterator[Finding]:
 
 @rule("transaction-markers")
 def transaction_markers(facts: Facts) -> Iterator[Finding]:
-    """Decided transactions whose markers are not written: the leader of a partition does not accept them."""
+    """Report decided transactions whose markers are missing, because the leader of a partition does not accept them."""
     for each in facts.transactions:
         found = each.described
         if found.state not in ("prepare-commit", "prepare-abort"):

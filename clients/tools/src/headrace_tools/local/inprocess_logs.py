@@ -51,8 +51,8 @@ class NodeLog:
         _file.set(self)
 
     def write(self, record: logging.LogRecord) -> None:
-        """Write a log record, if the node's log.level admits it. Like any log handler, ``write`` never raises. After a
-        full disk, a wrong format string, or in a thread that outlives its node, only the line is lost."""
+        """Write a log record, if the node's log.level admits it. Like any log handler, ``write`` never raises. If the
+        disk is full, the format string is wrong, or the thread outlives its node, only this line is lost."""
         if record.levelno < self._level:
             return
         try:

@@ -169,7 +169,7 @@ def _work(
     show.note(f"acknowledged and lost: {lost}; dropped as late: {late} rows ({late_groups} by Spark's own count)")
     _check(published, streamed.rows, late, late_groups, lost, len(events))
     if written != answer.groups:
-        raise DemoFailedError(f"the result has {answer.groups} rows, but its topic has {written} records")
+        raise DemoFailedError(f"the result has {answer.groups} rows, but the topic of the result has {written} records")
 
     show.step(f"asking the cluster how far the query is: headrace groups describe {GROUP}")
     at_end = lag.at_end(streamed.rows + closing.rows)

@@ -58,8 +58,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
     async def _forward(self, method: str, request: Any) -> Any:
-        """Forward a call to the active controller. The answer to a change has a metadata offset: answer when this
-        broker has applied the change."""
+        """Forward a call to the active controller. If the answer has a metadata offset, the call was a change: return
+        the answer when this broker has applied the change."""
         timeout_ms = getattr(request, "timeout_ms", 0) or self._broker.limits.request_timeout_ms
         if timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")

@@ -127,7 +127,8 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     reply = HeartbeatReply(fenced=broker.fenced, should_shutdown=False)
     if request.want_shutdown:
         records, more, reply, offset = _shut_down(view, broker)
-        # A broker that may shut down is about to exit, so its next start need not wait for the end of its session.
+        # A broker that has permission to shut down exits soon, so its next start need not wait for the end of its
+        # session.
         contact = dataclasses.replace(contact, shutdown_offset=offset, connected=not reply.should_shutdown)
     elif request.want_fence or not broker.online_directories:
         if not broker.fenced:

@@ -43,8 +43,8 @@ Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 
 def check(reported: tuple[CannotLead, ...]) -> None:
-    """Raise InvalidRequestError for an invalid report that a broker cannot lead, because the controller keeps the
-    reports in memory."""
+    """Raise InvalidRequestError if a broker's report of what it cannot lead is too large or malformed. The sizes are
+    limited because the controller keeps the reports in memory."""
     if len(reported) > _ITEMS_MAX:
         raise InvalidRequestError(f"cannot_lead has {len(reported)} entries, at most {_ITEMS_MAX} are allowed")
     for each in reported:

@@ -37,7 +37,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         async def one(item: Any) -> Any:
             asked = messages.fetch_offsets(item, require_stable=request.require_stable)
-            # Guard: a former owner of the shard may not know of a transaction, or of its end.
+            # Guard: a former owner of the shard may not know that a transaction began or ended.
             runner = self._shards().of_group(item.group_id)
             fetched = await runner.ask(asked, is_fenced=request.require_stable)
             return groups_pb2.CommittedOffsetsOfGroup(

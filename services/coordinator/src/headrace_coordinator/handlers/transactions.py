@@ -64,7 +64,7 @@ _STATE_PAIRS: dict[int, tuple[TransactionState, bool]] = {number: pair for pair,
 
 
 class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
-    """The calls of clients."""
+    """Serve the calls of clients."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         offsets: TransactionOffsets,
         producer_ids: ProducerIds,
     ) -> None:
-        """``shards`` returns this coordinator's shards; during the start ``shards`` raises an error."""
+        """``shards`` returns this coordinator's shards; it raises an error while the coordinator starts."""
         self._shards = shards
         self._transactions = transactions
         self._offsets = offsets
@@ -277,7 +277,8 @@ class AddPartitionsStream(StreamHandler[Any]):
 
 
 class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer):
-    """The markers of transactions with offsets, which their coordinators send to the owners of the groups' shards."""
+    """Receive the markers of transactions with group offsets. The coordinators of the transactions send them to the
+    owners of the groups' shards."""
 
     def __init__(self, shards: Callable[[], Shards]) -> None:
         self._shards = shards
@@ -288,7 +289,7 @@ class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer
 
 
 class MarkersStream(StreamHandler[Any]):
-    """The stream of one coordinator. Answers come in any order."""
+    """Serve the stream of one coordinator. Responses are sent in any order."""
 
     __slots__ = ("_shards", "_stream", "_unanswered")
 
@@ -325,9 +326,12 @@ class MarkersStream(StreamHandler[Any]):
                 done(error)
 
     def _end(self, marker: EndOffsets, shard: TopicPartition, done: Done) -> None:
-        """Guard: the answer is fenced, because a former owner does not know whether offsets are pending."""
+        """Guard: answer only if this coordinator still owns the shard, because a former owner does not know whether
+        offsets are pending."""
         if shard.topic != OFFSETS_TOPIC:
-            raise InvalidTopicError(f"{shard}: the leader of the partition writes its markers; send it the marker")
+            raise InvalidTopicError(
+                f"{shard}: the leader of this partition writes its markers; send the marker to the leader"
+            )
         self._shards().of_shard(shard).put(marker, done, is_fenced=True)
 
     def is_idle(self) -> bool:

@@ -1,7 +1,8 @@
-"""Kafka's transactional offset commits, as the records that Headrace writes for them. Pure.
+"""Convert Kafka's transactional offset commits into the records that Headrace writes. Pure.
 
 Kafka appends the offsets of a transaction as ordinary offset commits in a transactional batch, and the transaction's
-marker as a control batch. A replay of a shard that Kafka wrote passes these batches through ``KafkaTransactions``:
+marker as a control batch. When a coordinator replays a shard that Kafka wrote, ``KafkaTransactions`` converts these
+batches:
 
     a transactional batch   ->  the pending offsets of its producer (pending.py)
     a COMMIT marker         ->  the offset commits, and tombstones for the pending offsets
@@ -27,7 +28,7 @@ Replayed = tuple[bytes, bytes | None, int]
 
 @dataclass
 class KafkaTransactions:
-    """The open transactions of a replay, as far as Kafka wrote them."""
+    """The open transactions that Kafka wrote, during a replay."""
 
     #: Producer id -> its pending offsets by record.
     _open: dict[int, dict[PendingKey, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class KafkaTransactions:
         ]
 
     def marker(self, producer_id: int, *, commit: bool, timestamp_ms: int) -> list[Replayed]:
-        """A marker of the producer's transaction."""
+        """Convert a marker of the producer's transaction."""
         ended: list[Replayed] = []
         for part, offsets in self._open.pop(producer_id, {}).items():
             for partition, one in offsets.items() if commit else ():

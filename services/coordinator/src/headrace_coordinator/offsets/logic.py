@@ -1,4 +1,4 @@
-"""Decisions about committed offsets: commit, fetch, delete, expire; and about offsets of open transactions. Pure.
+"""Decide about committed offsets (commit, fetch, delete, expire) and about offsets of open transactions. Pure.
 
 Each decision about offsets first makes the records, and refuses a request before any change. After the records are
 made, a decision about offsets applies the values in them, as ``replay`` does.
@@ -96,10 +96,9 @@ _ABSENT = CommittedOffset(NO_OFFSET)
 class OffsetSettings:
     """Limits of commits.
 
-    ``metadata_bytes_max``: offset.metadata.max.bytes. ``commit_bytes_max``: maximum bytes of the records of one commit,
-    which are one batch, and of the commit of a transaction's pending offsets; it must be below max.message.bytes of
-    ``__consumer_offsets``. ``retention``: after what time
-    committed offsets expire.
+    ``metadata_bytes_max``: offset.metadata.max.bytes. ``commit_bytes_max``: maximum size of the batch that one commit
+    writes, or the commit of a transaction's pending offsets; it must be below max.message.bytes of
+    ``__consumer_offsets``. ``retention``: the time after which committed offsets expire.
     """
 
     metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
@@ -156,7 +155,7 @@ class OffsetsLogic:
     def _accepted(
         self, request: CommitOffsets, now_ms: int
     ) -> tuple[tuple[PartitionResult, ...], list[tuple[TopicPartition, CommittedOffset]]]:
-        """The result of each partition, and the offsets that can be committed."""
+        """Return the result of each partition, and the offsets that can be committed."""
         results = []
         accepted = []
         for offset in request.offsets:
@@ -170,9 +169,9 @@ class OffsetsLogic:
 
     def commit_in_transaction(self, request: CommitTransactionOffsets, now_ms: int) -> Decision:
         """Kafka's TxnOffsetCommit. Raises the errors of ``commit``. TransactionAbortableError: the transaction has
-        ended since the verification began, or the producer's former transaction has no marker yet.
+        ended since the verification began, or the marker of the producer's former transaction is missing.
         InvalidProducerEpochError: the shard has pending offsets of a larger epoch. CoordinatorNotAvailableError: the
-        verification is from before the last replay."""
+        verification began before the shard was last loaded."""
         commit, producer_id = request.commit, request.producer_id
         if request.verification is None:
             self._check_committer(commit)
@@ -205,7 +204,7 @@ class OffsetsLogic:
     def _added(
         self, request: CommitTransactionOffsets, accepted: Iterable[tuple[TopicPartition, CommittedOffset]]
     ) -> dict[PendingKey, PendingOffsets]:
-        """The records of pending offsets that ``accepted`` changes, with their new values."""
+        """Return the records of pending offsets that ``accepted`` changes, with their new values."""
         of_group = self.book.pending.of_producer(request.producer_id).get(request.commit.group_id)
         coordinator_epoch = max(request.coordinator_epoch, NO_EPOCH if of_group is None else of_group.coordinator_epoch)
         added: dict[PendingKey, dict[TopicPartition, PendingOffset]] = {}
@@ -228,7 +227,7 @@ class OffsetsLogic:
         return Decision()
 
     def end_transaction(self, request: EndOffsets, now_ms: int) -> Decision:
-        """Commit or drop the pending offsets of a producer: its transaction has ended.
+        """Commit or drop the pending offsets of a producer, because its transaction has ended.
 
             marker's epoch, to the pending offsets'  version 2                 version 1
             ---------------------------------------  ------------------------  ------------------------
@@ -237,10 +236,10 @@ class OffsetsLogic:
             equal                                    INVALID_PRODUCER_EPOCH    end
             smaller                                  INVALID_PRODUCER_EPOCH    INVALID_PRODUCER_EPOCH
 
-        Under version 2, a marker with the epoch of the pending offsets is a late marker of the transaction before
-        (KAFKA-17754). A marker of an older coordinator epoch than the one that confirmed the offsets is also late:
-        TransactionCoordinatorFencedError. A committed offset counts from now on, and not from when it was pending, for
-        retention and lag."""
+        Under version 2, a marker with the epoch of the pending offsets is a late marker of the previous transaction
+        (KAFKA-17754). A marker is also late if its coordinator epoch is below the epoch that confirmed the offsets:
+        TransactionCoordinatorFencedError. For retention and lag, the commit time is the time of the marker, and not the
+        time at which the offset became pending."""
         of_producer = self.book.pending.of_producer(request.producer_id)
         is_bumping = request.version >= BUMPING_VERSION
         for pending in of_producer.values():
@@ -392,11 +391,11 @@ class OffsetsLogic:
         return Decision(records, OffsetsDeleted(tuple(results)), is_atomic=False)
 
     def remove(self, offsets: Iterable[tuple[str, TopicPartition]]) -> tuple[ShardRecord, ...]:
-        """Records that remove ``offsets``, committed and pending ones; the records are already applied."""
+        """Return the records that remove committed and pending ``offsets``; the records are already applied."""
         return self._remove((group_id, partition, None) for group_id, partition in offsets)
 
     def _remove(self, offsets: Iterable[tuple[str, TopicPartition, bytes | None]]) -> tuple[ShardRecord, ...]:
-        """As ``remove``, but with a topic id, remove only offsets that may belong to the topic with this id."""
+        """Like ``remove``; if a topic id is given, remove only offsets that may belong to the topic with this id."""
         records = []
         gone: dict[PendingKey, set[TopicPartition]] = {}
         for group_id, partition, topic_id in offsets:
@@ -418,7 +417,7 @@ class OffsetsLogic:
         return tuple(records)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
-        """Records that remove all offsets of the group; the records are already applied."""
+        """Return the records that remove all offsets of the group; the records are already applied."""
         partitions = (*self.book.of(group_id), *self.book.pending.partitions(group_id))
         return self.remove([(group_id, partition) for partition in dict.fromkeys(partitions)])
 
@@ -460,8 +459,8 @@ class OffsetsLogic:
         return 0 if self._doomed else self._sweep.next_due_ms()
 
     def tick(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
-        """Records that remove the next marked or expired offsets, already applied; and the empty groups without
-        offsets."""
+        """Return the records that remove the next marked or expired offsets (already applied), and the empty groups
+        without offsets."""
         if self._doomed:
             count = min(len(self._doomed), REMOVALS_PER_TICK)
             return self._remove([self._doomed.popleft() for _ in range(count)]), ()
@@ -503,8 +502,8 @@ class OffsetsLogic:
 
 
 def _end_records(marker: EndOffsets, pending: Mapping[str, PendingOffsets], now_ms: int) -> tuple[ShardRecord, ...]:
-    """The records that end a transaction, by group: commits of the pending offsets, and tombstones for the records of
-    pending offsets."""
+    """Return the records that end a transaction. For each group these are the commits of its pending offsets, and
+    tombstones for the records of pending offsets."""
     records = []
     for group_id, of_group in pending.items():
         for partition, one in of_group.offsets.items() if marker.commit else ():
@@ -516,7 +515,7 @@ def _end_records(marker: EndOffsets, pending: Mapping[str, PendingOffsets], now_
 
 
 def _keys(producer_id: int, group_id: str, pending: PendingOffsets) -> list[PendingKey]:
-    """The keys of the records with the pending offsets."""
+    """Return the keys of the records that contain the pending offsets."""
     return list(dict.fromkeys(key_of(producer_id, group_id, partition) for partition in pending.offsets))
 
 
@@ -525,13 +524,13 @@ def _check_same_transaction(request: CommitTransactionOffsets, epoch: int) -> No
     if request.epoch < epoch:
         raise InvalidProducerEpochError(
             f"producer {request.producer_id} with epoch {request.epoch} is out of date: the group "
-            f"{request.commit.group_id!r} has offsets of epoch {epoch}"
+            f"{request.commit.group_id!r} has pending offsets of epoch {epoch}"
         )
     if request.epoch > epoch:
         raise TransactionAbortableError(
             f"producer {request.producer_id} with epoch {request.epoch} cannot commit offsets of group "
-            f"{request.commit.group_id!r}: its former transaction, with epoch {epoch}, has no marker yet; abort the "
-            "transaction"
+            f"{request.commit.group_id!r}: the marker of its former transaction, with epoch {epoch}, is still missing; "
+            "abort the transaction"
         )
 
 

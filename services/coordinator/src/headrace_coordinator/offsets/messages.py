@@ -59,8 +59,8 @@ class CommitTransactionOffsets(NamedTuple):
 
     The reply to a request without ``verification`` is a Verification. The caller then adds the shard to the transaction
     at the transaction's coordinator, or verifies that the producer has added it (version 1). If the coordinator
-    confirms, the caller sends the request again with the verification and the epoch of the transaction's shard
-    (``coordinator_epoch``), and the reply is OffsetsCommitted. If the verification is not used, the caller sends
+    confirms, the caller sends the request again, with the verification and the epoch of the transaction's shard
+    (``coordinator_epoch``). The reply is then OffsetsCommitted. If the coordinator does not confirm, the caller sends
     VerificationFailed.
 
     ``sequence``: the number of the request among the producer's requests of the transaction; 0: without a number."""
@@ -75,15 +75,16 @@ class CommitTransactionOffsets(NamedTuple):
 
 
 class VerificationFailed(NamedTuple):
-    """The transaction is not confirmed, or the caller has given up; the reply is None."""
+    """The coordinator did not confirm the transaction, or the caller has given up; the reply is None."""
 
     verification: Verification
 
 
 class EndOffsets(NamedTuple):
-    """A transaction's marker for the shard: commit or drop the producer's pending offsets. ``epoch``: the marker's
-    producer epoch. ``version``: the transaction version; under version 2, each end of a transaction raises the epoch.
-    ``coordinator_epoch``: the epoch of the transaction's shard. The reply is None, also if nothing is pending."""
+    """A transaction's marker, which commits or drops the producer's pending offsets in this shard. ``epoch``: the
+    marker's producer epoch. ``version``: the transaction version; under version 2, each end of a transaction raises the
+    epoch. ``coordinator_epoch``: the epoch of the transaction's shard. The reply is None, even if no offset is
+    pending."""
 
     producer_id: int
     epoch: int

@@ -1,17 +1,18 @@
-"""The offsets of open transactions (KIP-447): their records, the book of pending offsets, and verifications. Pure.
+"""Offsets of open transactions (KIP-447): the records of pending offsets, the state that is derived from them, and
+verifications. Pure.
 
     key      int16 1006 | msgpack [producer id, group id, topic, part]
     value    int16 1 | msgpack [producer epoch, transactional id, coordinator epoch, offsets]
              offsets: [partition, sequence, the value of the offset commit as in codec.py] each
 
-A record has the pending offsets of one producer in one group for at most 32 partitions of a topic: partition 70 is in
-part 2. So a request with offsets writes again at most what is pending in the parts that it names, and never everything
-that is pending. A transaction's marker replaces the records of its producer: if it commits, by offset commits and
-tombstones in one batch, else by tombstones. Kafka writes pending offsets as transactional batches instead (see
+A record has the pending offsets of one producer in one group, for at most 32 partitions of a topic (one *part*;
+partition 70 is in part 2). So a request with offsets rewrites only the parts that it names, and not all pending
+offsets. At a COMMIT marker the shard writes one batch: offset commits, and tombstones for the producer's records. At an
+ABORT marker it writes only the tombstones. Kafka writes pending offsets as transactional batches instead (see
 kafka_transactions.py).
 
-All pending offsets of a producer have the same epoch. The offsets of the next transaction are refused until the marker
-has come, as in a partition's log.
+All pending offsets of a producer have the same epoch. Offsets of the next transaction are refused until the marker has
+arrived, as in a partition's log.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _KIND = int(RecordKind.PENDING_OFFSETS).to_bytes(2, "big")
 
 
 class PendingOffset(NamedTuple):
-    """The offset that a transaction commits for a partition. ``sequence``: the number of the producer's request, by
-    which a delayed request is recognized; 0 without a number."""
+    """The offset that a transaction commits for a partition. ``sequence``: the number of the producer's request, which
+    shows whether a request was delayed; 0: the request has no number."""
 
     committed: CommittedOffset
     sequence: int = 0
 
 
 class PendingKey(NamedTuple):
-    """The key of a record: a producer, a group, and a part of a topic's partitions."""
+    """The key of a record: producer, group, topic, and part of the topic's partitions."""
 
     producer_id: int
     group_id: str
@@ -50,15 +51,15 @@ class PendingKey(NamedTuple):
     part: int
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """All partitions that the record may have."""
+        """All partitions that the record may contain."""
         for partition in range(self.part * PART_PARTITIONS, (self.part + 1) * PART_PARTITIONS):
             yield TopicPartition(self.topic, partition)
 
 
 class PendingOffsets(NamedTuple):
-    """Pending offsets of one producer in one group: those of a record, or all. ``epoch``: the producer epoch of the
-    transaction. ``coordinator_epoch``: the epoch of the transaction's shard that confirmed the transaction, -1 if it is
-    unknown."""
+    """Pending offsets of one producer in one group: the offsets of one record, or all offsets. ``epoch``: the producer
+    epoch of the transaction. ``coordinator_epoch``: the epoch of the transaction's shard that confirmed the
+    transaction, -1 if it is unknown."""
 
     epoch: int
     offsets: Mapping[TopicPartition, PendingOffset]
@@ -79,7 +80,7 @@ _value_decoder = msgspec.msgpack.Decoder(_Value)
 
 
 def key_of(producer_id: int, group_id: str, partition: TopicPartition) -> PendingKey:
-    """The key of the record with the partition's pending offset."""
+    """Return the key of the record that contains the partition's pending offset."""
     return PendingKey(producer_id, group_id, partition.topic, partition.partition // PART_PARTITIONS)
 
 
@@ -96,7 +97,7 @@ def decode_pending_key(key: bytes) -> PendingKey:
 
 
 def encode_pending(pending: PendingOffsets) -> bytes:
-    """The value of a record; all its partitions are of the topic and part of its key."""
+    """Encode the value of a record; all its partitions belong to the topic and the part in its key."""
     offsets = tuple(
         (partition.partition, one.sequence, encode_value(one.committed))
         for partition, one in sorted(pending.offsets.items())
@@ -106,7 +107,7 @@ def encode_pending(pending: PendingOffsets) -> bytes:
 
 
 def decode_pending(key: PendingKey, value: bytes) -> PendingOffsets:
-    """UnsupportedVersionError for a record of a newer Headrace, and CorruptLogError."""
+    """Raises UnsupportedVersionError for a record of a newer Headrace version, and CorruptLogError."""
     version = int.from_bytes(value[:2], "big", signed=True)
     if version > VERSION:
         raise UnsupportedVersionError(
@@ -136,12 +137,12 @@ class PendingBook:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
         #: Group -> the producers with pending offsets of it.
         self._producers: dict[str, set[int]] = {}
-        #: Record -> bytes of the batch with which a marker ends the record; and the sum by producer.
+        #: Record -> number of bytes that a marker writes to end the record. Also the sum of these bytes by producer.
         self._end_bytes_of: dict[PendingKey, int] = {}
         self._end_bytes: Counter[int] = Counter()
 
     def apply(self, key: PendingKey, pending: PendingOffsets | None) -> None:
-        """Apply a record. A value of None is a tombstone, perhaps of a record that does not exist."""
+        """Apply a record. A value of None is a tombstone; the record that it removes need not exist."""
         producer_id, group_id, *_ = key
         groups = self._by_producer.setdefault(producer_id, {})
         before = groups.get(group_id)
@@ -162,7 +163,7 @@ class PendingBook:
             self._forget(producer_id, group_id)
 
     def _forget(self, producer_id: int, group_id: str) -> None:
-        """The producer has no pending offsets of the group any more."""
+        """Called when the producer has no more pending offsets of the group."""
         groups = self._by_producer[producer_id]
         groups.pop(group_id, None)
         if not groups:
@@ -174,7 +175,7 @@ class PendingBook:
             self._producers.pop(group_id, None)
 
     def part(self, key: PendingKey) -> PendingOffsets | None:
-        """The pending offsets of a record."""
+        """Return the pending offsets in a record."""
         of_group = self.of_producer(key.producer_id).get(key.group_id)
         if of_group is None or key not in self._end_bytes_of:
             return None
@@ -182,7 +183,8 @@ class PendingBook:
         return of_group._replace(offsets={each: found[each] for each in key.partitions() if each in found})
 
     def end_bytes(self, producer_id: int, changes: Mapping[PendingKey, PendingOffsets]) -> int:
-        """Bytes of the batch with which a marker commits the producer's pending offsets, after ``changes``."""
+        """Return the size of the batch with which a marker commits the producer's pending offsets, after
+        ``changes``."""
         size = self._end_bytes.get(producer_id, 0)
         return size + sum(end_bytes(key, each) - self._end_bytes_of.get(key, 0) for key, each in changes.items())
 
@@ -191,7 +193,7 @@ class PendingBook:
         return self._by_producer.get(producer_id, _NOTHING)
 
     def of_group(self, group_id: str) -> Iterator[tuple[int, PendingOffsets]]:
-        """The producers with pending offsets of a group, in order, each with its pending offsets."""
+        """The producers with pending offsets of a group, in the order of their ids, each with its pending offsets."""
         for producer_id in sorted(self._producers.get(group_id, ())):
             yield producer_id, self._by_producer[producer_id][group_id]
 
@@ -206,7 +208,7 @@ class PendingBook:
 
 
 def end_bytes(key: PendingKey, pending: PendingOffsets) -> int:
-    """Bytes of the records with which a marker commits a record's offsets: the commits, and the tombstone."""
+    """Return the size of the records with which a marker commits a record's offsets: the commits and the tombstone."""
     return record_bytes(encode_pending_key(key), None) + sum(
         record_bytes(encode_key(key.group_id, partition), encode_value(one.committed))
         for partition, one in pending.offsets.items()
@@ -214,8 +216,8 @@ def end_bytes(key: PendingKey, pending: PendingOffsets) -> int:
 
 
 class Verification:
-    """One check of a transaction at its coordinator, which is in progress. A verification equals only itself, so a
-    confirmation from before a replay of the shard counts for nothing. ``of``: the verifications that it is one of."""
+    """A verification of a transaction at its coordinator that is in progress. A verification equals only itself, so a
+    confirmation from before a replay of the shard is ignored. ``of``: the set of verifications that contains it."""
 
     __slots__ = ("epoch", "of", "producer_id")
 
@@ -228,8 +230,8 @@ class Verification:
 class Verifications:
     """The verifications of a shard that are in progress.
 
-    A marker cancels the verifications of the transactions that it ends: their answers may be from before the marker,
-    and offsets that are added behind the marker would stay pending for ever.
+    A marker cancels the verifications of the transactions that it ends. The coordinator may have confirmed them before
+    it wrote the marker; offsets that are added after the marker would stay pending forever.
     """
 
     __slots__ = ("_of",)

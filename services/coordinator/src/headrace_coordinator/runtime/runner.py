@@ -106,7 +106,7 @@ class ShardRunner:
 
     async def ask(self, request: object, *, is_fenced: bool = False) -> Any:
         """Send a request to the shard; returns the reply when every record that the reply depends on is committed.
-        ``ask`` raises the error that refuses the request. ``is_fenced``: the reply proves that no other coordinator
+        ``ask`` raises the error if the request is refused. ``is_fenced``: return a reply only if no other coordinator
         owned the shard when the request was decided."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         self.put(request, partial(resolve, reply), is_fenced=is_fenced)

@@ -51,7 +51,7 @@ BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch; fa
 #: First and longest pause in milliseconds before a coordinator claims a shard again. The pause before a claim doubles
 #: with each failed claim.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
-ANY_END = -1  #: The ``expected_end`` of a claim that may be appended at any log end.
+ANY_END = -1  #: The value of ``expected_end`` for a claim, which may be appended at any log end offset.
 
 #: If an append fails with one of these error codes, its requests get NOT_COORDINATOR, as in Kafka's coordinator.
 _RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")

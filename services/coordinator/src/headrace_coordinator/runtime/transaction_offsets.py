@@ -1,12 +1,12 @@
-"""Adds offsets to transactions: between the group's shard and the coordinator of the transaction.
+"""Add group offsets to transactions: pass requests between the group's shard and the transaction's coordinator.
 
     commit(request) ---> the shard of the group ---> a Verification
                                                           |
                           the transaction's coordinator <-'--- confirmed ---> the shard of the group ---> the reply
                                  `--- refused ---> VerificationFailed
 
-Every request is verified, so a request that arrives after the decision of its transaction is refused, although the
-marker has not come yet.
+Every request is verified. So a request that arrives after its transaction was decided is refused, even before the
+marker arrives.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace_core.types import TopicPartition
 from ..offsets.messages import CommitTransactionOffsets, OffsetsCommitted, VerificationFailed
 from .shards import Shards
 
-#: Maximum number and bytes of the requests of a coordinator that wait for the coordinators of their transactions. A
-#: single request may be larger.
+#: Maximum number and total bytes of the requests of this coordinator that wait for the coordinators of their
+#: transactions. A single request may be larger.
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 16 * 1024 * 1024
-#: The same limits for one producer, so that the others find room.
+#: The same limits for one producer, so that it cannot block all other producers.
 WAITING_OF_PRODUCER_MAX = 100
 WAITING_BYTES_OF_PRODUCER_MAX = 4 * 1024 * 1024
 
@@ -42,7 +42,7 @@ class TransactionOffsets:
         self._verify = verify
         self._waiting = 0
         self._waiting_bytes = 0
-        #: Number and bytes of the waiting requests by producer id.
+        #: Number and total bytes of the waiting requests, by producer id.
         self._of_producer: Counter[int] = Counter()
         self._bytes_of_producer: Counter[int] = Counter()
 
@@ -71,7 +71,7 @@ class TransactionOffsets:
             )
 
     def _enter(self, producer_id: int, count: int, size: int) -> None:
-        """Count requests that begin to wait, or (negative) that have ended."""
+        """Count requests that begin to wait (positive numbers) or stop waiting (negative numbers)."""
         self._waiting += count
         self._waiting_bytes += size
         self._of_producer[producer_id] += count
@@ -88,7 +88,7 @@ class TransactionOffsets:
         try:
             coordinator_epoch = await self._verify(producer, [shard])
             confirmed = request._replace(verification=verification, coordinator_epoch=coordinator_epoch)
-            # Look the runner up again: if the shard has moved, the former runner answers no request any more.
+            # Look the runner up again: if the shard has moved, the former runner does not answer requests.
             committed: OffsetsCommitted = await self._shards().of_group(group_id).ask(confirmed)
         finally:
             runner.put(VerificationFailed(verification))  # of no effect after the confirmed request

@@ -5,10 +5,10 @@
                         `--- WriteMarkers ---> the marker sender ---> MarkersWritten
 
 A request for the next transaction that arrives while markers are missing waits here, so that neither a producer nor a
-partition's leader has to poll. When the last marker is written, the request is asked again at once: its record and the
-record that completes the former transaction share an append. A parked request is answered at the latest when its time
-limit is over, or when the shard stops serving. A parked request whose caller has left is dropped: a dropped
-InitProducerId does not fence the repeated one that the same producer sent meanwhile.
+partition's leader has to poll. When the last marker is written, the request is decided again at once, so its record and
+the record that completes the former transaction share one append. A parked request is answered at the latest when its
+time limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller
+disconnects. Otherwise a parked InitProducerId would fence the repeated InitProducerId of the same producer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .shards import Shards
 
 #: Maximum number of parked requests of a coordinator; further requests get CONCURRENT_TRANSACTIONS at once.
 PARKED_MAX = 10_000
-#: Maximum number of parked requests of one transactional id or sink, so that the others find room.
+#: Maximum number of parked requests of one transactional id or sink, so that it cannot block all others.
 PARKED_OF_ID_MAX = 100
 
 #: Writes markers and reports MarkersWritten to the runner.
@@ -47,8 +47,9 @@ class _Asked(NamedTuple):
 
 class _Parked:
     """A request that waits until a transaction has ended. Exactly one of its callbacks is called: ``ended``; ``moved``
-    when the shard of ``runner`` stops serving; ``expired`` when the request's time is over. ``is_next``: the request is
-    for the next transaction, and need not wait until the end of the former one is committed."""
+    when this coordinator stops serving the shard of ``runner``; ``expired`` when the request's time limit ends.
+    ``is_next``: the request is for the next transaction, so it need not wait until the completion of the former one is
+    committed."""
 
     __slots__ = ("asked", "ended", "expired", "is_next", "moved", "runner", "timer")
 
@@ -117,8 +118,9 @@ class Transactions:
         except HeadraceError as error:
             asked.done(error)
             return
-        # Guard: a former owner of the shard would confirm a transaction that has ended since. A partition's log refuses
-        # the transaction's batches behind the marker, but a shard of groups keeps no epoch of an ended transaction.
+        # Guard: a former owner of the shard would confirm a transaction that has already ended. A partition's log
+        # refuses the transaction's batches after the marker, but a group shard does not keep the epoch of an ended
+        # transaction.
         is_fenced = isinstance(asked.request, AddPartitions) and any(
             partition.topic == OFFSETS_TOPIC for partition in asked.request.partitions
         )
@@ -190,7 +192,7 @@ class Transactions:
         parked.expired()
 
     def _withdraw(self, asked: _Asked) -> None:
-        """The caller has left: drop the request if it is parked."""
+        """Drop the request if it is parked, because the caller has disconnected."""
         transactional_id = asked.request.transactional_id
         for parked in self._parked.get(transactional_id, ()):
             if parked.asked is asked:
@@ -207,8 +209,8 @@ class Transactions:
         parked.timer.cancel()
 
     def _released(self, transactional_id: str, *, only_next: bool = False) -> list[_Parked]:
-        """Remove and return the parked requests of a transactional id, in their order; ``only_next``: those for the
-        next transaction."""
+        """Remove and return the parked requests of a transactional id, in their order; ``only_next``: only those for
+        the next transaction."""
         some = self._parked.pop(transactional_id, [])
         released = [parked for parked in some if parked.is_next or not only_next]
         if len(released) < len(some):

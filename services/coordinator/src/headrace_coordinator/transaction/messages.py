@@ -103,14 +103,15 @@ class DescribeSink(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
-        """The key of the request's shard."""
+        """The key that determines the request's shard."""
         return self.sink
 
 
 class CommitSinkBatch(NamedTuple):
-    """Commit the transactions of ``tokens``, unless the batch or a later one is decided. The other transactions of the
-    sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the generation that all
-    tasks of the batch have read, also the ones without a transaction; None: only the tokens are checked."""
+    """Commit the transactions of ``tokens``, unless the batch or a later one is already decided. The other transactions
+    of the sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the generation
+    that every task of the batch got from DescribeSink, also a task without a transaction; None: only the generations of
+    the tokens are checked."""
 
     sink: str
     batch: int
@@ -120,7 +121,7 @@ class CommitSinkBatch(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
-        """The key of the request's shard."""
+        """The key that determines the request's shard."""
         return self.sink
 
 
@@ -135,13 +136,13 @@ class AbortSinkBatch(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
-        """The key of the request's shard."""
+        """The key that determines the request's shard."""
         return self.sink
 
 
 class SinkState(NamedTuple):
-    """``batch``: the last decided batch, -1 before the first one. ``generation``: the generation that the transactions
-    of the next batch must have."""
+    """``batch``: the last decided batch, -1 before the first one. ``generation``: the generation that transactions of
+    the next batch must have."""
 
     batch: int
     generation: int
@@ -178,7 +179,7 @@ class WriteMarkers(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """All markers of a transaction are written, so the next transaction of the transactional id may begin. For a sink's
-    id: no decided transaction of the sink lacks a marker."""
+    """Event: all markers of a transaction are written, so the next transaction of the transactional id may begin. For a
+    sink's id: all markers of the sink's decided transactions are written."""
 
     transactional_id: str

@@ -1,4 +1,4 @@
-"""The decisions of exactly-once sinks, as records of ``__transaction_state``. Pure.
+"""Decide the batches of exactly-once sinks, and store the decisions as records in ``__transaction_state``. Pure.
 
     key      int16 1010 | sink id: string (see headrace_core.sinks)
     value    int16 version, then a msgpack array of the fields of SinkRecord; fields are only ever added at the end
@@ -7,8 +7,8 @@ Kafka's readers skip record kinds from 1000 on.
 
 A task of a sink writes its rows in a prepared transaction of its own. The record of the sink decides a batch: it names
 the transactions that are committed. All other transactions of the sink are aborted, up to that batch. The transactions
-of a sink are in the shard of its record. Therefore one decision of the state machine writes the record first, and the
-ends of the transactions after it. A new owner of the shard ends the transactions whose ends are missing in the log.
+of a sink are in the shard of its record. Therefore one step of the state machine writes the sink's record first, and
+then the records that end the transactions. If the log lacks some of these, a new owner of the shard writes them.
 
 The *generation* of a sink grows when a batch is aborted. A transaction of an older generation is never committed.
 """
@@ -42,9 +42,10 @@ _KIND = int(RecordKind.SINK).to_bytes(2, "big")
 
 class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     """``batch``: the last decided batch, NO_BATCH before the first decision. ``tokens``: the committed transactions of
-    that batch, as (last part of the transactional id, producer id, epoch). ``generation``: the generation of the
-    transactions that a later decision may commit. ``is_final``: no batch follows, so the record expires after
-    transaction.sink.timeout.ms; another record expires after transactional.id.expiration.ms without a decision."""
+    that batch, as (last part of the transactional id, producer id, epoch). ``generation``: a later decision may commit
+    only transactions of this generation. ``is_final``: no batch follows, so the record expires after
+    transaction.sink.timeout.ms; without ``is_final``, the record expires after transactional.id.expiration.ms without a
+    decision."""
 
     batch: int = NO_BATCH
     generation: int = 0
@@ -53,7 +54,7 @@ class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     updated_ms: int = 0
 
     def is_over(self, transaction: SinkTransaction) -> bool:
-        """Whether the decision, or a newer generation, has decided the transaction's outcome."""
+        """Whether this record determines the transaction's outcome, by its decision or by a newer generation."""
         return transaction.batch <= self.batch or transaction.generation < self.generation
 
     def names(self, transaction: SinkTransaction, identity: ProducerIdentity) -> bool:
@@ -61,7 +62,7 @@ class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
         return transaction.batch == self.batch and (transaction.nonce, *identity) in self.tokens
 
 
-#: The state of a sink without a record.
+#: The state of a sink that has no record yet.
 NO_RECORD = SinkRecord()
 
 
@@ -71,7 +72,7 @@ def encode_sink_key(sink: str) -> bytes:
 
 
 def decode_sink_key(key: bytes) -> str:
-    """The sink of a key of RecordKind.SINK. Raises CorruptLogError."""
+    """Return the sink id in a key of RecordKind.SINK. Raises CorruptLogError."""
     reader = FieldReader(key, 2, "the key of a sink")
     sink = reader.string(reader.int16())
     reader.end()
@@ -96,7 +97,7 @@ def decode_sink_value(value: bytes) -> SinkRecord:
 
 
 def checked_sink(sink: str) -> str:
-    """Returns the id of the sink. Raises InvalidRequestError for another text, and for an id that is too long."""
+    """Return ``sink`` if it is the id of a sink. Raises InvalidRequestError if it is not, or is too long."""
     if not is_sink_id(sink):
         raise InvalidRequestError(f"{sink!r:.200} is not the id of a sink: __headrace_sink/QUERY/TARGET")
     size = len(sink.encode())
@@ -120,8 +121,8 @@ def check_names(transaction: SinkTransaction) -> None:
 
 
 def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRecord:
-    """The record with the decision of ``request``. Raises InvalidRequestError: a token is not of the sink and batch, or
-    the tokens are too many. ProducerFencedError: the request or a token has an older generation."""
+    """Return the record with the decision of ``request``. Raises InvalidRequestError: a token belongs to another sink
+    or batch, or there are too many tokens. ProducerFencedError: the request or a token has an older generation."""
     if request.generation not in (None, record.generation):
         raise ProducerFencedError(
             f"batch {request.batch} of {request.sink!r} was written under generation {request.generation}, its sink "
@@ -150,8 +151,8 @@ def check_open(transaction: SinkTransaction, record: SinkRecord) -> None:
     """Check that a later decision may commit the transaction. Raises InvalidTxnStateError and ProducerFencedError."""
     if transaction.batch <= record.batch:
         raise InvalidTxnStateError(
-            f"batch {transaction.batch} of {transaction.sink!r} is decided (the last decided batch is "
-            f"{record.batch}): its rows are written, skip them"
+            f"batch {transaction.batch} of {transaction.sink!r} is already decided (the last decided batch is "
+            f"{record.batch}): its rows are written, so skip them"
         )
     if transaction.generation != record.generation:
         raise old_generation(transaction, record)
@@ -165,7 +166,7 @@ def old_generation(transaction: SinkTransaction, record: SinkRecord) -> Headrace
 
 
 def unprepared(transactions: Iterable[str]) -> HeadraceError:
-    """The error of a decision that names transactions that are not prepared."""
+    """Return the error for a decision that names transactions that are not prepared."""
     names = ", ".join(map(repr, list(transactions)[:3]))
     return InvalidTxnStateError(
         f"not prepared: {names}. A transaction was aborted meanwhile, by an operator, or because it waited for its "

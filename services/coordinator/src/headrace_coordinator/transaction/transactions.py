@@ -95,9 +95,10 @@ LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransac
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and
 #: none was available.
 RETRY_MS = 1_000
-#: Entries of ended transactions in ``_timeouts``, beyond two per transactional id, before they are removed.
+#: The number of entries in ``_timeouts``, beyond two per transactional id, above which entries of ended transactions
+#: are removed.
 _TIMEOUTS_SPARE = 1_000
-#: Due (ms), transactional id, identity, whether prepared, start (ms).
+#: Time at which the transaction times out (ms), transactional id, identity, whether it is prepared, start (ms).
 _Timeout = tuple[int, str, ProducerIdentity, bool, int]
 
 
@@ -128,12 +129,12 @@ class TransactionsStateMachine:
         self._timeouts: list[_Timeout] = []
         #: The records of exactly-once sinks; see sinks.py.
         self.sinks: dict[str, SinkRecord] = {}
-        #: Sink -> number of its transactional ids in ``transactions``.
+        #: Sink -> number of its transactional ids in ``self.transactions``.
         self._sink_ids: Counter[str] = Counter()
         #: Sink -> number of its transactions in PREPARE_*.
         self._sink_endings: Counter[str] = Counter()
-        #: Completed transactional ids of sinks, in the order of completion, also ids that are removed since. Each id is
-        #: used once, and its producer id is free for a new transactional id of a sink.
+        #: Completed transactional ids of sinks, in the order of completion. Ids that were removed since then are still
+        #: included. Each id is used once, and its producer id is free for a new transactional id of a sink.
         self._free: dict[str, None] = {}
         #: Milliseconds between the wall clock and the clock on which transaction timeouts are measured.
         self._ahead_ms = 0
@@ -156,7 +157,7 @@ class TransactionsStateMachine:
         self._set(transactional_id, None if value is None else decode_value(value))
 
     def _set(self, transactional_id: str, transaction: Transaction | None) -> None:
-        """Set or remove (None) a transactional id."""
+        """Set the state of a transactional id; None removes the id."""
         sink = parse_sink_transaction(transactional_id)
         if sink is not None and (transaction is None) == (transactional_id in self.transactions):
             self._sink_ids[sink.sink] += -1 if transaction is None else 1
@@ -252,7 +253,8 @@ class TransactionsStateMachine:
 
     def _first_identity(self, free: str | None) -> ProducerIdentity:
         """The identity of a new transactional id, which takes over the producer id of the sink's transactional id
-        ``free``. One epoch is skipped, so that no former user of the producer id has the new identity."""
+        ``free``. One epoch is skipped, so that the new identity differs from every identity of the producer id's former
+        users."""
         if free is None:
             return ProducerIdentity(self._new_producer_id(), 0)
         former = self.transactions[free].identity
@@ -530,8 +532,8 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms)._replace(pushes=pushes)
 
     def is_ending(self, key: str) -> bool:
-        """Whether a transaction is decided and lacks markers: the transaction of a transactional id, or any of a
-        sink."""
+        """Whether markers of a decided transaction are missing. ``key`` is a transactional id, or a sink's id for all
+        transactions of the sink."""
         transaction = self.transactions.get(key)
         return key in self._sink_endings or (transaction is not None and transaction.state in PREPARING)
 
@@ -566,7 +568,8 @@ class TransactionsStateMachine:
         record = self.sinks.get(checked_sink(request.sink), NO_RECORD)
         if request.generation > record.generation:
             raise InvalidRequestError(
-                f"{request.sink!r} has generation {record.generation}, not {request.generation}: describe it again"
+                f"{request.sink!r} has generation {record.generation}, not {request.generation}: read the sink's state "
+                "again"
             )
         if request.batch <= record.batch or request.generation < record.generation:
             return Decision(reply=_sink_state(record))
@@ -586,7 +589,7 @@ class TransactionsStateMachine:
         return Decision((written, *ends.records), _sink_state(record), ends.pushes, is_atomic=False)
 
     def _end_decided(self, sink: str, now_ms: int) -> Decision:
-        """End the open transactions of a sink whose outcome its record decides."""
+        """End those open transactions of a sink whose outcome is determined by the sink's record."""
         record, prefix = self.sinks[sink], f"{sink}/"
         named = frozenset(record.tokens)
         records: list[ShardRecord] = []
@@ -605,14 +608,15 @@ class TransactionsStateMachine:
         return Decision(tuple(records), None, tuple(pushes))
 
     def _has_ended_so(self, sink: SinkTransaction, request: EndTransaction | CompleteTransaction) -> bool:
-        """Whether a sink's transaction has already ended as the request demands. Raises InvalidTxnStateError (it ended
-        differently, or the request commits it alone) and ProducerFencedError (its outcome is no longer known)."""
+        """Whether a sink's transaction has already ended with the requested outcome. Raises InvalidTxnStateError (it
+        ended with the other outcome, or the request would commit it without its batch) and ProducerFencedError (its
+        outcome is no longer known)."""
         record = self.sinks.get(sink.sink, NO_RECORD)
         if not record.is_over(sink):
             if request.commit:
                 raise InvalidTxnStateError(
-                    f"transaction {str(sink)!r} is committed with its batch only, by the query's CommitSinkBatch; it "
-                    "may be aborted alone, and then its batch fails"
+                    f"transaction {str(sink)!r} can be committed only with its batch, by the query's CommitSinkBatch; "
+                    "it can be aborted alone, and then its batch fails"
                 )
             return False
         if sink.batch < record.batch:
@@ -629,8 +633,8 @@ class TransactionsStateMachine:
         return True
 
     def _free_id(self) -> str | None:
-        """Take a completed transactional id of a sink whose producer id may get a new epoch. An id whose producer began
-        another transaction is not free until that transaction is complete."""
+        """Remove and return a completed transactional id of a sink, whose producer id a new id may take over. If the
+        producer began another transaction, its id is not free until that transaction is complete."""
         while self._free:
             del self._free[transactional_id := next(iter(self._free))]
             transaction = self.transactions.get(transactional_id)
@@ -643,8 +647,9 @@ class TransactionsStateMachine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Decision:
-        """Abort transactions that have timed out, also prepared ones of sinks without a decision; remove transactional
-        ids and sinks that were not used for transactional.id.expiration.ms, and the used ids of sinks."""
+        """Abort transactions that have timed out; this includes prepared transactions of sinks without a decision.
+        Remove transactional ids and sinks that were not used for transactional.id.expiration.ms, and the used ids of
+        sinks."""
         records: list[ShardRecord] = []
         pushes: list[object] = []
         aborted = 0
@@ -699,8 +704,9 @@ class TransactionsStateMachine:
         return tombstones
 
     def _is_expired(self, key: str, sink: SinkRecord, now_ms: int) -> bool:
-        """Whether no query uses the sink any more. Guard: a sink with transactional ids is in use; without its record,
-        a late task of an old generation could prepare. A wall clock that was set forward makes no record older."""
+        """Whether no query uses the sink any more. Guard: a sink with transactional ids is in use, because without its
+        record a late task of an old generation could prepare. A wall clock that was set forward does not make a record
+        older."""
         kept_ms = self._settings.sink_timeout_ms if sink.is_final else self._settings.expiration_ms
         age_ms = now_ms - max(self._ahead_ms, 0) - sink.updated_ms
         return age_ms >= kept_ms and key not in self._sink_ids
@@ -786,7 +792,7 @@ def _sink_state(record: SinkRecord) -> SinkState:
 
 
 _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-#: States with a transaction that has begun and does not have all its markers yet.
+#: States of a transaction that has begun and whose markers are not all written.
 _OPEN = (TransactionState.ONGOING, *PREPARING)
 
 

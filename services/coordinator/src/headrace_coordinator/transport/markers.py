@@ -9,8 +9,8 @@ Each request names the partitions of one transaction that one broker leads. A br
 therefore delays only markers of its own partitions. Markers are written at least once: leaders accept a repeated marker
 without an append.
 
-The markers for ``__consumer_offsets`` go to the coordinators that own the groups' shards, in place of the brokers that
-lead the partitions: a marker from a broker would change the log's end under the shard's owner.
+The markers for ``__consumer_offsets`` go to the coordinators that own the groups' shards, instead of the brokers that
+lead the partitions. If a broker wrote a marker, the log end offset would change without the shard's owner knowing it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Link = RequestLink[transactions_pb2.WriteMarkersRequest, transactions_pb2.WriteM
 
 
 class _Peer:
-    """One broker or coordinator, at its internal listener."""
+    """A link to one broker or coordinator, at its internal listener."""
 
     def __init__(self, address: str, whom: str) -> None:
         """``whom``: the node in log lines, for instance "the broker"."""
@@ -132,7 +132,7 @@ class MarkerSender:
             self._spawn(runner, self._check_deleted(runner, order, unknown, backoff))
 
     def _leader_of(self, partition: TopicPartition) -> _Target:
-        """The node that writes the partition's markers."""
+        """Return the node that writes the partition's markers."""
         if partition.topic == OFFSETS_TOPIC:
             owner = owner_of_shard(self._brokers.metadata.image, partition).coordinator
             return owner.coordinator_id, address_of(owner, INTERNAL)

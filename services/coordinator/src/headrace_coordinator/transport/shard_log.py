@@ -66,11 +66,11 @@ _TURN_RECORDS = 500  #: Maximum number of records that a replay passes on before
 #: Seconds without progress after which a coordinator gives up a replay, because the log's end may have been truncated.
 _STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
-_ATTRIBUTES_AT = 22  #: Position in a batch of the attributes' lower byte.
+_ATTRIBUTES_AT = 22  #: Position of the lower byte of the attributes in a batch.
 
 Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
-#: Receives the (key, value, timestamp) of each record of the next batches.
+#: Callback that receives (key, value, timestamp) of each record of the next batches.
 Take = Callable[[Sequence[Replayed]], None]
 
 
@@ -274,7 +274,7 @@ class _Reading:
         return False
 
     def _of_kafka(self, data: memoryview, header: BatchHeader) -> list[Replayed]:
-        """The records for a transactional batch or a marker; Headrace writes neither into a shard."""
+        """Convert a transactional batch or a marker, which only Kafka writes into a shard, to Headrace's records."""
         found = decode_batch(data, start_offset=self.position)
         records = [(each.key or b"", each.value, each.timestamp_ms) for each in found if each.offset < self._end]
         if not header.is_control:
@@ -306,7 +306,8 @@ def _parts(data: bytes) -> Iterator[tuple[memoryview, BatchHeader | None]]:
 
 
 def _has_transactional(data: bytes) -> bool:
-    """Whether a batch is transactional. Nearly always none is, so this reads two fields of each header only."""
+    """Whether a batch is transactional. Nearly all batches are not transactional, so this reads only two fields of each
+    header."""
     position, size = 0, len(data)
     while position + HEADER_BYTES <= size:
         if data[position + _ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
