@@ -1,4 +1,4 @@
-"""The bars of the first release: what each path must reach, computed from the samples of one run.
+"""The targets of the first release for each path, and their check against the samples of one run.
 
 A bar is a ratio of medians to a peer's best figure of the same run, or a limit in its unit. A bar without samples is
 "not measured".

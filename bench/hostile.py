@@ -46,7 +46,7 @@ RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
-#: Slices per attacker. An attacker has this long to end before the quiet slice, and to connect before its own slice.
+#: Slices per attacker. Time that an attacker has to end before a quiet slice, and to connect before its own slice.
 ROUNDS = 2
 SETTLE_S, CONNECT_S = 0.7, 0.5
 #: How long to wait for the records of a slice (seconds).

@@ -195,7 +195,7 @@ async def first_write(quorum: Quorum, topic: str, *, but: int = -1) -> float:
     outcomes = await asyncio.gather(*asking, return_exceptions=True)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if len(failures) == len(asking):
-        raise RuntimeError(f"nobody acknowledged a write within 60 s: {failures[0]}")
+        raise RuntimeError(f"no controller acknowledged a write within 60 s: {failures[0]}")
     return seconds
 
 
@@ -220,7 +220,7 @@ async def transfer(samples: Samples, quorum: Quorum, count: int) -> None:
         request = admin_pb2.TransferLeadershipRequest(voter_id=-1)
         answer = await quorum.stubs[leader].TransferLeadership(request, timeout=10)
         if answer.leader_id == leader:
-            raise RuntimeError(f"controller {leader} was asked to hand over and leads on")
+            raise RuntimeError(f"controller {leader} was asked to hand over the leadership, but still leads")
         await first_write(quorum, TOPIC)
         samples.add("transfer.seconds", time.monotonic() - begun, "s")
 

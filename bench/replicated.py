@@ -236,7 +236,8 @@ class Kafkas:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """Under each setting, each on a new topic. A failed setting is noted; the others count."""
+        """Under each setting, each on a new topic. A failed setting is noted; the results of the other settings
+        count."""
         size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
         label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
 
@@ -302,12 +303,14 @@ def every_name(sizes: Sizes, policies: list[str], *, peers: bool) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", action="store_true", help="beside Apache Kafka (Java 17 with its compiler, Maven)")
+    parser.add_argument(
+        "--peers", action="store_true", help="also measure Apache Kafka (needs Java 17 with its compiler, and Maven)"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--policies", default="commit", help="log.flush of our topics: commit,os,interval")
     parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
     parser.add_argument("--list", action="store_true", help="name the steps and end")
-    parser.add_argument("--smoke", action="store_true", help="small and quick; the figures mean nothing")
+    parser.add_argument("--smoke", action="store_true", help="a small and quick run, whose figures have no meaning")
     parser.add_argument("--seconds", type=float, help="of workloads that run for a time")
     parser.add_argument("--warm-gib", type=float, default=6.0)
     parser.add_argument("--save", action="store_true", help="into bench/results and docs/performance")

@@ -1,7 +1,7 @@
-"""What every test shares: one seed for a run's random choices, and failures that never end the run.
+"""Shared by all tests: one seed for a run's random choices, and failures that never end the run.
 
-`HEADRACE_TEST_SEED=N` repeats a run's random choices; without it the seed is new each time. It is in the header of the
-run, and each test that used it prints its own when it fails.
+`HEADRACE_TEST_SEED=N` repeats a run's random choices; without it the seed is new each time. The header of the run shows
+the seed. A failed test that used the seed prints the test's own seed.
 """
 
 from __future__ import annotations

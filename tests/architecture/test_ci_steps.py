@@ -1,4 +1,5 @@
-"""CI's steps: none hides another's failure, none outlives its limit, and failures are repeated at the end."""
+"""CI's steps: no step hides another step's failure or exceeds its time limit, and CI prints failures again at the
+end."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_only_the_edge_sees_protobuf_and_grpc() -> None:
     assert inside == [], "translate at the edge, or name the file among the edges in this test and say why"
 
 
-#: Package -> those of ours that it may import. The last three services do not exist yet; they find their walls here.
+#: Package -> the Headrace packages that it may import. The last three services do not exist yet, but their rules do.
 _FORMATS = {"headrace_protos", "headrace_core"}
 MAY_IMPORT = {
     "headrace_protos": set(),
@@ -153,7 +153,7 @@ def test_a_local_cluster_loads_no_grpc_into_its_owner() -> None:
     ],
 )
 def test_grpc_is_never_imported_before_its_switches_are_set(statement: str) -> None:
-    """GRPC_EXPERIMENTS works only when it is there at grpc's import (headrace_core.rpc.environment)."""
+    """GRPC_EXPERIMENTS has an effect only if it is set before grpc is imported (headrace_core.rpc.environment)."""
     script = f"""
 import os, sys
 class Watch:

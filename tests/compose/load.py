@@ -1,4 +1,4 @@
-"""Records sent during events in the stack, and whether they are there afterwards."""
+"""Send records during events in the stack, and check afterwards that all of them are in the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.compose.stack import BOOTSTRAP, LIMIT_S, until
 
 TOPIC = "orders"
 PARTITIONS = 12
-#: What a record may wait: longer than anything that is done to the stack takes on a slow machine.
+#: Maximum time for an acknowledgement, which is longer than any event of the stack on a slow machine.
 DELIVERY_MS = 280_000
 
 
@@ -64,7 +64,7 @@ class Load:
             producer.flush(timeout=DELIVERY_MS / 1e3)
 
     def values(self) -> set[bytes]:
-        """What was acknowledged; raises what a record failed with: nothing may fail."""
+        """Return the acknowledged records. Raise the error of a failed record, because no record may fail."""
         for _, future, _ in self._outcomes:
             future.result(timeout=LIMIT_S)
         return {value for value, _, _ in self._outcomes}

@@ -80,14 +80,14 @@ class Stack:
 
 
 def docker(*arguments: str) -> str:
-    """What it prints on standard output."""
+    """Return what the command prints on standard output."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr}"
     return done.stdout
 
 
 def logs_of(container: str) -> str:
-    """Both of its streams."""
+    """Return what the command prints on both of its output streams."""
     command = ["docker", "logs", container]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False

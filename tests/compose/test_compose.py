@@ -73,7 +73,7 @@ def admin(stack: Stack) -> Iterator[Admin]:
 
 
 def all_in_sync(admin: Admin) -> bool:
-    """Of every topic, those of the cluster's own too."""
+    """Of every topic, including internal topics."""
     return all(len(each.isr) == 3 for topic in admin.describe_topics() for each in topic.partitions)
 
 
@@ -162,7 +162,7 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
     note(demo_s=round(time.monotonic() - began, 1))
     assert f"demo: ok: {DEMO_RECORDS:,} departures" in output, output
     assert "by 2 workers" in output, output
-    # Not only by its own word: both topics are read on the host, and added up by hour, airport and carrier.
+    # Do not rely on the demo's own report: read both topics on the host, and add them up by hour, airport and carrier.
     wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for _, value in stored("departures"):
         event = json.loads(value)
@@ -220,7 +220,8 @@ def test_a_copied_volume_is_refused_while_the_first_lives(stack: Stack, admin: A
         take = "cp -a /from/. /data/; cmp /from/slot-1/meta.properties /data/slot-1/meta.properties"
         mounts = ("-v", f"{PROJECT}_broker:/from:ro", "-v", f"{volume}:/data")
         docker("run", "--rm", "--network=none", *mounts, SERVICE_IMAGE, "sh", "-c", take)
-        # Without slots.host it takes the lowest slot of its volume that is free: the first, whose lock is no copy's.
+        # Without slots.host the node takes the lowest free slot of its volume. This is the first slot, because no
+        # process holds its lock.
         stack.compose("run", "-d", "--no-deps", "--name", copy, "-v", f"{volume}:/data", "-e", "HEADRACE_SLOTS_HOST=",
                       "broker")  # fmt: skip
         until(lambda: "broker id 1 is in use by a live broker" in logs_of(copy), "the copy is refused")

@@ -1,4 +1,4 @@
-"""The blocks of our pages: what is in them, where they stand, and why some are not run.
+"""The code blocks of the pages: their contents, their places, and why some are not run.
 
 A block is fenced and says its language. ``<!-- not run: why -->`` on the line before it says that no test runs it.
 """
@@ -103,7 +103,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def indented(page: str) -> list[int]:
-    """Lines where an indented block begins: it could not say its language."""
+    """Lines where an indented block begins, because an indented block cannot name its language."""
     lines = (ROOT / page).read_text().splitlines()
     inside, found = False, []
     for number, line in enumerate(lines, 1):

@@ -15,7 +15,7 @@ from headrace.settings import CONSUMER, PRODUCER, resolve
 from headrace_core.config.server_keys import SERVER
 from tests.docs import documented_pages as pages
 
-#: Their shell and Python blocks are run, or say why not.
+#: The shell and Python blocks of these pages are run, or the page says why not.
 RUN = (
     "README.md",
     *pages.CLI,

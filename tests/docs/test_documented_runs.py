@@ -1,6 +1,6 @@
 """The pages' blocks of shell and Python, run in their order as they are written, on one cluster of three brokers.
 
-What differs from what a reader does: the address, which is free here, and that what would go on for ever looks once. A
+Two things differ from what a reader does: the tests use a free port, and commands that would run forever print once. A
 block that says ``not run`` says why, and which test runs it instead.
 """
 

@@ -55,6 +55,6 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_the_two_commands_for_all_of_it_are_named() -> None:
-    """Others set the project up by them, and CI runs what they run."""
+    """Developers set the project up with these commands, and CI runs the same commands."""
     commands = {line.split("  ")[0] for block in pages.blocks("README.md") for line in block.text.splitlines()}
     assert {"make demo", "make test"} <= commands

@@ -53,7 +53,7 @@ class TooSlow(BaseException):
 
 
 class Failure(AssertionError):
-    """A target failed; the message says on what, and how to run it again."""
+    """A target failed; the message names the input, and the command that runs it again."""
 
 
 # ---------------------------------------------------------------------------------------------- mutation
@@ -171,7 +171,8 @@ def peak_bytes() -> int:
 
 
 def check(target: Target, data: bytes) -> BaseException | None:
-    """Runs one input under the guard; what it raised, AssertionError for too much memory, None when all is well."""
+    """Run one input under the guard. Return the exception that it raised, AssertionError for too much memory, or
+    None."""
     before, quiet = peak_bytes(), logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # damage is logged each time
     try:
@@ -203,7 +204,7 @@ def burst(target: Target, seed: int, *, seconds: float = 1e9, inputs_max: int = 
 
 
 def report(target: Target, data: bytes, error: BaseException, how: str) -> Failure:
-    """Minimizes, saves, and says all that is needed to go on from there."""
+    """Minimize the input, save it, and print how to run it again."""
     small = minimize(target, data, error)
     FOUND.mkdir(parents=True, exist_ok=True)
     path = FOUND / f"{target.name}-{hashlib.sha256(small).hexdigest()[:12]}"
@@ -245,7 +246,7 @@ def _signature(error: BaseException) -> tuple[object, ...]:
 
 
 def corpus_files(name: str) -> list[Path]:
-    """What is kept of a target, by name."""
+    """The saved inputs of a target, by name."""
     directory = CORPUS / name
     return sorted(path for path in directory.iterdir() if path.is_file()) if directory.is_dir() else []
 

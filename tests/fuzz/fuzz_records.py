@@ -40,7 +40,7 @@ BACKENDS: tuple[Any, Any] = (_pure, _compiled)
 
 
 def outcome(function: Callable[[], Any]) -> tuple[str, Any]:
-    """What came of it: a value, or the kind and the words of a HeadraceError. Other errors pass."""
+    """The outcome: a value, or the class and message of a HeadraceError. Other errors pass."""
     try:
         return "ok", function()
     except HeadraceError as error:
@@ -65,7 +65,8 @@ def _comparable(found: tuple[str, Any]) -> tuple[str, Any]:
 
 
 def batch(data: bytes) -> None:
-    """All that is asked of a batch: both backends say the same, and what is accepted holds what it says."""
+    """Check a batch: both backends give the same result, and an accepted batch has as many records as its header
+    says."""
     kind, header = agree(lambda codec: codec.read_header(data), "read_header")
     assert kind in ("ok", "CorruptMessageError"), kind
     kind, checked = agree(lambda codec: codec.check_batch(data), "check_batch")
@@ -88,7 +89,7 @@ def batch(data: bytes) -> None:
 
 
 def slices(data: bytes) -> None:
-    """What a log may hand out, by both backends; and of what they call exact each offset is there once."""
+    """Both backends accept the same slices of a log; a slice that they call exact has each offset once."""
     reader = Reader(data)
     offset, end, choices = reader.integer(1), reader.integer(1), reader.integer(1)
     epochs: Any = (None, (), ((0, 0),), ((0, 0), (3, 5)), ((2, 4),))[choices % 5]
@@ -119,7 +120,7 @@ def _check_records(header: BatchHeader, records: list[Any]) -> None:
 
 
 def _check_copies(data: bytes) -> None:
-    """What is made of a sound batch is sound."""
+    """A batch that is made from a sound batch is sound."""
     if not data:
         return
     before = _pure.decode_batch(data, limits=LIMITS)
@@ -136,7 +137,7 @@ def _check_copies(data: bytes) -> None:
 
 
 def validation(data: bytes) -> None:
-    """What a broker accepts of a producer can be read back, record by record."""
+    """Every batch that a broker accepts from a producer can be read back, record by record."""
     choices, body = data[:1].ljust(1, b"\0")[0], data[1:]
     options = {
         "allow_control": bool(choices & 1),

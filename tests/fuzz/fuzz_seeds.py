@@ -93,7 +93,7 @@ def framed(data: bytes, start: int = 0) -> list[tuple[int, int]]:
 
 
 def sealed(data: bytes, rng: random.Random, start: int = 0) -> bytes:
-    """Lengths and CRCs that fit, so that what was changed gets behind them; now and then offsets too."""
+    """Repair lengths and CRCs (sometimes offsets too), so that the changed bytes pass these checks."""
     out = bytearray(data)
     renumber, offset = rng.random() < 0.5, 0
     for position, size in framed(data, start):

@@ -53,11 +53,11 @@ class History:
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    #: Of reads of what was just written.
+    #: Counts reads of records that were just written.
     unread: list[str] = field(default_factory=list)
 
     def check(self) -> None:
-        """No read is older than it says."""
+        """No read is older than the age that it reports."""
         acknowledged = sorted(self.writes, key=lambda each: each.at_s)
         for read in self.reads:
             if read.lag_ms is None:

@@ -71,9 +71,9 @@ def two_directories(make_cluster: Callable[..., Cluster], home: Path, small: Pat
 
 @contextlib.contextmanager
 def stopped(cluster: Cluster) -> Iterator[None]:
-    """The broker stands still, outside of every system call. An fdatasync that is under way while ext4's journal is
+    """Stop the broker's process while it is in no system call. An fdatasync that is under way while ext4's journal is
     aborted may say that all is well, and lose its bytes (Linux 6.18: 2 of 50 times in a plain loop of pwrite and
-    fdatasync, no broker needed): a promise that the kernel breaks is not ours to test."""
+    fdatasync, no broker needed): this test is not about guarantees that the kernel breaks."""
     tasks = Path(f"/proc/{cluster.pid}/task")
     os.kill(cluster.pid, signal.SIGSTOP)
     try:

@@ -1,5 +1,5 @@
-"""Three brokers in three racks: consumers read from the one that is near, replicas that are far behind catch up without
-standing in the others' way."""
+"""Three brokers in three racks: consumers read from the broker in their rack, and replicas that are far behind catch up
+without delaying other replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAR_BEHIND_BYTES = 24 * 1024 * 1024
 
 
 class RackedFleet(Fleet):
-    """Broker n stands in rack n."""
+    """Broker n is in rack n."""
 
     def _node(self, broker_id: int) -> Node:
         shared, self._keys = self._keys, {**self._keys, "broker.rack": f"rack-{broker_id}"}
@@ -38,7 +38,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def fetch_from(topic: ReplicatedTopic, broker_id: int, offset: int, rack: str) -> Any:
-    """What one fetch with a rack is answered, once there is something to say."""
+    """Return the first answer with content to a fetch with a rack."""
     request = fetch_request(1, fetch_partition(topic.name, offset))
     request.rack = rack
     with Stream(fetch_pb2_grpc.FetchStub(topic.fleet.channel(broker_id)).Fetch) as stream:

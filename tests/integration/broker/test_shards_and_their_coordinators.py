@@ -42,7 +42,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Coordinator:
-    """What a coordinator says to the controller and to a shard's leader, by hand."""
+    """Send a coordinator's requests to the controller and to a shard's leader, without a coordinator."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -121,7 +121,7 @@ def append(
     acks: int = produce_pb2.ACKS_ALL,
     records: bytes | None = None,
 ) -> produce_pb2.ProducePartitionResult:
-    """What the leader says to a coordinator's append."""
+    """Return the leader's answer to a coordinator's append."""
     data = keyed(epoch, *values) if records is None else records
     item = produce_pb2.ProducePartition(topic=OFFSETS_TOPIC, partition=shard, records=data, shard_epoch=epoch)
     if end is not None:
@@ -239,7 +239,7 @@ def test_a_former_life_learns_that_it_is_over(own: Cluster, coordinator: Callabl
 
 
 def test_clients_destroy_no_internal_topic(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
-    """Whichever listener of whichever role they ask."""
+    """The answer is the same at every listener of every role."""
     first = coordinator()
     found = owner(own, GROUP, first)
     end = append(own, found.shard, found.shard_epoch, b"x").base_offset

@@ -16,7 +16,7 @@ from headrace_core.rpc.event_loop import BLOCKING_THREADS, StartedThreads, new_e
 from tests.system.soak.soak_samples import GRPC_THREADS, thread_names
 
 PARTITIONS = 8
-#: A program with every kind of client: prints how many threads it has after the first calls, and after its load.
+#: A program with every kind of client, which prints its number of threads after the first calls and after the load.
 CLIENT = """
 import json, os, sys
 from headrace import Admin, Consumer, Producer

@@ -81,7 +81,7 @@ def test_a_wrong_format_is_refused_and_leaves_nothing(
 
 
 def test_the_metadata_of_a_running_cluster_is_read_from_its_files(cli: Cli, headrace: LocalCluster) -> None:
-    """The controller goes on; nothing is locked."""
+    """The controller continues to run, because the command takes no lock."""
     cli("topics", "create", "looked-at", "-p", "2", "-c", "retention.ms=60000", "-c", "cleanup.policy=compact")
     (directory,) = next(row["data_dirs"] for row in headrace.ps() if row["role"] == "controller")
     assert cli("metadata", "ls", directory).lines == ["image", "local"]

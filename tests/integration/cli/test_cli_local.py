@@ -88,7 +88,7 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
 
 
 def test_overrides_of_a_running_cluster(bare_cli: Cli, data: Path) -> None:
-    """Wrong ones are refused and change nothing; right ones are kept, and it is said when they take effect."""
+    """Wrong keys are refused and change nothing. Correct keys are stored, and the output says when they take effect."""
     bare_cli("up", "--data", data, *SMALL, "--port", "0", "-d")
     stored = (data / "cluster.json").read_text()
     wrong = bare_cli("up", "--data", data, "-d", "-c", "wrong.key=1", code=1)

@@ -233,7 +233,7 @@ def test_without_a_majority_status_says_so_soon_and_controllers_come_back_one_by
 
 
 def test_a_controller_is_added_by_hand(cluster: Cluster, tmp_path: Path) -> None:
-    """A stranger to the quorum is not waited for longer than asked; mistakes are named."""
+    """The command waits for an unknown controller only for its timeout; errors name the mistake."""
     cluster.up(1)
     stranger = ("quorum", "add", "--node-id", "7", "--directory-id", "JEXY6aqzQY-32P5TStzaFg")
     done = cluster(*stranger, "--address", "127.0.0.1:1", "--timeout", "1", code=1)

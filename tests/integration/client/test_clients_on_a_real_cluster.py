@@ -52,13 +52,13 @@ def topic(bootstrap: str) -> str:
     """A new topic of three partitions."""
     name = f"client-{os.getpid()}-{next(_names)}"
     with Admin(bootstrap_servers=bootstrap) as admin:
-        # Some records here bear times of long ago: retention would take them, when it comes by.
+        # Some records have old timestamps, so retention would delete them at its next check.
         admin.create_topics([NewTopic(name, partitions=3, config={"retention.ms": "-1"})])
     return name
 
 
 def read_all(bootstrap: str, topic: str, partitions: int = 3) -> list[Any]:
-    """Every record there is now, partition by partition."""
+    """Return all records that exist now, by partition."""
     everywhere = [TopicPartition(topic, number) for number in range(partitions)]
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as inp:
         left = sum(inp.end_offsets(everywhere).values())

@@ -587,7 +587,8 @@ with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="ea
 def test_partitions_of_a_process_that_ends_are_read_by_others(
     make_world: Callable[..., ConsumerGroupWorld], how: int
 ) -> None:
-    """Ctrl-C says goodbye; a kill is noticed by its connection. Neither waits for the session's time-out (45 s)."""
+    """After Ctrl-C the member leaves the group; after a kill the coordinator notices the broken connection. Neither
+    waits for the session's time-out (45 s)."""
     world = make_world(1)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, world.bootstrap, world.group, world.topic],
@@ -643,7 +644,7 @@ def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[...,
 
 
 def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callable[..., ConsumerGroupWorld]) -> None:
-    """Where the older one was read to says nothing about the one that has its name now."""
+    """The committed offset of the deleted topic has no meaning for the new topic with the same name."""
     world = make_world(1)
     world.fill(3)
     member = world.member("a", enable_auto_commit=True, auto_commit_interval_ms=50)

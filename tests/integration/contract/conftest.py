@@ -1,4 +1,4 @@
-"""What the contract tests share: the run's cluster, topics of one's own, and the command line as a process."""
+"""Shared by the contract tests: the run's cluster, separate topics for each test, and the command line as a process."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SMALL = ("--brokers", "1", "--controllers", "1", "--coordinators", "0")
 
 
 class Terminal:
-    """A program on a terminal of its own, as a person has it."""
+    """A program in its own terminal, as a user runs it."""
 
     def __init__(self, *command: str) -> None:
         self.pid, self.fd = pty.fork()

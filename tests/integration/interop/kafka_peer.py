@@ -143,7 +143,7 @@ class KafkaBroker:
         self.stop(cleanly=False)
 
     def log(self) -> str:
-        """What it has logged so far."""
+        """Return the broker's log so far."""
         return (self.directory / "server.log").read_text(errors="replace")
 
     # ---------------------------------------------------------------- its own clients

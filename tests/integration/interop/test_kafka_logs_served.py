@@ -46,7 +46,7 @@ TIMES_ASKED = 40
 
 @dataclass
 class Written:
-    """What Kafka has of a topic, and what it answers."""
+    """Kafka's files of a topic, and Kafka's answers about it."""
 
     consumed: list[Consumed]
     committed: list[Consumed]
@@ -220,7 +220,7 @@ def _raw(cluster: Cluster, name: str) -> bytes:
 
 
 def _consumed(bootstrap: str, name: str, end: int, isolation: str = "read_uncommitted") -> list[Consumed]:
-    """What our consumer gives, in the shape of Kafka's."""
+    """The records that Headrace's consumer reads, in the form of Kafka's output."""
     partition = TopicPartition(name, 0)
     found: list[Consumed] = []
     with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation) as consumer:

@@ -30,7 +30,7 @@ RECORDS, RECORD_BYTES = 60, 2_000
 
 @dataclass
 class Written:
-    """What Kafka has of the topic, and what it answers."""
+    """Kafka's files of the topic, and Kafka's answers about it."""
 
     files: Path
     stable_offset: int

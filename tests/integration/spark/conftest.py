@@ -11,7 +11,7 @@ import pytest
 _numbers = itertools.count()
 
 
-#: Records of tests bear times of long ago: retention would take them, when it comes by.
+#: Records of tests have old timestamps, so retention would delete them at its next check.
 KEEP = {"retention.ms": "-1"}
 
 

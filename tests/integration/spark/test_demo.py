@@ -21,7 +21,7 @@ DEMO = [sys.executable, "-m", "headrace_spark.demo"]
 
 
 def run_demo(directory: Path) -> tuple[Path, str]:
-    """Where it ran, and what it said."""
+    """The directory of the run, and its output."""
     done = subprocess.run(
         DEMO, cwd=directory, capture_output=True, text=True, timeout=500, check=False, env={**os.environ, "KEEP": ""}
     )

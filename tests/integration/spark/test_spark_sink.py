@@ -25,7 +25,7 @@ def to(writer: Any, headrace: Any, **options: Any) -> Any:
 
 
 def rows_of(source: Any, topic: str) -> list[Any]:
-    """What the topic holds, in the order of partition and offset."""
+    """Return the records of the topic, in the order of partition and offset."""
     rows = source("read", subscribe=topic, includeHeaders="true").load().collect()
     return sorted(rows, key=lambda row: (row.partition, row.offset))
 

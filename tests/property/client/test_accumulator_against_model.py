@@ -29,7 +29,7 @@ headers = st.none() | st.just([("h", b"x")]) | st.just({"d": None})
 
 @dataclass
 class Batch:
-    """What the model knows of a batch. ``numbers``: of its records, in order."""
+    """The model's state of a batch. ``numbers``: of its records, in order."""
 
     builder: Any = field(default_factory=lambda: BatchBuilder(BATCH_BYTES))
     numbers: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Queue:
 
 
 class Model:
-    """What an accumulator must do, said as plainly as possible."""
+    """A simple model of the accumulator."""
 
     def __init__(self, partitions: int) -> None:
         self.queues = [Queue() for _ in range(partitions)]

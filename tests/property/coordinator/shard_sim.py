@@ -232,13 +232,13 @@ class History:
             owner.shard.resume(owner.pauses.pop(0).attempt)
 
     def _move(self) -> None:
-        """The controllers give the shard to another coordinator; the old one has not heard of it."""
+        """The controllers assign the shard to another coordinator; the former owner does not know it yet."""
         epoch = len(self.owners) + 1
         shard = Shard(f"shard of epoch {epoch}", Claim(epoch, epoch, 1), lambda: ShardStateMachine(Groups()))
         self.owners.append(Owner(epoch, shard))
 
     def _resign(self) -> None:
-        """A former owner hears of it."""
+        """A former owner learns that it has lost the shard."""
         owner = self.rng.choice(self.owners)
         if owner is not self.owner:
             owner.shard.resign()
@@ -260,7 +260,7 @@ class History:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
-        """What was acknowledged is in the committed part of the log, and nothing smaller comes after it."""
+        """Every acknowledged offset is in the committed part of the log, and no smaller offset follows it."""
         latest = {one.commit[0]: one.commit[1] for one in self.partition.log[: self.partition.committed] if one.commit}
         for client in self.clients:
             found = latest.get(client.partition, 0)

@@ -1,4 +1,4 @@
-"""Groups under any order of events (groups_machine.py says which, and what must hold)."""
+"""Groups under any order of events (groups_machine.py lists the events and the checks)."""
 
 from __future__ import annotations
 

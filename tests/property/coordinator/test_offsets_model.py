@@ -58,7 +58,7 @@ class _Groups(GroupsByHand):
 
 @dataclass
 class Entry:
-    """What the book knows of a committed offset."""
+    """The model's state of a committed offset."""
 
     offset: int
     at_ms: int
@@ -104,7 +104,7 @@ class History:
             self.check()
 
     def _ask(self, request: object) -> Decision | None:
-        """None: refused, and then nothing has changed."""
+        """None: the request was refused, and nothing has changed."""
         before = self._offsets(self.state)
         try:
             decision = self.state.handle(request, self.now_ms)

@@ -34,7 +34,7 @@ partitions = st.sampled_from(PARTITIONS)
 
 @dataclass
 class Known:
-    """What is durable of a partition. Where the power failed, each may also be what it was to become."""
+    """The durable state of a partition. Where the power failed, each may also be what it was to become."""
 
     topic_id: uuid.UUID
     end: int = 0
@@ -65,7 +65,7 @@ class CheckpointMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what is done, whole or not
 
     def doing(self, action: Callable[[], object], *, crash: int | None, loss: Loss) -> bool:
-        """Does it; ``crash``: the power fails at this file operation of it. Did it get through?"""
+        """Does it; ``crash``: the power fails at this file operation of it. Whether the operation has completed."""
         if crash is None:
             action()
             return True

@@ -1,4 +1,5 @@
-"""Every byte of every file of a small log is damaged, one at a time: what was written is served, or it is named.
+"""Damage every byte of every file of a small log, one at a time: the log serves the written records, or names the
+damage.
 
 Never a changed record, a missing middle, another offset, a wrong answer to a search by time; and no other partition.
 Of a log's bytes each third is damaged, others each day; HEADRACE_FULL=1 damages all of them (`make verify` does).

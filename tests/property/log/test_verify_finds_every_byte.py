@@ -1,4 +1,4 @@
-"""``headrace log verify`` names every damaged byte, with its file, and says nothing of what is sound."""
+"""``headrace log verify`` reports every damaged byte with its file, and reports no sound byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours and theirs: kafka-python and aiokafka read our batches, we read theirs, over all codecs.
+"""kafka-python and aiokafka read Headrace's batches, and Headrace reads theirs, with all codecs.
 
 Uncompressed batches are canonical: equal records have equal bytes with every writer.
 """

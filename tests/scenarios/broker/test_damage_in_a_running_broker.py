@@ -1,5 +1,5 @@
-"""Bytes damaged while a broker runs: a reader or the scrubber finds them; one partition goes offline, the others
-stay."""
+"""Bytes damaged while a broker runs: a reader or the scrubber finds the damage; this partition goes offline, and all
+other partitions stay online."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def events_of(broker: SoloBroker, kind: type) -> list[Any]:
 
 
 async def quarantined(broker: SoloBroker) -> None:
-    """Offline here, reported once with its place, and recorded; the other partition continues."""
+    """The partition is offline, the damage is reported once with its place and recorded, and the other partition
+    continues."""
     await until(lambda: broker.fs.exists("/data/rotten-0/headrace-quarantine"))
     (found,) = events_of(broker, CorruptionFound)
     assert (found.partition, found.path) == (ROTTEN, SEALED)

@@ -15,7 +15,7 @@ from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch
 
 
 class Assignments:
-    """The broker's assignments, and what was reported of them, by partition number."""
+    """The broker's assignments, and the reported assignments by partition number."""
 
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker

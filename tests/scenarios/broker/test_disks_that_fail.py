@@ -48,7 +48,7 @@ def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
 
 
 def test_a_directory_that_fails_under_a_leader_is_reported_to_the_controllers_at_once() -> None:
-    """They elect other leaders when they hear of it (test_controller_directories.py)."""
+    """The controllers elect other leaders when they learn of the failure (test_controller_directories.py)."""
 
     async def scenario() -> None:
         fs, roots = CrashingFileSystem(), ("/one", "/two")

@@ -63,7 +63,7 @@ def acked(leader: PartitionLeader, end: int) -> None:
 
 
 async def written(broker: SoloBroker, end: int) -> None:
-    """Wait until the log ends there."""
+    """Wait until the log ends at this offset."""
     log = broker.partitions.leader(ORDERS).log
     for _ in range(60_000):
         if log.flushed_end >= end:

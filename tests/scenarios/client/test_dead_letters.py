@@ -1,4 +1,5 @@
-"""A record that a deserializer refuses: its error carries the record, and reading goes on after a seek (KIP-1036)."""
+"""A record that a deserializer refuses: the error contains the record, and reading continues after a seek
+(KIP-1036)."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_group_replays_from_the_start_and_from_a_time(bootstrap: str) -> None:
     with consumer_of(bootstrap, group) as consumer:
         consumer.subscribe([topic])
         assert places(poll_some(consumer, 60)) == all_of(counts)
-    # The group goes on where it was: there is nothing for it.
+    # The group continues at its committed offsets, so there are no new records for it.
     send(bootstrap, topic, {0: 1, 1: 1}, timestamps_ms=[times[-1] + 1_000])
     with consumer_of(bootstrap, group) as consumer:
         consumer.subscribe([topic])
@@ -155,7 +155,7 @@ def test_a_group_replays_from_the_start_and_from_a_time(bootstrap: str) -> None:
     with consumer_of(bootstrap, group) as consumer:
         consumer.subscribe([topic], on_assigned=lambda consumer, partitions: consumer.seek_to_beginning(*partitions))
         assert places(poll_some(consumer, 62)) == all_of({0: 31, 1: 31})
-        # From a time: the tenth record before the last one that has it.
+        # Start from a time: the timestamp of the tenth record from the end.
         wanted = dict.fromkeys(consumer.assignment(), times[20])
         for tp, found in consumer.offsets_for_times(wanted).items():
             assert found is not None

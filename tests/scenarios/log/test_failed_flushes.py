@@ -36,7 +36,7 @@ class Life:
         self.turn = 0
 
     def open(self) -> PartitionLog:
-        """A new process finds what was acknowledged, and at most what was sent."""
+        """A new process finds all acknowledged records, and only records that were sent."""
         directory = self.directory = open_directory(self.fs, self.config)
         assert not directory.quarantined
         log = directory.get(ORDERS)

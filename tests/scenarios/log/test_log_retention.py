@@ -1,4 +1,4 @@
-"""Retention on a directory: what is deleted, when its files are deleted, and a crash at every step."""
+"""Retention on a directory: which records are deleted, when their files are deleted, and a crash at every step."""
 
 from __future__ import annotations
 

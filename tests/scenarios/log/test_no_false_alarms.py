@@ -1,4 +1,4 @@
-"""Legal states are no damage: no check may take a healthy log out of service, or call its indexes damaged."""
+"""No check may take a healthy log out of service, or report its sound indexes as damaged."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_a_replica_takes_what_a_leader_would_refuse() -> None:
 
 
 def unreadable_marker(offset: int) -> bytes:
-    """Its CRC is right, its record claims more bytes than there are."""
+    """The CRC of the batch is right, but its record claims more bytes than the batch has."""
     record = (NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)
     out = bytearray(
         encode_batch([record], base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, control=True)
@@ -574,7 +574,7 @@ def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None
 
 
 def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None:
-    """Its next leader never heard of the epoch: left there, it would keep the log from ever following."""
+    """The next leader does not know this epoch. If the epoch stayed, the log could never follow that leader."""
     fs, directory, log = begun()
     sent = idempotent(1, 0, count=2)
     append(log, sent, leader_epoch=3)

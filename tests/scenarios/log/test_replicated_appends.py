@@ -1,4 +1,4 @@
-"""What a follower's log takes from its leader, and what it refuses."""
+"""Which batches a follower's log accepts from its leader, and which it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.worlds.log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_dir
 
 
 def sent(offset: int, count: int = 1, *, epoch: int = 0, pad: int = 0) -> bytes:
-    """A batch as it stands in a leader's log."""
+    """A batch as it is in a leader's log."""
     records = [(NOW_MS + offset + i, None, f"{offset + i}".encode() + b"." * pad, []) for i in range(count)]
     return encode_batch(records, base_offset=offset, leader_epoch=epoch)
 

@@ -76,7 +76,7 @@ class Kept:
         return len(self.log.segments)
 
     def lost_to_retention(self) -> int:
-        """Records that a pass of retention takes."""
+        """Return the records that one retention check deletes."""
         found = self.log.expired(self.log.flushed_end)
         if found is not None:
             self.directory.expire([(self.log, found)])
@@ -170,7 +170,7 @@ def tombstones_after(ms: int) -> Callable[[LogConfig], int]:
 
 
 def files_kept_after(ms: int) -> Callable[[LogConfig], bool]:
-    """Are the files of what retention took still there after that time?"""
+    """Return whether the files of the deleted segments still exist after that time."""
 
     def look(config: LogConfig) -> bool:
         kept = Kept(config).filled()
@@ -335,7 +335,7 @@ def leader_of(image: MetadataImage) -> PartitionLeader:
 
 
 def takes_acks_all(image: MetadataImage) -> bool:
-    """Does a leader that is alone in sync take a write with acks=all?"""
+    """Return whether a leader that is the only in-sync replica accepts a write with acks=all."""
     try:
         leader_of(image).check_enough_in_sync()
     except NotEnoughReplicasError:

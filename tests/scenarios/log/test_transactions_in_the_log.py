@@ -552,7 +552,7 @@ def run_until(stop_at: int | None, seed: int) -> tuple[CrashingFileSystem, bool]
 
 
 def batches_of(log: PartitionLog) -> Transactions:
-    """What the log really holds."""
+    """The real contents of the log."""
     found = Transactions(random.Random(1))
     found.written = list(_written(log))
     return found

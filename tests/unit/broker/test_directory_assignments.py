@@ -83,7 +83,7 @@ class DirectoryAssignmentsWorld:
         )
 
     async def finished(self) -> None:
-        """Until there is nothing left to tell."""
+        """Run until all assignments are reported."""
         task = asyncio.create_task(self.reporter.run())
         async with asyncio.timeout(60):
             while self.reporter.pending:  # noqa: ASYNC110

@@ -36,7 +36,7 @@ Lane = FollowerLane[Replica]
 
 
 def _following(*names: str) -> tuple[Lane, list[Replica]]:
-    """All of them follow, and everything is said."""
+    """All partitions follow, and no message is left to send."""
     lane, all_of_them = Lane(), [Replica(name) for name in names]
     for followed in all_of_them:
         lane.join(followed)

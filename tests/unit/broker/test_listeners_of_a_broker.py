@@ -1,4 +1,4 @@
-"""What a broker sets for its listeners: how many connections they may take."""
+"""A broker sets the maximum number of connections of its listeners."""
 
 from __future__ import annotations
 

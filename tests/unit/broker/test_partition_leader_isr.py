@@ -401,7 +401,7 @@ def test_who_is_no_replica_does_not_follow():
 
 
 def test_under_load_the_high_watermark_waits_for_a_follower_that_keeps_up_until_it_has_joined():
-    """Else it would run away from it for ever (Kafka: shouldWaitForReplicaToJoinIsr)."""
+    """Otherwise the high watermark would always stay ahead of the follower (Kafka: shouldWaitForReplicaToJoinIsr)."""
     leader = Leader(isr=(1,), min_insync=1)
     leader.join(2)
     leader.append(110)
@@ -519,7 +519,7 @@ def test_a_leader_that_recovers_says_so_first_and_alone():
 
 
 def test_late_acknowledgements_of_a_former_life_count_for_nothing():
-    """A wiped, rebooted follower: what it had acknowledged is gone (KIP-903)."""
+    """A follower restarted with an empty disk, so the records that it had acknowledged are lost (KIP-903)."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.append(120)

@@ -141,7 +141,7 @@ def test_without_a_controller_it_is_a_retriable_error_and_the_next_one_asks_agai
 
 
 def test_a_cluster_whose_level_has_no_producer_ids_says_so_at_once() -> None:
-    """Called retriable, it would have a producer ask until its time is over, and never hear why."""
+    """If the error were retriable, a producer would retry until its timeout, and would never report the cause."""
 
     async def scenario() -> None:
         controller = Controller()

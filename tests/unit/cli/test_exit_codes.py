@@ -1,4 +1,4 @@
-"""What a script may count on: docs/cli/README.md's exit codes, each with what stands on stderr. (130, 141 and 143,
+"""The exit codes of docs/cli/README.md, on which scripts may rely, each with the text on stderr. (130, 141 and 143,
 which it takes a process to see, are in tests/integration/cli: kcat, local, doctor.)"""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_1_is_what_a_doctor_says_who_found_something(
 def test_1_is_what_a_doctor_says_of_a_directory_without_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And not what is wrong with another cluster."""
+    """The output must not describe the faults of another cluster."""
     monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
     assert run(["doctor", "--data", str(tmp_path / "nothing")]) == 1
     output = capsys.readouterr()

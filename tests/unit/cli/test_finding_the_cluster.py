@@ -54,7 +54,7 @@ def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_for(*arguments: str) -> tuple[str, str]:
-    """Whom a command would ask, and what it says beside that."""
+    """Return the addresses that a command would use, and its note on stderr."""
     app = typer.Typer()
 
     @app.command()
@@ -68,7 +68,7 @@ def found_for(*arguments: str) -> tuple[str, str]:
 
 
 def asked(*arguments: str) -> str:
-    """Whom a command would ask, and that without a word."""
+    """Return the addresses that a command would use; it must not print a note."""
     address, words = found_for(*arguments)
     assert words == ""
     return address

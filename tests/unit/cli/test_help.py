@@ -17,7 +17,7 @@ from headrace_tools.cli.root import build
 
 
 def commands() -> list[str]:
-    """Every command that there is, from the tree itself: a new one is held to all of this without being listed."""
+    """All commands, from the command tree itself, so these tests also cover new commands."""
     found: list[str] = []
 
     def walk(command: Any, words: list[str]) -> None:
@@ -83,7 +83,7 @@ def examples() -> list[str]:
 
 
 def leaf(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that ``words`` name, and what is left for it."""
+    """Return the command that ``words`` name, and its remaining arguments."""
     command, rest = ROOT, list(words)
     while hasattr(command, "commands"):
         command = command.commands[rest.pop(0)]
@@ -135,7 +135,7 @@ def test_the_root_offers_what_there_is(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_supervisors_commands_import_neither_grpc_nor_the_client() -> None:
-    """`up -d` must be quick: what a cluster costs to start is not to be paid twice."""
+    """`up -d` must be quick, because starting a cluster already takes long."""
     probe = (
         "import sys; from headrace_tools.cli.app import run; run(['ps', '--data', '/nowhere'])\n"
         "print([name for name in ('grpc', 'google.protobuf', 'pyarrow', 'rich', 'asyncio', 'headrace.engine',"

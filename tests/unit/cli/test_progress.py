@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, lines or nothing elsewhere, and never a byte of it on stdout."""
+"""Progress: a bar on a terminal, lines or nothing elsewhere, and never any output on stdout."""
 
 from __future__ import annotations
 

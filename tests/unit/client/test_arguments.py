@@ -53,7 +53,7 @@ async def coroutine(*_: Any) -> None: ...
 
 
 def partitions_in(wrap: Callable[[Any], Any]) -> list[Any]:
-    """What is no partition, each in the form that the method takes."""
+    """Values that are no partition, each in the form that the method expects."""
     wrong = [5, "t-0", None, ("t",), ("t", -1), ("t", INT), ("t", 1.5), ("t", True), (5, 0), ("", 0), (SURROGATE, 0)]
     return [wrap(each) for each in wrong]
 
@@ -333,7 +333,7 @@ METHODS = [
 
 
 def made(client: str) -> Any:
-    """A client of a cluster that is not there."""
+    """A client of a cluster that does not exist."""
     kind = client.removeprefix("Async")
     quick: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", "bootstrap_timeout_ms": 0, "default_api_timeout_ms": 1}
     if kind == "Producer":

@@ -150,7 +150,7 @@ def only(**changed: Any) -> Finding:
 
 
 def brokers(**changed: Any) -> dict[int, Tried]:
-    """The second one changed."""
+    """Return the list with its second item changed."""
     return healthy().brokers | {2: dataclasses.replace(healthy().brokers[2], **changed)}
 
 

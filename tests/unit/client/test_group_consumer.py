@@ -195,7 +195,7 @@ class Party:
         self.group.subscribe(Subscription(("t",)), self.callbacks)
 
     async def comes_back(self) -> None:
-        """The caller polls; nothing is there."""
+        """The caller polls, and there are no records."""
         self.group.check()
         if self.group.has_work:
             await drive_async(self.group.steps(), self.io)
@@ -404,7 +404,7 @@ def test_consumer_that_has_lost_its_partitions_has_no_offsets_for_a_transaction(
 
 
 def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make: Make) -> None:
-    """The member is in again before its caller has heard that it was out: others have read on since."""
+    """The member has joined again before its caller learned of the loss; other members have read further since then."""
 
     async def scenario() -> None:
         party = make(Coordinator(0), enable_auto_commit=False)
@@ -612,7 +612,7 @@ def test_a_stream_that_breaks_while_something_is_written_is_followed_by_another(
 
 
 def test_a_topic_without_a_name_is_not_read(make: Make) -> None:
-    """It was deleted just now: the coordinator knows its id only, and is about to take it away."""
+    """The topic was just deleted: the coordinator knows only its id, and is about to revoke its partitions."""
 
     async def scenario() -> None:
         party = await joined(make, 0, 1, enable_auto_commit=False)

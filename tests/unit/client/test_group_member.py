@@ -108,7 +108,7 @@ class Connected:
         self.member.tick(self.now)
 
     def sleeps(self, seconds: float) -> None:
-        """The process does; its clock goes on."""
+        """The process pauses; its clock continues."""
         self.now += seconds
         self.member.tick(self.now)
 
@@ -401,7 +401,7 @@ def test_what_goes_does_not_wait_for_what_comes(fresh: Connected) -> None:
 def test_what_was_assigned_before_the_lease_was_over_is_not_begun_before_an_answer(
     fresh: Connected, silent_s: float
 ) -> None:
-    """Where it begins was long in coming; meanwhile it may have been taken for gone."""
+    """The lookup of the start offset took long; meanwhile the coordinator may have removed the member."""
     fresh.member.join(fresh.now)
     fresh.member.connected(fresh.now)
     fresh.answers(1, parts(0))

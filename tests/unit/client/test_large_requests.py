@@ -25,7 +25,7 @@ class Queue:
 
 
 class Owner:
-    """Gives out what the queues have."""
+    """Returns the batches of the queues."""
 
     max_request_bytes, max_in_flight, flushing, linger_s, compression = 32 * MIB, 100, 1, 0.0, Compression.NONE
 

@@ -17,7 +17,7 @@ from tests.unit.client.test_group_consumer import T0, Make, joined, make, partie
 
 @pytest.fixture
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Suspends the machine for so many seconds: CLOCK_BOOTTIME goes on, CLOCK_MONOTONIC and timers do not."""
+    """Suspend the machine for this number of seconds: CLOCK_BOOTTIME advances, CLOCK_MONOTONIC and timers do not."""
     real, slept_ns = time.clock_gettime_ns, 0
 
     def read(which: int) -> int:

@@ -110,7 +110,7 @@ def test_each_is_asked_at_once_and_has_an_answer_or_an_error_of_its_own() -> Non
 
 
 class Leaving:
-    """A cluster that goes away after the first look."""
+    """A cluster that does not answer after the first sample."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -68,7 +68,7 @@ class Cluster:
             assert not self.world.beat(reply).fenced
 
     def silence(self, *broker_ids: int) -> None:
-        """They are not heard of until they are fenced."""
+        """The brokers send no heartbeats until they are fenced."""
         self.world.now_ms += 9_001
         for broker_id, broker in self.brokers.items():
             if broker_id not in broker_ids and not self.world.image.brokers[broker_id].fenced:

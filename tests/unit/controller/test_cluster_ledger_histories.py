@@ -1,5 +1,5 @@
-"""Random lives in which replicas move, brokers drain, levels change, coordinators come and go: nothing is lost, every
-step is sound, all of it ends. And each guard, taken away, is missed."""
+"""Random lives in which replicas move, brokers drain, levels change, coordinators come and go: no record is lost, every
+step keeps the invariants, and every move ends. And each guard, taken away, is missed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.simulation.ledger_histories import LedgerHistories
 from tests.simulation.mutants.ledger_mutants import MUTANTS, Mutant
 
 STEPS = 400
-#: Each of them takes 0.07 s.
+#: Each history takes 0.07 s.
 BLOCKS, SEEDS = 4, 15
 MUTANT_SEEDS = 40
 

@@ -1,4 +1,4 @@
-"""Guards of the cluster's rules taken away one by one: some history then breaks a promise."""
+"""Remove the guards of the cluster's rules one by one: some history must then violate a check."""
 
 from __future__ import annotations
 

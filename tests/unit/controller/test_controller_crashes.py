@@ -1,4 +1,5 @@
-"""The controller's storage in a crash: acknowledged state survives, nothing else appears, no term is used twice."""
+"""The controller's storage in a crash: acknowledged state survives, no other state appears, and no term is used
+twice."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from tests.worlds.controller_world import (
 
 @dataclass
 class History:
-    """What was asked for, and what was answered before the power went."""
+    """The requests, and the answers that arrived before the power failure."""
 
     sent: set[str] = field(default_factory=set)
     created: dict[str, bytes] = field(default_factory=dict)

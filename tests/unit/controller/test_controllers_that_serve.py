@@ -49,7 +49,7 @@ async def set_to(controller: Controller, value: int, *, listener: str = "client"
 
 
 async def set_at_last(controller: Controller, value: int) -> None:
-    """Also when there is no leader for a moment, as on a busy machine."""
+    """The call must also succeed if there is no leader for a moment, as on a busy machine."""
     async with asyncio.timeout(60):
         while True:
             try:

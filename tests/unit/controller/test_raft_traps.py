@@ -161,7 +161,8 @@ def test_a_voter_that_receives_nothing_but_can_send_deposes_no_leader() -> None:
 
 
 def test_a_leader_that_sends_but_receives_nothing_makes_room() -> None:
-    """6.2: check-quorum. Its heartbeats arrive, so no follower stands for election; the responses do not."""
+    """6.2: check-quorum. The leader's heartbeats arrive, so no follower stands for election; the responses do not
+    arrive."""
     world = RaftWorld(voters(1, 2, 3), settings=SETTINGS, seed=1)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 1
@@ -278,7 +279,7 @@ def test_a_leader_that_removes_itself_goes_once_that_is_committed() -> None:
 
 def test_the_one_whose_removal_was_not_committed_may_still_be_needed() -> None:
     """T 4.2.2; found by schedule 100 of test_raft_schedules: of two voters, the one that removed itself has the longer
-    log. The other cannot win without its vote, nor get it."""
+    log. The other candidate cannot win without this vote, and cannot get it."""
     world = world_of(1, 2)
     world.elect(1)
     cut_off(world, 1)
@@ -298,7 +299,8 @@ def test_the_one_whose_removal_was_not_committed_may_still_be_needed() -> None:
 
 
 def test_a_wiped_voter_is_a_stranger() -> None:
-    """KIP-853: it has lost its votes with its disk. What was sent to the voter that it was, it does not answer."""
+    """KIP-853: the node has lost the record of its votes with its disk. What was sent to the voter that it was, it does
+    not answer."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")

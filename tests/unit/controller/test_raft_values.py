@@ -36,7 +36,8 @@ def test_two_directories_of_a_node_do_not_vote_together() -> None:
 
 
 def test_rafts_own_entries_have_the_same_bytes_in_every_log() -> None:
-    """The leader encodes them once, with the term and offset that they get; followers store and ship what they got."""
+    """The leader encodes them once, with the term and offset that they get; followers store and send on the same
+    bytes."""
     world = RaftWorld(voters(1, 2, 3))
     world.elect(1)
     world[1].observe(key(4))

@@ -37,8 +37,8 @@ def _segments_of_a_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def crashed_everywhere(story: Story, rng: random.Random) -> Counter[str]:
-    """Tell ``story``; before each of its operations, look at what every kind of power loss would leave. Returns how
-    often it was looked at, by what was being done."""
+    """Tell ``story``; before each of its operations, look at what every kind of power loss would leave. Returns the
+    number of looks, by kind of operation."""
     looked: Counter[str] = Counter()
     voter = Voter.new()
 

@@ -52,7 +52,7 @@ def path_of(snapshot: SnapshotId) -> str:
 
 
 def stopped(voter: Voter) -> CrashingFileSystem:
-    """What a killed process leaves."""
+    """The disk after a kill of the process."""
     return voter.fs.crash_clone(loss=Loss.ALL)
 
 

@@ -127,7 +127,7 @@ def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy
         clocked.pass_ms(random.Random(seed).randrange(500))
         clocked.world.isolate(clocked.leader.node_id)
         taken_ms = clocked.until_votes_are_asked()
-        # (The last heartbeat came up to 300 ms before it fell silent.)
+        # (The leader's last heartbeat came up to 300 ms before the leader stopped sending.)
         assert 1_000 - HEARTBEAT_MS - 100 <= taken_ms <= 2_000 + 100
 
 

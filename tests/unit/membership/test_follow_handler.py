@@ -328,7 +328,7 @@ def test_who_hurries_does_not_wait_for_the_deferred() -> None:
 
 
 def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs the quorum nothing, and is never newer than what the controller itself has received."""
+    """The age costs the quorum no request, and is never newer than the data that the controller itself has received."""
 
     async def work() -> None:
         quorum = Quorum()

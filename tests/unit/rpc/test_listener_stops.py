@@ -1,7 +1,8 @@
 """A server stops while its clients send much: each receives the reason, whatever its connection is doing.
 
-A connection closed while its client still sends is reset, and data that the client had not read is lost: the reason
-first of all. So the server closes a connection only after the client has shown that it has read the reason.
+If a server closes a connection while the client still sends, the connection is reset. The client then loses data that
+it has not read, such as the reason of the close. So the server closes a connection only after the client has shown that
+it has read the reason.
 """
 
 from __future__ import annotations

@@ -689,7 +689,7 @@ class PartitionLog(LogReader):
         self._aborted_in(last)
         self._snapshots.drop_above(end_offset)
         producers = None
-        # Before the cut: without a descriptor for the snapshot, the log stays as it is.
+        # Load the producers before the cut: if no descriptor is free for reading the snapshot, the log stays unchanged.
         if len(self.producers) or self.producers.undecided_count:
             producers = reload_producers(self._fs, self._snapshots, keep, end_offset)
         with _half_done():

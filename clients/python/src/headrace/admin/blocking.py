@@ -434,10 +434,10 @@ class Admin(Face):
         prefix: str = "",
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids of the cluster, sorted (Kafka's listTransactions): those in one of ``states``, with one
-        of ``producer_ids``, with a transaction that has been open for at least ``open_for_ms`` (KIP-994), and whose
-        name begins with ``prefix``. The list is always complete. While a partition of ``__transaction_state`` has no
-        coordinator, the call waits, and in the end raises RequestTimedOutError."""
+        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). The arguments select ids: their
+        state is in ``states``, their producer id is in ``producer_ids``, their transaction has been open for at least
+        ``open_for_ms`` (KIP-994), and they begin with ``prefix``. The list is always complete. While a partition of
+        ``__transaction_state`` has no coordinator, the call waits; after ``timeout`` it raises RequestTimedOutError."""
         numbers, ids = transactions.wanted_states(states), transactions.wanted_producers(producer_ids)
         least_ms = None if open_for_ms is None else arguments.whole("open_for_ms", open_for_ms)
         arguments.text("prefix", prefix)
@@ -446,8 +446,8 @@ class Admin(Face):
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[TransactionDescription]:
-        """Describe transactional ids: state, producer, times, partitions, in the order of ``transactional_ids``
-        (Kafka's describeTransactions).
+        """Describe transactional ids (Kafka's describeTransactions): state, producer, times and partitions of each, in
+        the order of ``transactional_ids``.
 
         Raises TransactionalIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names
         every id that failed. With ``raise_errors=False`` the description of a failed id has an ``error`` instead.
@@ -461,13 +461,13 @@ class Admin(Face):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The producers of each partition, as its leader sees them, with their open transactions (KIP-664, Kafka's
-        describeProducers). Raises UnknownTopicOrPartitionError, RequestTimedOutError."""
+        """Describe the producers that the leader of each partition knows, with their open transactions (KIP-664,
+        Kafka's describeProducers). Raises UnknownTopicOrPartitionError, RequestTimedOutError."""
         wanted = arguments.partitions(partitions)
         return self._run(lambda calls: transactions.describe_producers(calls, wanted, timeout))
 
     def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort the open transaction of a transactional id, also a prepared one, and fence its producer (Kafka's
+        """Abort the open or prepared transaction of a transactional id, and fence its producer (Kafka's
         forceTerminateTransaction). The producer's next commit raises TransactionAbortableError; the producer may then
         abort the transaction and continue.
 
@@ -481,9 +481,9 @@ class Admin(Face):
         self, partition: TopicPartition, *, producer_id: int, start_offset: int, timeout: float | None = None
     ) -> None:
         """End a hanging transaction in one partition, with an abort marker (Kafka's abortTransaction). A hanging
-        transaction is open in a partition, but its coordinator does not know it, so it delays readers with
-        ``read_committed`` until it is ended. ``describe_producers`` shows ``producer_id`` and ``start_offset``. End a
-        transaction that a coordinator knows with ``abort_transaction``.
+        transaction is open in a partition, but its coordinator does not know it. Readers with ``read_committed`` stop
+        at its first offset until it ends. ``describe_producers`` shows ``producer_id`` and ``start_offset``. Use
+        ``abort_transaction`` for a transaction that a coordinator knows.
 
         Raises InvalidTxnStateError (no transaction of the producer begins at ``start_offset``), InvalidTopicError (an
         internal topic).
@@ -496,8 +496,8 @@ class Admin(Face):
         self, token: TransactionToken | str, *, commit: bool, timeout: float | None = None
     ) -> None:
         """Commit or abort a prepared transaction (KIP-939), and wait until readers see the result. The call may be
-        repeated with the same decision. Raises InvalidTxnStateError (the transaction is not prepared, or has ended
-        differently), ProducerFencedError (its outcome is no longer known)."""
+        repeated with the same decision. Raises InvalidTxnStateError (the transaction is not prepared, or has ended with
+        the other outcome), ProducerFencedError (the coordinator no longer knows its outcome)."""
         checked = checked_token(token)
         self._run(
             lambda calls: complete_transaction(
@@ -507,8 +507,8 @@ class Admin(Face):
         )
 
     def describe_sink(self, sink: str, *, timeout: float | None = None) -> SinkState:
-        """Describe an exactly-once sink by its id (``__headrace_sink/QUERY/TARGET``). A sink without a decision has
-        batch -1 and generation 0."""
+        """Describe an exactly-once sink by its id (``__headrace_sink/QUERY/TARGET``). A sink whose first batch is not
+        yet decided has batch -1."""
         arguments.text("sink", sink, empty=False)
         return self._run(
             lambda calls: describe_sink(calls.transaction_coordinators, sink, deadline=calls.engine.deadline(timeout))
@@ -524,11 +524,12 @@ class Admin(Face):
         is_final: bool = False,
         timeout: float | None = None,
     ) -> SinkState:
-        """Decide a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other ones,
-        and wait until readers see the result. If the batch is decided already, the first decision stands; the call may
-        be repeated. ``generation``: the generation that all tasks of the batch have read (``describe_sink``), also the
-        tasks without rows; None: only the tokens are checked. ``is_final``: no batch follows, so the cluster may forget
-        the sink. A batch has at most 10,000 tokens.
+        """Decide a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other
+        transactions, and wait until readers see the result. The call may be repeated: if the batch is already decided,
+        the call changes nothing and returns the sink's state. ``generation``: the generation that every task of the
+        batch got from ``describe_sink``, also a task without rows; None: only the generations of the tokens are
+        checked. ``is_final``: no batch follows, so the coordinator may remove the sink's state. A batch has at most
+        10,000 tokens.
 
         Raises ProducerFencedError (the batch was aborted) and InvalidTxnStateError (a transaction is not prepared):
         write the batch again."""
@@ -553,9 +554,9 @@ class Admin(Face):
     def abort_sink_batch(
         self, sink: str, batch: int, generation: int, *, is_final: bool = False, timeout: float | None = None
     ) -> SinkState:
-        """Abort a batch of an exactly-once sink: transactions of ``generation`` can no longer be committed, and the
-        sink's open transactions are aborted. If the batch is decided already, its decision stands: compare ``batch`` of
-        the result."""
+        """Abort a batch of an exactly-once sink: its open transactions are aborted, and transactions of ``generation``
+        can no longer be committed. If the batch is already decided, the call changes nothing; then ``batch`` of the
+        result is at least the given ``batch``."""
         arguments.text("sink", sink, empty=False)
         arguments.whole("batch", batch)
         arguments.whole("generation", generation)
