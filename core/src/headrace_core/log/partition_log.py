@@ -217,8 +217,8 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # An epoch checkpoint without entries checks no epochs: the log was cut at its start, and the epochs of batches
-        # below the start are unknown.
+        # If the epoch checkpoint has no entries, epochs are not checked: the log was cut at its start, so the epochs of
+        # batches below the start are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:

@@ -10,7 +10,7 @@ from headrace_core.config.server_keys import SERVER
 
 from .raft import RaftSettings
 
-#: Number of ticks in an election timeout; a leader's heartbeat interval has _HEARTBEAT_TICKS. (Kafka's voters fetch
+#: Number of ticks in an election timeout. A leader sends heartbeats every _HEARTBEAT_TICKS ticks. (Kafka's voters fetch
 #: from their leader every 500 ms at least, and start an election after 2 s.)
 _TICKS = 10
 _HEARTBEAT_TICKS = 3

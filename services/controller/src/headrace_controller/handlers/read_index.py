@@ -41,7 +41,7 @@ READ_INDEX_EVERY_S = 0.8
 #: Maximum age in milliseconds of a barrier that may answer a request; if the latest barrier is older, a new, deferred
 #: barrier answers.
 RECENT_MS = 500
-#: Age in milliseconds of the latest barrier from which on the barriers after it have probably failed. After a late
+#: If the latest barrier is older than this number of milliseconds, later barriers have probably failed. After a late
 #: barrier the next barrier is not deferred, so that the caller learns the error soon.
 OVERDUE_MS = 1_500
 #: Timeout of a ReadIndex barrier in seconds. A leader without a majority resigns after one to two seconds.

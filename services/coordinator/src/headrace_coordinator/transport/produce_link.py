@@ -54,7 +54,8 @@ class _Together:
         self.bytes += len(append.partition.records)
 
     def left(self) -> None:
-        """A caller of an append has left; without any caller the request is not sent, if it is not written yet."""
+        """Called when a caller of an append has disconnected. If no caller remains and the request is not written yet,
+        the request is not sent."""
         if self.task is not None and all(append.result.done() for append in self.appends):
             self.task.cancel()
 
