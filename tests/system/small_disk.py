@@ -23,16 +23,16 @@ class SmallDisks:
     def __init__(self) -> None:
         self._mounted: list[Path] = []
 
-    def mount(self, cluster_directory: Path) -> str | None:
-        """Mount a small disk for the cluster that is about to start there; returns the name of its broker, or None
-        without the right to mount."""
-        path = cluster_directory / NAME
+    def mount(self, cluster_directory: Path, name: str = NAME) -> str | None:
+        """Mount a small disk for this broker of the cluster that is about to start there; returns the broker's name, or
+        None without the right to mount."""
+        path = cluster_directory / name
         path.mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={_BYTES}", "tmpfs", str(path)]
         if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
             return None
         self._mounted.append(path)
-        return NAME
+        return name
 
     def unmount(self) -> None:
         while self._mounted:
