@@ -30,8 +30,12 @@ from tests.system.workload import Load, verdict
 DURING_FAULT = 100
 #: Bounds on the silence of a partition, in seconds (docs/faults.md).
 LEADER_KILL_S, CONTROLLER_KILL_S, FULL_DISK_S, BROKEN_LINK_S = 3.0, 5.0, 5.0, 7.0
-#: The session timeout of the cluster (test_faults.CONFIG), and the duration of an election.
-SESSION_S, ELECTION_S = 6.0, 3.0
+#: The session timeout of the cluster (test_faults.CONFIG), its grace for broken connections, and the duration of an
+#: election.
+SESSION_S, GRACE_S, ELECTION_S = 6.0, 2.0, 3.0
+#: The time until a producer that its old leader no longer answers sends to the new one (``producer.link.MOVED_S``, and
+#: metadata from another node).
+MOVED_S = 2.0
 #: How much memory a leader may gain over a follower that does not keep up.
 LEADER_GROWTH_BYTES_MAX = 256 << 20
 MIB = 1 << 20
@@ -54,8 +58,7 @@ class Run:
     lossy: list[tuple[float, float]] = field(default_factory=list)
     #: An unclean election was requested: records sent then may be lost although a consumer has read them.
     unclean: bool = False
-    #: How long a partition may be without an acknowledgement; None: the fault stops a majority of its replicas, or all
-    #: nodes.
+    #: How long a partition may be without an acknowledgement; None: the fault stops a majority of its replicas.
     silence_s: float | None = None
     started: float = field(default_factory=time.monotonic)
 
@@ -156,18 +159,19 @@ def a_follower_is_killed_again_and_again(run: Run) -> None:
         run.heals()
 
 
-@scenario(everyday=True)
+@scenario(everyday=True, silence_s=SESSION_S + ELECTION_S)
 def all_brokers_and_controllers_lose_power_at_once(run: Run) -> None:
     for number in run.rounds():
         run.goes_on("between power losses")
         loss = (Loss.ALL, Loss.PREFIX, Loss.BLOCKS)[number % 3]
-        lost = run.cluster.lose_power(*run.brokers(), *run.controllers(), loss=loss)
-        print(f"round {number}: {lost} unforced bytes are gone ({loss.value})")
-        run.cluster.start()
+        with run.load.without_nodes():
+            lost = run.cluster.lose_power(*run.brokers(), *run.controllers(), loss=loss)
+            print(f"round {number}: {lost} unforced bytes are gone ({loss.value})")
+            run.cluster.start()
         run.heals()
 
 
-@scenario()
+@scenario(silence_s=LEADER_KILL_S)
 def a_leader_loses_power_and_the_tail_of_its_log_is_torn(run: Run) -> None:
     for number in run.rounds():
         partition = number % run.partitions
@@ -205,7 +209,7 @@ def the_controllers_leader_is_killed_and_no_send_fails(run: Run) -> None:
     assert not run.load.errors, run.load.errors
 
 
-@scenario()
+@scenario(silence_s=LEADER_KILL_S)
 def brokers_are_restarted_one_after_the_other(run: Run) -> None:
     for number in run.rounds():
         name = run.brokers()[number % len(run.brokers())]
@@ -216,7 +220,7 @@ def brokers_are_restarted_one_after_the_other(run: Run) -> None:
     assert not run.load.errors, run.load.errors
 
 
-@scenario()
+@scenario(silence_s=LEADER_KILL_S)
 def a_broker_comes_back_with_an_empty_disk(run: Run) -> None:
     for number in run.rounds():
         name = run.leader(number % run.partitions)
@@ -230,7 +234,7 @@ def a_broker_comes_back_with_an_empty_disk(run: Run) -> None:
 # ---------------------------------------------------------------------------------------------- the network
 
 
-@scenario()
+@scenario(silence_s=SESSION_S + ELECTION_S + MOVED_S)
 def a_leader_is_cut_off_from_all_other_nodes_while_clients_reach_it(run: Run) -> None:
     for number in run.rounds():
         partition = number % run.partitions
@@ -284,7 +288,7 @@ def what_a_follower_says_does_not_arrive(run: Run) -> None:
         run.heals()
 
 
-@scenario()
+@scenario(silence_s=GRACE_S + ELECTION_S)
 def connections_break_and_come_back_within_the_grace_and_nothing_moves(run: Run) -> None:
     run.goes_on("at first")
     before = run.cluster.describe(run.topic)
@@ -300,7 +304,7 @@ def connections_break_and_come_back_within_the_grace_and_nothing_moves(run: Run)
     assert not run.load.errors, run.load.errors
 
 
-@scenario()
+@scenario(silence_s=BROKEN_LINK_S)
 def the_network_between_brokers_is_slow_and_stumbles(run: Run) -> None:
     names = run.brokers()
     for number in run.rounds():

@@ -12,11 +12,26 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.system import faulty_cluster, scenarios, small_disk, test_groups_fail
+from tests.system import faulty_cluster, flush_scenarios, scenarios, small_disk, test_groups_fail  # noqa: F401
 from tests.system.groups_load import Commit, longest_silence_s
 from tests.system.workload import Silences
 
 ROOT = Path(__file__).parents[2]
+#: Scenarios without a bound: they stop a majority, slow or damage the disk that acknowledgements wait for, or move
+#: partitions.
+UNBOUNDED = {
+    "a_follower_with_a_slow_disk_is_left_behind_and_comes_back",
+    "a_follower_whose_disk_takes_longer_than_the_lag_that_is_allowed_leaves_and_comes_back",
+    "a_byte_of_the_leaders_log_flips_below_the_high_watermark",
+    "bytes_of_indexes_checkpoints_and_snapshots_flip_while_a_broker_is_down",
+    "partitions_are_reassigned_under_load",
+    "three_replicas_of_which_one_must_be_in_sync_survive_two_failures",
+    "three_replicas_of_which_two_must_be_in_sync_refuse_writes_after_the_second_failure",
+    "with_acks_1_only_what_a_dying_leader_had_not_copied_may_be_lost",
+    "with_acks_0_only_what_was_on_its_way_to_a_dying_leader_may_be_lost",
+    "an_unclean_leader_is_elected_only_when_asked_for",
+    "a_flush_fails_the_broker_is_restarted_and_then_the_power_fails",
+}
 BOUNDED = [each.name for each in scenarios.SCENARIOS.values() if each.silence_s is not None]
 
 
@@ -43,6 +58,16 @@ def test_one_that_lasts_still_counts() -> None:
     assert silences.longest_s(4.0) == 3.0
     silences.end(5.0)
     assert silences.longest_s(100.0) == 4.0
+
+
+def test_the_time_without_nodes_does_not_count_and_the_silences_around_it_do() -> None:
+    silences = Silences(2)
+    silences.acknowledged(0, 1.0)
+    silences.skip(4.0, 50.0)
+    assert silences.longest_s(52.0) == 3.0  # from 1.0 to 4.0
+    silences.acknowledged(1, 53.0)
+    silences.acknowledged(0, 54.0)
+    assert silences.longest_s(55.0) == 4.0  # from 50.0 to 54.0
 
 
 def test_nothing_counts_before_the_first_record_or_after_the_last_one() -> None:
@@ -133,8 +158,17 @@ def test_bounds_are_those_of_the_documentation() -> None:
     """Each of the bounds must belong to a scenario."""
     page = (ROOT / "docs" / "faults.md").read_text()
     session_s = f"its session ({scenarios.SESSION_S:g} s here, 9 s shipped) + {scenarios.ELECTION_S:g} s"
+    cut_off_s = scenarios.SESSION_S + scenarios.ELECTION_S + scenarios.MOVED_S
+    power_loss_s = scenarios.SESSION_S + scenarios.ELECTION_S
     documented = {
         f"| a broker is killed (leader, follower) | {scenarios.LEADER_KILL_S:g} s |",
+        "| a broker loses power and its log gets a torn tail, or it returns with an empty disk "
+        f"| {scenarios.LEADER_KILL_S:g} s |",
+        f"| brokers are stopped and started one after the other | {scenarios.LEADER_KILL_S:g} s |",
+        f"| connections between brokers and controllers are reset | {scenarios.GRACE_S + scenarios.ELECTION_S:g} s |",
+        f"| a leader is cut off from all nodes, but not from clients | {cut_off_s:g} s |",
+        f"| the network between brokers is slow, then one link stops | {scenarios.BROKEN_LINK_S:g} s |",
+        f"| all brokers and controllers lose power | {power_loss_s:g} s after they serve again |",
         f"| the controllers' leader is killed | {scenarios.CONTROLLER_KILL_S:g} s |",
         f"| a coordinator is killed (commits of groups) | {test_groups_fail.COORDINATOR_KILL_S:g} s |",
         f"| a disk is full | {scenarios.FULL_DISK_S:g} s |",
@@ -151,7 +185,13 @@ def test_bounds_are_those_of_the_documentation() -> None:
         scenarios.FULL_DISK_S,
         scenarios.SESSION_S + scenarios.ELECTION_S,
         scenarios.BROKEN_LINK_S,
+        scenarios.GRACE_S + scenarios.ELECTION_S,
+        cut_off_s,
     }
+
+
+def test_a_new_scenario_needs_a_bound_or_a_reason() -> None:
+    assert {name for name, each in scenarios.SCENARIOS.items() if each.silence_s is None} == UNBOUNDED
 
 
 @pytest.mark.parametrize(("environment", "expected"), [({}, 1), ({"CI": "true"}, 3)])
