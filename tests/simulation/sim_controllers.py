@@ -159,6 +159,8 @@ class ControllerHost:
             world.tell(self, f"finds its disk damaged, and does not start ({type(error).__name__})")
             return
         except (OSError, SimulatedCrash, HeadraceError) as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise Violation("full disk", f"{self} cannot start, and does not say why: {error}") from error
             world.tell(self, f"cannot start now: {type(error).__name__}: {error}")
             self.power_loss(Loss.ALL)
             self.down_until_ms = world.now_ms + 300.0

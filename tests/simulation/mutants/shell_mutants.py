@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from headrace_controller import quorum_state, snapshots, storage
 from headrace_controller.applying import Applier
@@ -38,6 +39,16 @@ def _truncate(self: MetadataStorage, offset: int) -> None:
 
 def _keep_refused(self: MetadataStorage, end: int) -> None:
     return
+
+
+def _open_raw(cls: type[MetadataStorage], fs: FileSystem, root: str, **how: Any) -> MetadataStorage:
+    """A start on a full disk that raises a bare ENOSPC, without the cause and the cure."""
+    with patch.object(storage, "_NO_SPACE", ()):
+        found: MetadataStorage = _open(cls, fs, root, **how)
+        return found
+
+
+_open = vars(MetadataStorage)["open"].__func__
 
 
 def _append_anywhere(**given: Any) -> Append:
@@ -136,6 +147,12 @@ MUTANTS = (
         "log matching (5.3): no entry without the one before it",
         Patch(storage, "Append", _append_anywhere),
         faults=("full_at_a_roll",),
+    ),
+    _mutant(
+        "RawErrorAtAFullStart",
+        "full disk: a start names the cause and the cure, and goes on where it can",
+        Patch(MetadataStorage, "open", classmethod(_open_raw)),
+        faults=("full_disk",),
     ),
     _mutant(
         "RefusedTermStaysInItsFile",
