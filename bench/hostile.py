@@ -4,19 +4,21 @@
 
 Three brokers, three controllers and a coordinator as real processes with default settings; a topic with three replicas.
 A producer (acks=all) sends ``--rate`` records per second and a consumer reads them: latency is from send to receipt,
-attributed to the time of the send. An attacker is one process that may use half a core, on loopback, bounded in time
-and count.
+attributed to the time of the send. Beside attackers of the coordinator, the consumer is a member of a group and commits
+after each poll: latency is from send to the end of the commit. An attacker is one process that may use half a core, on
+loopback, bounded in time and count.
 
 Quiet and hostile slices alternate, ``--seconds`` each per attacker, in two rounds over all attackers, so that a slow
 minute affects both: an attacker is compared with the quiet slices right before its own. Each result is one JSON object
 per line; a table follows:
 
-    quiet_p99_ms, p99_ms, ratio, broker_rss_mib (peak of the three), quiet_broker_cpu, broker_cpu, attacker_cpu (cores),
-    alive, within_ratio (the bare bar: p99 at most 3 times the quiet one), fine (all bars of this attacker)
+    quiet_p99_ms, p99_ms, ratio, rss_mib (peak of the largest process of the attacked kind, and of brokers), quiet_cpu,
+    cpu (of the attacked kind), attacker_cpu (cores), alive, within_ratio (the bare bar: p99 at most 3 times the quiet
+    one), fine (all bars of this attacker)
 
-Exit 1 when a bar is missed: p99 at most 3 times the quiet one (or 25 ms), every process alive, no broker above 400 MiB,
-no record lost. ``within_ratio`` ignores the 25 ms: it is a verdict of its own, and does not change the exit code. Four
-to five minutes at the defaults.
+Exit 1 when a bar is missed: p99 at most 3 times the quiet one (or 25 ms), every process alive, no broker, coordinator
+or controller above 400 MiB, no record lost. ``within_ratio`` ignores the 25 ms: it is a verdict of its own, and does
+not change the exit code. Eight to ten minutes at the defaults.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,19 +42,22 @@ from typing import Any
 
 from measure import cpu_seconds, emit, rss_mib
 
-TOPIC, BOMBED = "victim", "bombed"
+TOPIC, BOMBED, OF_GROUP = "victim", "bombed", "of-group"
 MIB = 1024 * 1024
 RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 #: A p99 below this passes in any case: the attacker shares the two cores.
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
+#: Members of one group, each with its own stream; and their number on a connection.
+CROWD, CROWD_PER_CONNECTION = 1_000, 100
 #: Slices per attacker. Time that an attacker has to end before a quiet slice, and to connect before its own slice.
 ROUNDS = 2
 SETTLE_S, CONNECT_S = 0.7, 0.5
 #: How long to wait for the records of a slice (seconds).
 ARRIVAL_S = 5.0
 READY = "attacking"
+COUNTS = ("sent", "received", "failed")
 
 
 # -- the attackers (in separate processes) ----------------------------------------------------------------------------
@@ -83,9 +89,10 @@ class Pace:
 
 
 Address = tuple[str, int]
+Attack = Callable[[Pace, Address], None]
 
 
-def call(method: str, message: bytes) -> Callable[[Pace, Address], None]:
+def call(method: str, message: bytes) -> Attack:
     """Repeat one unary call with the same bytes, on four connections."""
 
     def attack(pace: Pace, address: Address) -> None:
@@ -210,7 +217,7 @@ def slow_readers(pace: Pace, address: Address) -> None:
     held: list[Any] = []
     part = b"\x0a\x06victim"
     request = b"\x08\x01\x10\x64\x20\xff\xff\xff\x17\x32" + _varint(len(part)) + part
-    message = b"\0" + struct.pack(">I", len(request)) + request
+    message = framed(request)
     while pace.on():
         if len(held) < SLOW_READERS:
             with contextlib.suppress(OSError):
@@ -224,71 +231,212 @@ def slow_readers(pace: Pace, address: Address) -> None:
     _close(held)
 
 
-def half_open(pace: Pace, address: Address) -> None:
+def half_open(unary: str, stream: str) -> Attack:
     """Connections without a preface, calls without a message, messages without an end."""
-    held: list[Any] = []
-    while pace.on():
-        if len(held) < HALF_OPEN:
+
+    def attack(pace: Pace, address: Address) -> None:
+        held: list[Any] = []
+        while pace.on():
+            if len(held) < HALF_OPEN:
+                with contextlib.suppress(OSError):
+                    held.append(socket.create_connection(address, timeout=2))
+                    attacker = _connect(address)
+                    for _ in range(20):
+                        attacker.open_call(unary)
+                        stream_id = attacker.open_call(stream)
+                        attacker.message_part(stream_id, b"\0" + struct.pack(">I", 8 * MIB) + bytes(1000))
+                    held.append(attacker)
+            else:
+                time.sleep(0.05)
+        _close(held)
+
+    return attack
+
+
+def rapid_resets(method: str) -> Attack:
+    def attack(pace: Pace, address: Address) -> None:
+        while pace.on():
             with contextlib.suppress(OSError):
-                held.append(socket.create_connection(address, timeout=2))
+                attacker = _connect(address)
+                for _ in range(500):
+                    if not pace.on():
+                        break
+                    for _ in range(10):
+                        attacker.reset(attacker.open_call(method))
+                attacker.close()
+
+    return attack
+
+
+def garbage(*methods: str) -> Attack:
+    """Random bytes: on the socket, as frames, and as messages of calls."""
+
+    def attack(pace: Pace, address: Address) -> None:
+        chance = random.Random(17)
+        while pace.on():
+            with contextlib.suppress(OSError):
+                with socket.create_connection(address, timeout=2) as plain:
+                    plain.sendall(chance.randbytes(chance.randrange(1, 4_096)))
                 attacker = _connect(address)
                 for _ in range(20):
-                    attacker.open_call("/headrace.v1.Metadata/GetMetadata")
-                    stream_id = attacker.open_call("/headrace.v1.Produce/Produce")
-                    attacker.message_part(stream_id, b"\0" + struct.pack(">I", 15 * MIB) + bytes(1000))
+                    attacker.message_part(
+                        attacker.open_call(chance.choice(methods)), framed(chance.randbytes(chance.randrange(1, 2_000)))
+                    )
+                attacker.send(chance.randbytes(100))
+                time.sleep(0.005)
+                attacker.close()
+
+    return attack
+
+
+# -- attackers of coordinators ----------------------------------------------------------------------------------------
+
+
+def heartbeat(group: str, member: str, number: int = 1) -> bytes:
+    """A message that joins the group."""
+    from headrace_protos.v1 import groups_pb2
+
+    request = groups_pb2.MembershipRequest(correlation_id=number)
+    request.heartbeat.group_id, request.heartbeat.member_id = group, member
+    request.heartbeat.rebalance_timeout_ms = 60_000
+    request.heartbeat.topics.names.extend([TOPIC, BOMBED])
+    request.heartbeat.owned.SetInParent()
+    return framed(bytes(request.SerializeToString()))
+
+
+def group_slow_readers(pace: Pace, address: Address) -> None:
+    """Membership streams and lists of all groups, whose answers nobody reads."""
+    held: list[Any] = []
+    while pace.on():
+        if len(held) < SLOW_READERS:
+            with contextlib.suppress(OSError):
+                attacker = _connect(address, settings=[(4, 0)])
+                for number in range(20):
+                    stream_id = attacker.open_call(MEMBERSHIP)
+                    for correlation_id in range(1, 21):
+                        attacker.message_part(stream_id, heartbeat(f"slow-{number}", str(uuid.uuid4()), correlation_id))
+                    attacker.message_part(attacker.open_call("/headrace.v1.Groups/ListGroups"), framed(b""))
                 held.append(attacker)
         else:
             time.sleep(0.05)
     _close(held)
 
 
-def rapid_resets(pace: Pace, address: Address) -> None:
-    while pace.on():
-        with contextlib.suppress(OSError):
-            attacker = _connect(address)
-            for _ in range(500):
-                if not pace.on():
-                    break
-                for _ in range(10):
-                    attacker.reset(attacker.open_call("/headrace.v1.Metadata/GetMetadata"))
-            attacker.close()
+def crowd(groups: int) -> Attack:
+    """CROWD members that join ``groups`` groups, and leave with their connections."""
+
+    def attack(pace: Pace, address: Address) -> None:
+        while pace.on():
+            held: list[Any] = []
+            with contextlib.suppress(OSError):
+                for number in range(CROWD):
+                    if not pace.on():
+                        break
+                    if number % CROWD_PER_CONNECTION == 0:
+                        held.append(_connect(address))
+                    stream_id = held[-1].open_call(MEMBERSHIP)
+                    held[-1].message_part(stream_id, heartbeat(f"crowd-{number % groups}", str(uuid.uuid4())))
+            until = time.monotonic() + 1
+            while pace.on() and time.monotonic() < until:
+                time.sleep(0.05)
+            _close(held)
+
+    return attack
 
 
-def garbage(pace: Pace, address: Address) -> None:
-    """Random bytes: on the socket, as frames, and as messages of calls."""
-    chance = random.Random(17)
-    methods = ["Metadata/GetMetadata", "Produce/Produce", "Fetch/Fetch", "Offsets/ListOffsets", "Admin/CreateTopics"]
-    while pace.on():
-        with contextlib.suppress(OSError):
-            with socket.create_connection(address, timeout=2) as plain:
-                plain.sendall(chance.randbytes(chance.randrange(1, 4_096)))
-            attacker = _connect(address)
-            for _ in range(20):
-                data = chance.randbytes(chance.randrange(1, 2_000))
-                stream_id = attacker.open_call(f"/headrace.v1.{chance.choice(methods)}")
-                attacker.message_part(stream_id, b"\0" + struct.pack(">I", len(data)) + data)
-            attacker.send(chance.randbytes(100))
-            time.sleep(0.005)
-            attacker.close()
+def fresh(method: str, message: Callable[[str], bytes]) -> Attack:
+    """Repeat one unary call, each time with a new id, on four connections."""
+
+    def attack(pace: Pace, address: Address) -> None:
+        _with_grpc(
+            pace,
+            address,
+            lambda channel: _ask(channel.unary_unary(method), message(str(uuid.uuid4()))),
+            compressed=False,
+        )
+
+    return attack
 
 
-ATTACKS = {
-    attack.__name__: attack
-    for attack in (
-        unknown_names,
-        legal_names,
-        legal_offsets,
-        empty_items,
-        large_produce,
-        grpc_bombs,
-        batch_bombs,
-        idle_connections,
-        slow_readers,
-        half_open,
-        rapid_resets,
-        garbage,
-    )
+def committed(group: str, offsets: int = 1) -> bytes:
+    """A commit of a program that is no member."""
+    from headrace_protos.v1 import groups_pb2
+
+    request = groups_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
+    for partition in range(offsets):
+        request.offsets.add(topic=TOPIC, partition=partition, offset=1, leader_epoch=-1, metadata="x" * 500)
+    return bytes(request.SerializeToString())
+
+
+def initialized(transactional_id: str) -> bytes:
+    from headrace_protos.v1 import transactions_pb2
+
+    request = transactions_pb2.InitProducerRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    return bytes(request.SerializeToString())
+
+
+def huge_requests(method: str, item: bytes) -> Attack:
+    """8 MiB of items of two bytes, and 88 MiB."""
+    sizes = itertools.cycle([88 * MIB, 8 * MIB])
+
+    def attack(pace: Pace, address: Address) -> None:
+        _with_grpc(
+            pace,
+            address,
+            lambda channel: _ask(channel.unary_unary(method), item * (next(sizes) // 2)),
+            compressed=False,
+        )
+
+    return attack
+
+
+METADATA, MEMBERSHIP = "/headrace.v1.Metadata/GetMetadata", "/headrace.v1.Groups/Membership"
+COMMIT, FETCH_OFFSETS = "/headrace.v1.Groups/CommitOffsets", "/headrace.v1.Groups/FetchOffsets"
+INIT_PRODUCER, DESCRIBE_QUORUM = "/headrace.v1.Transactions/InitProducer", "/headrace.v1.Admin/DescribeQuorum"
+PRODUCE, CREATE_TOPICS = "/headrace.v1.Produce/Produce", "/headrace.v1.Admin/CreateTopics"
+
+OF_BROKERS: dict[str, Attack] = {
+    "unknown_names": unknown_names,
+    "legal_names": legal_names,
+    "legal_offsets": legal_offsets,
+    "empty_items": empty_items,
+    "large_produce": large_produce,
+    "grpc_bombs": grpc_bombs,
+    "batch_bombs": batch_bombs,
+    "idle_connections": idle_connections,
+    "slow_readers": slow_readers,
+    "half_open": half_open(METADATA, PRODUCE),
+    "rapid_resets": rapid_resets(METADATA),
+    "garbage": garbage(
+        METADATA, PRODUCE, "/headrace.v1.Fetch/Fetch", "/headrace.v1.Offsets/ListOffsets", CREATE_TOPICS
+    ),
 }
+OF_COORDINATORS: dict[str, Attack] = {
+    "coordinator_idle_connections": idle_connections,
+    "coordinator_slow_readers": group_slow_readers,
+    "coordinator_half_open": half_open(METADATA, MEMBERSHIP),
+    "coordinator_rapid_resets": rapid_resets(MEMBERSHIP),
+    "coordinator_huge_requests": huge_requests(COMMIT, b"\x2a\x00"),
+    "coordinator_legal_commits": fresh(COMMIT, lambda group: committed(f"large-{group}", 10_000)),
+    "coordinator_many_groups": fresh(COMMIT, lambda group: committed(f"many-{group}")),
+    "coordinator_one_crowd": crowd(1),
+    "coordinator_many_crowds": crowd(CROWD),
+    "coordinator_transactional_ids": fresh(INIT_PRODUCER, initialized),
+    "coordinator_garbage": garbage(METADATA, MEMBERSHIP, COMMIT, FETCH_OFFSETS, INIT_PRODUCER),
+}
+OF_CONTROLLERS: dict[str, Attack] = {
+    "controller_idle_connections": idle_connections,
+    "controller_half_open": half_open(DESCRIBE_QUORUM, METADATA),
+    "controller_rapid_resets": rapid_resets(DESCRIBE_QUORUM),
+    "controller_huge_requests": huge_requests(CREATE_TOPICS, b"\x0a\x00"),
+    "controller_garbage": garbage(METADATA, DESCRIBE_QUORUM, CREATE_TOPICS),
+}
+ATTACKS = OF_BROKERS | OF_COORDINATORS | OF_CONTROLLERS
+
+
+def framed(message: bytes) -> bytes:
+    """A gRPC message with its header."""
+    return b"\0" + struct.pack(">I", len(message)) + message
 
 
 def _connect(address: Address, **options: Any) -> Any:
@@ -323,14 +471,23 @@ def _varint(value: int) -> bytes:
 
 
 class Client:
-    """Sends a record every ``1 / rate`` s, and measures when a consumer receives it."""
+    """Sends a record every ``1 / rate`` s, and measures when a consumer receives it; with ``group``, when the consumer
+    has committed it."""
 
-    def __init__(self, bootstrap: str, rate: float) -> None:
+    def __init__(self, bootstrap: str, rate: float, *, group: str | None = None) -> None:
         from headrace import Consumer, Producer, TopicPartition
 
         self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
-        self._consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="latest")
-        self._consumer.assign([TopicPartition(TOPIC, 0)])
+        self._group, self._topic = group, TOPIC if group is None else OF_GROUP
+        if group is None:
+            self._consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="latest")
+            self._consumer.assign([TopicPartition(TOPIC, 0)])
+        else:
+            self._consumer = Consumer(
+                bootstrap_servers=bootstrap, auto_offset_reset="latest", group_id=group, enable_auto_commit=False
+            )
+            self._consumer.subscribe([self._topic])
+        self._last = 0.0  # what a member reads again after a rebalance counts once
         self._rate, self._over, self._over_reading = rate, threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._latencies_ms: dict[float, float | None] = {}  # by send time; None: not received yet
@@ -339,6 +496,11 @@ class Client:
 
     def start(self) -> None:
         self._consumer.poll(timeout=1)
+        deadline = time.monotonic() + 30
+        while not self._consumer.assignment() and time.monotonic() < deadline:
+            self._consumer.poll(timeout=0.1)
+        for tp in self._consumer.assignment():
+            self._consumer.position(tp, timeout=30)
         for thread in self._threads:
             thread.start()
 
@@ -371,7 +533,7 @@ class Client:
             now = time.monotonic()
             with self._lock:
                 self._latencies_ms[now] = None
-            self._producer.send(TOPIC, struct.pack(">d", now)).add_done_callback(self._acknowledged)
+            self._producer.send(self._topic, struct.pack(">d", now)).add_done_callback(self._acknowledged)
             self.sent += 1
             due += 1 / self._rate
             time.sleep(max(due - time.monotonic(), 0))
@@ -385,13 +547,20 @@ class Client:
 
     def _receive(self) -> None:
         while not self._over_reading.is_set():
-            for record in self._consumer.poll(timeout=0.2):
+            records = self._consumer.poll(timeout=0.2)
+            if records and self._group is not None:
+                self._consumer.commit()
+            now = time.monotonic()
+            for record in records:
                 if len(record.value) != 8:  # an attacker's record
                     continue
                 (sent,) = struct.unpack(">d", record.value)
+                if sent <= self._last:
+                    continue
+                self._last = sent
                 self.received += 1
                 with self._lock:
-                    self._latencies_ms[sent] = (time.monotonic() - sent) * 1000
+                    self._latencies_ms[sent] = (now - sent) * 1000
 
 
 def p99(latencies_ms: list[float]) -> float:
@@ -407,7 +576,7 @@ class Outcome:
 
     quiet: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
-    seconds = quiet_cpu = broker_cpu = attacker_cpu = rss_mib = 0.0
+    seconds = quiet_cpu = node_cpu = attacker_cpu = rss_mib = 0.0
     alive: bool = True
 
     def figures(self, name: str, floor_ms: float) -> dict[str, Any]:
@@ -422,9 +591,9 @@ class Outcome:
             "max_ms": round(max(self.beside, default=0.0), 2),
             "ratio": round(beside / quiet, 2),
             "records": len(self.beside),
-            "broker_rss_mib": round(self.rss_mib, 1),
-            "quiet_broker_cpu": round(self.quiet_cpu / self.seconds, 2),
-            "broker_cpu": round(self.broker_cpu / self.seconds, 2),
+            "rss_mib": round(self.rss_mib, 1),
+            "quiet_cpu": round(self.quiet_cpu / self.seconds, 2),
+            "cpu": round(self.node_cpu / self.seconds, 2),
             "attacker_cpu": round(self.attacker_cpu / self.seconds, 2),
             "alive": self.alive,
             "within_ratio": within_ratio,
@@ -432,9 +601,20 @@ class Outcome:
         }
 
 
-def one_slice(name: str, address: str, pids: list[int], client: Client, seconds: float, outcome: Outcome) -> None:
+@dataclass(frozen=True)
+class Target:
+    """The attacked node, the processes whose CPU counts, those whose memory counts, and the client beside it."""
+
+    address: str
+    pids: list[int]
+    watched: list[int]
+    client: Client
+
+
+def one_slice(name: str, target: Target, seconds: float, outcome: Outcome) -> None:
     """Run a quiet slice, then one beside the attacker, into ``outcome``."""
     time.sleep(SETTLE_S)
+    pids, client, address = target.pids, target.client, target.address
     before = cpu_seconds(pids)
     outcome.quiet += client.measure(seconds)
     outcome.quiet_cpu += cpu_seconds(pids) - before
@@ -446,7 +626,7 @@ def one_slice(name: str, address: str, pids: list[int], client: Client, seconds:
 
     def watch() -> None:
         while not over.wait(0.05):
-            for pid in pids:
+            for pid in target.watched:
                 with contextlib.suppress(OSError, KeyError):
                     outcome.rss_mib = max(outcome.rss_mib, rss_mib(pid))
 
@@ -459,7 +639,7 @@ def one_slice(name: str, address: str, pids: list[int], client: Client, seconds:
         time.sleep(CONNECT_S)
         before, attackers = cpu_seconds(pids), cpu_seconds([attacker.pid])
         outcome.beside += client.measure(seconds)
-        outcome.broker_cpu += cpu_seconds(pids) - before
+        outcome.node_cpu += cpu_seconds(pids) - before
         with contextlib.suppress(OSError):
             outcome.attacker_cpu += cpu_seconds([attacker.pid]) - attackers
     finally:
@@ -478,41 +658,63 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
 
     with LocalCluster(brokers=3, controllers=3, coordinators=1) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            admin.create_topics([NewTopic(name, partitions=1, replication_factor=3) for name in (TOPIC, BOMBED)])
+            admin.create_topics(
+                [NewTopic(name, partitions=1, replication_factor=3) for name in (TOPIC, BOMBED, OF_GROUP)]
+            )
             (topic,) = admin.describe_topics([TOPIC])
+            controller = admin.describe_quorum().leader_id
         nodes = cluster.ps()
         leader = topic.partitions[0].leader
-        address = next(n["address"] for n in nodes if n["role"] == "broker" and n["id"] == leader)
-        pids = [node["pid"] for node in nodes if node["role"] == "broker"]
         everybody = {node["pid"] for node in nodes}
+        brokers, coordinators, controllers = (
+            [node["pid"] for node in nodes if node["role"] == role] for role in ("broker", "coordinator", "controller")
+        )
+        addresses = {(node["role"], node["id"]): node["address"] for node in nodes}
         outcomes = {name: Outcome() for name in names}
-        client = Client(cluster.bootstrap_servers, rate)
-        client.start()
+        plain = Client(cluster.bootstrap_servers, rate)
+        clients = [plain]
+        plain.start()
+        member = plain
+        if OF_COORDINATORS.keys() & outcomes.keys():
+            member = Client(cluster.bootstrap_servers, rate, group="well-behaved")
+            clients.append(member)
+            member.start()
+        of_broker = Target(addresses["broker", leader], brokers, brokers, plain)
+        of_coordinator = Target(addresses["coordinator", 1], coordinators, coordinators + brokers, member)
+        of_controller = Target(addresses["controller", controller], controllers, controllers + brokers, plain)
+        targets = (
+            dict.fromkeys(OF_BROKERS, of_broker)
+            | dict.fromkeys(OF_COORDINATORS, of_coordinator)
+            | dict.fromkeys(OF_CONTROLLERS, of_controller)
+        )
         try:
-            client.measure(3)  # warm up
-            quiet = client.measure(max(seconds / ROUNDS, 1))
-            emit(what="quiet", p99_ms=round(p99(quiet), 2), records=len(quiet), broker_rss_mib=max(map(rss_mib, pids)))
+            for client in clients:
+                client.measure(3)  # warm up
+            quiet = plain.measure(max(seconds / ROUNDS, 1))
+            emit(what="quiet", p99_ms=round(p99(quiet), 2), records=len(quiet), rss_mib=max(map(rss_mib, brokers)))
             for _ in range(ROUNDS):
                 for name, outcome in outcomes.items():
-                    one_slice(name, address, pids, client, seconds / ROUNDS, outcome)
+                    one_slice(name, targets[name], seconds / ROUNDS, outcome)
                     outcome.alive &= {node["pid"] for node in cluster.ps()} == everybody
             figures = [outcome.figures(name, floor_ms) for name, outcome in outcomes.items()]
             for each in figures:
                 emit(**each)
-            after = client.measure(max(seconds / 2, 3))
-            rss = round(max(map(rss_mib, pids)), 1)
-            emit(what="afterwards", p99_ms=round(p99(after), 2), records=len(after), broker_rss_mib=rss)
+            after = plain.measure(max(seconds / 2, 3))
+            rss = round(max(map(rss_mib, [*brokers, *coordinators, *controllers])), 1)
+            emit(what="afterwards", p99_ms=round(p99(after), 2), records=len(after), rss_mib=rss)
         finally:
-            client.stop()
-        lost = client.sent - client.failed - client.received
-        fine = all(each["fine"] for each in figures) and lost <= 0 and not client.failed
-        emit(what="records", sent=client.sent, received=client.received, failed=client.failed, lost=lost, fine=fine)
+            for client in clients:
+                client.stop()
+        sent, received, failed = (sum(getattr(client, what) for client in clients) for what in COUNTS)
+        lost = sent - failed - received
+        fine = all(each["fine"] for each in figures) and lost <= 0 and not failed
+        emit(what="records", sent=sent, received=received, failed=failed, lost=lost, fine=fine)
     print(table(figures, lost, fine))
     return fine
 
 
 def table(figures: list[dict[str, Any]], lost: int, fine: bool) -> str:
-    columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "broker_rss_mib", "broker_cpu", "attacker_cpu"]
+    columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "rss_mib", "cpu", "attacker_cpu"]
     rows = [[*columns, f"ratio <= {RATIO_MAX:g}", "verdict"]]
     rows += [
         [*(str(each[column]) for column in columns), *(_passed(each[bar]) for bar in ("within_ratio", "fine"))]
@@ -520,7 +722,7 @@ def table(figures: list[dict[str, Any]], lost: int, fine: bool) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    peak = max((each["broker_rss_mib"] for each in figures), default=0.0)
+    peak = max((each["rss_mib"] for each in figures), default=0.0)
     within = sum(each["within_ratio"] for each in figures)
     lines.append(f"p99 at most {RATIO_MAX:g} times the quiet one: {within} of {len(figures)} attackers")
     lines.append(f"peak RSS {peak:.0f} MiB of {RSS_MIB_MAX:.0f}, {lost} records lost: {_passed(fine)}")
