@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import CorruptLogError, GroupIdNotFoundError, RequestTimedOutError, StorageError
-from headrace.group_models import GroupDescription, GroupLag, PartitionLag, Rebalance
+from headrace.group_models import GroupDescription, GroupLag, PartitionLag, PendingOffset, Rebalance
 from headrace.models import (
     BrokerInfo,
     ClusterDescription,
@@ -45,6 +45,7 @@ from headrace_tools.doctor.facts import (
     Trouble,
 )
 from headrace_tools.hanging import HangingTransaction
+from headrace_tools.orphaned_offsets import OrphanedOffset
 
 NOW_MS = 1_800_000_000_000
 GIB = 2**30
@@ -621,6 +622,19 @@ def test_a_transaction_that_kafka_left_open_blocks_the_compaction_of_offsets() -
     assert "the partition is not compacted behind it" in finding.what
     assert "readers" not in finding.what
     assert finding.cure == "`headrace transactions abort -t __consumer_offsets -p 3 --start-offset 47`"
+
+
+def test_pending_offsets_without_a_transaction_are_one_finding_for_a_group() -> None:
+    orphaned = tuple(
+        OrphanedOffset("billing", PendingOffset("orders", number, 42, "payments-7", 7, 3, int(NOW_MS) - 90_000))
+        for number in range(2)
+    )
+    finding = only(orphaned=orphaned)
+    assert (finding.rule, finding.severity) == ("offsets-orphaned", "warning")
+    assert "group 'billing' has 2 pending offsets of transactions that no coordinator has" in finding.what
+    assert "the oldest sent 90 s ago by producer 7" in finding.what
+    assert finding.where == "orders-0, orders-1"
+    assert "`headrace groups delete-offsets billing --topic orders:0`" in finding.cure
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_core.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
+from headrace_core.errors import GroupIdNotFoundError, HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.plurals import counted
 
 from . import complete, group_lag
@@ -169,7 +169,25 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
     if gap := ends.gap():
         what, why = gap
         note(f"no answer about {what}: {why}; their lag is the coordinator's last sample")
+    _note_orphaned(client, [group for group, _ in pairs], timeout_s)
     return [group_lag.document(group, lag, ends.known) for group, lag in pairs]
+
+
+def _note_orphaned(client: Any, groups: list[GroupDescription], timeout_s: float) -> None:
+    """Name pending offsets that no transaction can end any more, and what drops them."""
+    from ..orphaned_offsets import how_dropped, orphaned_offsets
+
+    try:
+        orphaned = orphaned_offsets(client, groups, timeout_s=timeout_s)
+    except HeadraceError as error:
+        note(f"whether a transaction ends the pending offsets is unknown: {error.message} [{error.code}]")
+        return
+    for each in orphaned:
+        where = f"{each.pending.topic}-{each.pending.partition}"
+        note(
+            f"group {each.group_id}: the pending offset of {where} is orphaned, because no coordinator has its "
+            f"transaction: {how_dropped(each.group_id, each.pending)}"
+        )
 
 
 _COLUMNS = (

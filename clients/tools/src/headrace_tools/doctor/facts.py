@@ -18,6 +18,7 @@ from headrace.models import (
 from headrace.transaction_models import TransactionDescription
 
 from ..hanging import HangingTransaction
+from ..orphaned_offsets import OrphanedOffset
 
 #: The subject (``what``) of a NotAsked for the request about the controller quorum.
 THE_QUORUM = "the quorum"
@@ -131,6 +132,7 @@ class Facts:
     groups: tuple[GroupFacts, ...] = ()
     transactions: tuple[TransactionFacts, ...] = ()
     hanging: tuple[HangingTransaction, ...] = ()
+    orphaned: tuple[OrphanedOffset, ...] = ()
     not_asked: tuple[NotAsked, ...] = ()
 
     def fenced(self) -> set[int]:

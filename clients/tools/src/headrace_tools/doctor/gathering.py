@@ -31,6 +31,7 @@ from ..asking import ask_each
 from ..group_ends import at_ends, log_ends
 from ..hanging import HangingTransaction, hanging_transactions, may_have_hanging
 from ..local.directory import ClusterDirectory
+from ..orphaned_offsets import OrphanedOffset, orphaned_offsets
 from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, TransactionFacts, Tried, Trouble
 from .probing import try_addresses
 
@@ -86,6 +87,7 @@ class Gathering:
             self._not_asked.append(NotAsked(what=f"the disks of broker {number}", why=brokers[number].detail))
         topics = tuple(self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or ())
         configs = self._configs([topic.name for topic in topics])
+        groups = self._groups(cluster, coordinators)
         log_dirs = self._log_dirs(reached)
         return dataclasses.replace(
             facts,
@@ -101,9 +103,10 @@ class Gathering:
             unlimited=frozenset(name for name, values in configs.items() if _keeps_everything(values)),
             log_dirs=log_dirs,
             moves=self._moves(reached, log_dirs),
-            groups=self._groups(cluster, coordinators),
+            groups=groups,
             transactions=self._transactions(coordinators),
             hanging=self._hanging(topics),
+            orphaned=self._orphaned(groups),
             now_ms=time.time() * 1_000,
             not_asked=tuple(self._not_asked),
         )
@@ -312,6 +315,14 @@ class Gathering:
             what, why = gap
             self._not_asked.append(NotAsked(what=f"hanging transactions: {what}", why=why))
         return tuple(hanging)
+
+    def _orphaned(self, groups: Iterable[GroupFacts]) -> tuple[OrphanedOffset, ...]:
+        described = [each.described for each in groups]
+        found = self._ask(
+            "orphaned pending offsets",
+            lambda: orphaned_offsets(self._client, described, timeout_s=self._timeout_s),
+        )
+        return tuple(found or ())
 
 
 def _clock_ahead_ms(coordinators: Mapping[int, Tried], coordinator_id: int) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from headrace.group_models import PendingOffset
 from headrace.transaction_models import TransactionDescription
 from headrace_core.plurals import counted
 from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 
 from ..hanging import OFFSETS_TOPIC
+from ..orphaned_offsets import how_dropped
 from ..sink_decisions import how_decided
 from .facts import Facts, TransactionFacts
 from .findings import Finding, Severity, rule, some
@@ -41,6 +43,28 @@ def transaction_hanging(facts: Facts) -> Iterator[Finding]:
             f"{each.start_offset}: {harm}",
             name,
             f"`headrace transactions abort -t {each.topic} -p {each.partition} --start-offset {each.start_offset}`",
+        )
+
+
+@rule("offsets-orphaned")
+def offsets_orphaned(facts: Facts) -> Iterator[Finding]:
+    """Pending offsets of groups whose transaction no coordinator has: no marker will commit or drop them."""
+    ahead_ms = {each.described.group_id: each.clock_ahead_ms for each in facts.groups}
+    by_group: dict[str, list[PendingOffset]] = defaultdict(list)
+    for each in facts.orphaned:
+        by_group[each.group_id].append(each.pending)
+    for group_id, pending in sorted(by_group.items()):
+        oldest = min(pending, key=lambda each: each.received_at_ms)
+        age_ms = facts.now_ms + ahead_ms.get(group_id, 0.0) - oldest.received_at_ms
+        names = sorted({f"{each.topic}-{each.partition}" for each in pending})
+        yield Finding(
+            "offsets-orphaned",
+            Severity.WARNING,
+            f"group {group_id!r} has {counted(len(pending), 'pending offset')} of transactions that no coordinator "
+            f"has, the oldest sent {_words(age_ms)} ago by producer {oldest.producer_id}: consumers that start on "
+            "these partitions wait forever",
+            some(names),
+            how_dropped(group_id, oldest),
         )
 
 
