@@ -43,7 +43,7 @@ class Io:
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, failed: Any = None) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -55,6 +55,7 @@ class AdminCalls:
             raise forked_error("admin client")
         if self.state != "open":
             raise closed_error("admin client")
+        self.engine.check_alive()
 
     def begin_close(self) -> bool:
         """Refuse further calls. Return whether there are connections to close: False if the client was never used."""

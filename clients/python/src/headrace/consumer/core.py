@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import IllegalStateError
@@ -26,7 +27,7 @@ class ConsumerCore:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.engine = Engine(config, self)
+        self.engine = Engine(config, self, on_failure=_interrupter(weakref.ref(self)))
         self.reading = Reading(config, self.engine)
         #: The consumer's group; None until the first use of ``group.id``.
         self.group: GroupConsumer | None = None
@@ -160,6 +161,17 @@ class ConsumerCore:
 
     def metric_values(self) -> dict[str, float]:
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())
+
+
+def _interrupter(core_of: weakref.ref[ConsumerCore]) -> Callable[[], None]:
+    """Wakes a call that waits for records, so that it raises the failure."""
+
+    def interrupt() -> None:
+        core = core_of()
+        if core is not None:
+            core.reading.interrupt()
+
+    return interrupt
 
 
 def deadline_passed(deadline: float) -> bool:

@@ -67,7 +67,7 @@ class FetchLink:
         self._event = asyncio.Event()
         self._news = asyncio.Event()
         self._stream: Stream | None = None
-        self._task: asyncio.Task[None] | None = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
+        self._task: asyncio.Task[None] | None = fetcher.engine.spawn(self._run(), f"headrace-fetch-{broker_id}")
 
     def nudge(self) -> None:
         self._event.set()

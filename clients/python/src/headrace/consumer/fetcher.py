@@ -64,7 +64,7 @@ class Fetcher:
         partition."""
         self.engine.start()
         if self._placer is None:
-            self._placer = self.engine.io.spawn(self._place_all(), "headrace-fetch-placer")
+            self._placer = self.engine.spawn(self._place_all(), "headrace-fetch-placer")
         keep = set()
         for assigned, generation, position, reset, paused in wanted:
             tp = assigned.tp
@@ -197,7 +197,7 @@ class Fetcher:
                 tracked.placing = True
                 del self._homeless[tracked.assigned.tp]
             if due:  # not awaited: a missing topic or a silent leader must not delay a later seek
-                placement = self.engine.io.spawn(self._place_together(due), "headrace-fetch-placement")
+                placement = self.engine.spawn(self._place_together(due), "headrace-fetch-placement")
                 self._placements.add(placement)
                 placement.add_done_callback(self._placements.discard)
             later = min((self.tracked[tp].retry_at for tp in self._homeless), default=None)

@@ -215,8 +215,8 @@ class GroupConsumer:
 
     def _join(self, subscription: Subscription) -> None:
         self.seen_at = time.monotonic()
-        io = self._engine.io
-        io.call(lambda: io.spawn(self._begin(subscription), "headrace-member-begin"))
+        engine = self._engine
+        engine.io.call(lambda: engine.spawn(self._begin(subscription), "headrace-member-begin"))
 
     def assigned_by_hand(self) -> None:
         """Prepare a call of ``assign``: commit the positions of the old partitions."""
@@ -460,7 +460,7 @@ class GroupConsumer:
         async with self._changing:
             self._membership.subscribe(subscription)
             if self._watcher is None:
-                self._watcher = self._engine.io.spawn(self._watch_progress(), "headrace-poll-interval")
+                self._watcher = self._engine.spawn(self._watch_progress(), "headrace-poll-interval")
 
     async def _leave(self) -> None:
         self._stop_watching()  # it may be leaving, and would get no events
@@ -526,7 +526,7 @@ class GroupConsumer:
             self._committed = {}  # the next commit is complete again
             return
         work = self._auto_commit(positions, reported_losses)
-        self._auto_committing = self._engine.io.spawn(work, "headrace-auto-commit")
+        self._auto_committing = self._engine.spawn(work, "headrace-auto-commit")
 
     async def _auto_commit(self, positions: dict[TopicPartition, OffsetAndMetadata], reported_losses: int) -> None:
         try:
@@ -539,7 +539,7 @@ class GroupConsumer:
         """Pass the member's new events on to the consumer."""
         for event in self._membership.member.take_events():
             if isinstance(event, Assign):
-                task = self._engine.io.spawn(self._arrive(event), "headrace-member-arrival")
+                task = self._engine.spawn(self._arrive(event), "headrace-member-arrival")
                 self._arrivals.add(task)
                 task.add_done_callback(self._arrivals.discard)
             elif isinstance(event, Revoke):

@@ -76,6 +76,7 @@ class Reading:
             raise forked_error("consumer")
         if self.state != "open":
             raise closed_error("consumer")
+        self._engine.check_alive()
 
     # --- assignment and positions ------------------------------------------------------------------------------------
 

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from headrace_core.errors import (
     HeadraceError,
+    IllegalStateError,
     InvalidArgumentError,
     LeaderNotAvailableError,
     NetworkError,
@@ -39,15 +40,23 @@ class NoSuchTopicError(FinalError):
 
 
 class Engine:
-    """The connections and the metadata of one client. All methods except ``__init__``, ``io`` and ``is_used`` run on
-    the I/O thread.
+    """The connections and the metadata of one client. All methods except ``__init__``, ``io``, ``is_used`` and
+    ``check_alive`` run on the I/O thread.
 
     A client that is open but unused has no thread, and the fork handlers do not know the client. Because no thread has
     started for it, an unused client works in a child process.
     """
 
-    def __init__(self, config: dict[str, Any], tenant: Tenant, *, watches: bool = True) -> None:
-        """``watches``: open a stream for metadata changes; False for clients that make only a few calls."""
+    def __init__(
+        self,
+        config: dict[str, Any],
+        tenant: Tenant,
+        *,
+        watches: bool = True,
+        on_failure: Callable[[], object] | None = None,
+    ) -> None:
+        """``watches``: open a stream for metadata changes; False for clients that make only a few calls.
+        ``on_failure`` is called on the I/O thread when a background task of the client has failed."""
         self.config = config
         self.watches = watches
         self._tenant = weakref.ref(tenant)
@@ -59,6 +68,8 @@ class Engine:
         self.create_topics: bool = config["allow.auto.create.topics"]
         self.metadata = MetadataCache(config, self.connections)
         self._keepers: list[asyncio.Task[None]] = []
+        self._on_failure = on_failure
+        self._failure = ""
 
     @property
     def is_used(self) -> bool:
@@ -78,9 +89,33 @@ class Engine:
     def start(self) -> None:
         """Start the client's background tasks, unless they run already."""
         if not self._keepers:
-            self._keepers.append(self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata"))
+            self._keepers.append(self.spawn(self.metadata.keep_fresh(), "headrace-metadata"))
             if self.watches:
-                self._keepers.append(self.io.spawn(self.metadata.watch(), "headrace-metadata-watch"))
+                self._keepers.append(self.spawn(self.metadata.watch(), "headrace-metadata-watch"))
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a background task without which the client cannot go on: after a failure of the task, the client's
+        calls raise IllegalStateError (``check_alive``)."""
+        return self.io.spawn(work, name, self._failed)
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        if not self._failure:
+            self._failure = (
+                f"this client no longer works: its background task {name} failed with "
+                f"{type(error).__name__}: {error}. Close the client and open a new one; this is a bug, the log has its "
+                "traceback"
+            )
+            if self._on_failure is not None:
+                self._on_failure()
+
+    def failure(self) -> HeadraceError | None:
+        """The error of a client with a background task that has failed."""
+        return IllegalStateError(self._failure) if self._failure else None
+
+    def check_alive(self) -> None:
+        """Raise IllegalStateError if a background task of the client has failed. Callable from any thread."""
+        if (failure := self.failure()) is not None:
+            raise failure
 
     async def close(self) -> None:
         keepers, self._keepers = self._keepers, []

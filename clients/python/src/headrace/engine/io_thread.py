@@ -26,6 +26,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -127,17 +128,22 @@ class IoThread:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a background task, from the I/O thread; an exception of the task is logged."""
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], name: str, failed: Callable[[str, BaseException], object] | None = None
+    ) -> asyncio.Task[Any]:
+        """Start a background task, from the I/O thread. An exception of the task is logged, and passed to ``failed``
+        with the task's name."""
         task = self.loop.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(partial(self._finished, failed))
         return task
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
+    def _finished(self, failed: Callable[[str, BaseException], object] | None, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background task %s failed", task.get_name(), exc_info=error)
+            if failed is not None:
+                failed(task.get_name(), error)
 
     def stop(self) -> None:
         """End the thread. Close all clients before you call ``stop``."""

@@ -51,7 +51,7 @@ class ProducerCore:
 
     def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
         self.config = config
-        self.engine = Engine(config, self)
+        self.engine = Engine(config, self, on_failure=_stopper(weakref.ref(self)))
         self.metrics = Metrics(config)
         self.sender = Sender(self.engine, config, self.metrics)
         self.max_block_s: float = config["max.block.ms"] / 1000
@@ -182,6 +182,7 @@ class ProducerCore:
             raise forked_error("producer")
         if self.accumulator.state == CLOSED:
             raise closed_error("producer")
+        self.engine.check_alive()
 
     def check_sendable(self) -> None:
         self.check_open()
@@ -401,6 +402,20 @@ class ProducerCore:
             "buffer-available-bytes": float(max(accumulator.buffer_bytes - accumulator.buffered_bytes, 0)),
             "bufferpool-wait-time-total": m["bufferpool-wait-time"].total,
         }
+
+
+def _stopper(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
+    """Forbids further sends, and fails the records without an outcome."""
+
+    def stop() -> None:
+        core, failure = core_of(), None
+        if core is not None:
+            failure = core.engine.failure()
+        if core is not None and failure is not None:
+            core._hold(True)
+            core.sender.drop(lambda batch: failure)
+
+    return stop
 
 
 def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:

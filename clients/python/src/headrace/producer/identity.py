@@ -39,7 +39,7 @@ class ProducerIdentity:
     def ask(self) -> None:
         """Request a new identity, which has the next epoch of the current producer id; one request runs at a time."""
         if self._task is None:
-            self._task = self._engine.io.spawn(self._ask(), "headrace-producer-id")
+            self._task = self._engine.spawn(self._ask(), "headrace-producer-id")
 
     async def close(self) -> None:
         task, self._task = self._task, None

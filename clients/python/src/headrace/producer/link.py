@@ -114,7 +114,7 @@ class BrokerLink:
         self._stream: Stream | None = None
         self._is_draining = False
         self._ending: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[None] | None = sender.engine.io.spawn(self._run(), f"headrace-produce-{broker_id}")
+        self._task: asyncio.Task[None] | None = sender.engine.spawn(self._run(), f"headrace-produce-{broker_id}")
 
     def nudge(self) -> None:
         self._event.set()

@@ -148,7 +148,7 @@ class Sender:
         for link in self.links.values() if self.flushing or not links else links:
             link.nudge()
         if self._sweeper is None:
-            self._sweeper = self.engine.io.spawn(self._sweep(), "headrace-expiry")
+            self._sweeper = self.engine.spawn(self._sweep(), "headrace-expiry")
 
     def nudge_all(self) -> None:
         for link in self.links.values():
