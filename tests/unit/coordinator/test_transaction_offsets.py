@@ -113,7 +113,7 @@ def test_the_last_request_of_a_transaction_counts_and_not_the_one_that_arrives_l
 def test_the_next_transaction_waits_for_the_marker_of_the_former_one() -> None:
     world = OffsetsWorld()
     world.send("g", OffsetToCommit("t", 0, 5), producer=(7, 3))
-    with pytest.raises(TransactionAbortableError, match="no marker yet"):
+    with pytest.raises(TransactionAbortableError, match="with epoch 3, is still missing"):
         world.send("h", OffsetToCommit("t", 0, 6), producer=(7, 4))
     with pytest.raises(InvalidProducerEpochError, match="out of date"):
         world.send("g", OffsetToCommit("t", 0, 6), producer=(7, 2))
