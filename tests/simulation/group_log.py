@@ -212,7 +212,7 @@ class SimLink:
         self._host = host
         self._broker = broker
 
-    async def append(self, message: Any, timeout_s: float, replicas: Any) -> Any:
+    async def append(self, message: Any, timeout_s: float) -> Any:
         host = self._host
         assert host.loop is not None
         answer: asyncio.Future[Any] = host.loop.create_future()

@@ -10,8 +10,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from headrace_coordinator.transport.produce_link import TOGETHER_BYTES_MAX, TOGETHER_MAX, ProduceLink
-from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, ServerShuttingDownError
+from headrace_coordinator.transport.produce_link import ProduceLink
+from headrace_core.errors import HeadraceError, NetworkError, ServerShuttingDownError
 from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
@@ -173,14 +173,13 @@ def test_what_waits_fails_when_the_link_is_closed() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("passes", [0, 1, 2, 3])
-def test_an_append_that_is_cancelled_while_the_broker_is_dialed_is_not_sent(passes: int) -> None:
+def test_an_append_that_is_cancelled_while_the_broker_is_dialed_is_not_sent() -> None:
     async def test() -> None:
         received: list[int] = []
 
         async def listening(context: Any) -> None:
             request = await context.read()
-            received.extend(each.partition for each in request.partitions)
+            received.append(request.correlation_id)
             response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
             response.results.add()
             await context.write(response)
@@ -188,102 +187,35 @@ def test_an_append_that_is_cancelled_while_the_broker_is_dialed_is_not_sent(pass
 
         async with serving(Broker(listening)) as address:
             link = ProduceLink(address)
-            hasty = asyncio.create_task(link.append(partition(1), LONG_S))
-            for _ in range(passes):
-                await asyncio.sleep(0)
+            hasty = asyncio.create_task(link.append(PARTITION, LONG_S))
+            await asyncio.sleep(0)
             hasty.cancel()
-            await asyncio.gather(hasty, return_exceptions=True)
-            await link.append(partition(2), LONG_S)
+            await link.append(PARTITION, LONG_S)
             assert received == [2]
             await link.close()
 
     run(test)
 
 
-def partition(number: int, size: int = 100) -> produce_pb2.ProducePartition:
-    return produce_pb2.ProducePartition(topic="__consumer_offsets", partition=number, records=b"x" * size)
+def test_an_append_that_does_not_commit_holds_no_other_append() -> None:
+    """A broker answers a request when all its appends are committed, so each append needs a request of its own."""
+    hung = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=4, records=b"x")
 
-
-class Recording:
-    """A stream that answers every request: each partition gets its number as base offset."""
-
-    def __init__(self) -> None:
-        self.requests: list[list[int]] = []
-
-    async def __call__(self, context: Any) -> None:
+    async def committing_all_but_one(context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
-            self.requests.append([each.partition for each in request.partitions])
-            response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
-            for each in request.partitions:
-                response.results.add(base_offset=each.partition)
-            await context.write(response)
-
-
-def sent(*appends: tuple[int, int, object]) -> list[list[int]]:
-    """Append at the same time (partition, bytes, replicas); return the partitions of each request."""
-    recording = Recording()
+            if hung not in request.partitions:
+                response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+                for each in request.partitions:
+                    response.results.add(base_offset=each.partition)
+                await context.write(response)
 
     async def test() -> None:
-        async with serving(Broker(recording)) as address:
+        async with serving(Broker(committing_all_but_one)) as address:
             link = ProduceLink(address)
-            results = await asyncio.gather(
-                *(link.append(partition(number, size), LONG_S, replicas) for number, size, replicas in appends)
-            )
-            assert [each.base_offset for each in results] == [number for number, _, _ in appends]
+            held, other = (asyncio.create_task(link.append(each, LONG_S)) for each in (hung, PARTITION))
+            assert (await other).base_offset == PARTITION.partition
+            assert not held.done()
             await link.close()
-
-    run(test)
-    return recording.requests
-
-
-def test_appends_of_one_pass_share_a_request() -> None:
-    assert sent((1, 100, None), (2, 100, None), (3, 100, None)) == [[1, 2, 3]]
-
-
-def test_appends_that_wait_for_other_replicas_do_not_share_a_request() -> None:
-    assert sent((1, 100, (1, 2)), (2, 100, (1, 3)), (3, 100, (1, 2))) == [[1, 3], [2]]
-
-
-def test_a_request_names_a_partition_once() -> None:
-    assert sent((1, 100, None), (1, 100, None), (2, 100, None)) == [[1], [1, 2]]
-
-
-def test_a_large_append_is_sent_alone() -> None:
-    most = TOGETHER_BYTES_MAX
-    assert sent((1, most, None), (2, most + 1, None), (3, most - 1, None), (4, 1, None)) == [[1], [2], [3, 4]]
-
-
-def test_many_appends_are_several_requests() -> None:
-    requests = sent(*((number, 1, None) for number in range(TOGETHER_MAX + 1)))
-    assert list(map(len, requests)) == [TOGETHER_MAX, 1]
-
-
-def test_a_caller_that_leaves_does_not_disturb_the_others() -> None:
-    recording = Recording()
-
-    async def test() -> None:
-        async with serving(Broker(recording)) as address:
-            link = ProduceLink(address)
-            hasty, other = (asyncio.create_task(link.append(partition(number), LONG_S)) for number in (1, 2))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            hasty.cancel()
-            assert (await other).base_offset == 2
-            assert hasty.cancelled()
-            await link.close()
-
-    run(test)
-
-
-def test_each_append_has_its_own_timeout() -> None:
-    async def test() -> None:
-        async with serving(Broker(silent)) as address:
-            link = ProduceLink(address)
-            other = asyncio.create_task(link.append(partition(1), LONG_S))
-            with pytest.raises(RequestTimedOutError, match="no answer to an append for"):
-                await link.append(partition(2), 0.001)
-            assert not other.done()
-            await link.close()
-            assert isinstance((await asyncio.gather(other, return_exceptions=True))[0], NetworkError)
+            assert isinstance((await asyncio.gather(held, return_exceptions=True))[0], NetworkError)
 
     run(test)

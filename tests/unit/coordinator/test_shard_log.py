@@ -61,7 +61,7 @@ class Brokers:
     def fetch_stream(self, address: str) -> Any:
         return self.stream
 
-    async def append(self, message: Any, timeout_s: float, replicas: Any) -> Any:
+    async def append(self, message: Any, timeout_s: float) -> Any:
         self.expected_ends.add(message.expected_end)
         result = produce_pb2.ProducePartitionResult(base_offset=7)
         if self.is_silent and self.asked[-1] == 1:
@@ -100,7 +100,7 @@ def test_commit_goes_to_the_new_leader_as_soon_as_one_is_elected() -> None:
 
 
 def test_an_append_without_an_answer_does_not_count_as_a_move() -> None:
-    async def no_answer(message: Any, timeout_s: float, replicas: Any) -> Any:
+    async def no_answer(message: Any, timeout_s: float) -> Any:
         raise RequestTimedOutError("internal-1 has not answered within 5 s")
 
     async def once(brokers: Brokers) -> None:

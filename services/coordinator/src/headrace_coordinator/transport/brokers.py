@@ -20,14 +20,12 @@ from .produce_link import ProduceLink
 
 
 class Leader(NamedTuple):
-    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches.
-    ``in_sync``: the brokers for which a commit waits."""
+    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches."""
 
     broker_id: int
     leader_epoch: int
     internal: str
     client: str
-    in_sync: tuple[int, ...] = ()
 
 
 class Brokers:
@@ -56,7 +54,6 @@ class Brokers:
             state.leader_epoch,
             join_address(internal.host, internal.port),
             join_address(client.host, client.port),
-            state.isr,
         )
 
     def produce_link(self, address: str) -> ProduceLink:

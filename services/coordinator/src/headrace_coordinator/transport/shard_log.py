@@ -144,7 +144,7 @@ class ShardLog:
     async def _append_once(self, message: produce_pb2.ProducePartition, timeout_s: float) -> int:
         leader = self._brokers.leader_of(self.partition)
         link = self._brokers.produce_link(leader.internal)
-        result = await self._unless_moved(link.append(message, max(timeout_s, 0.001), leader.in_sync), leader)
+        result = await self._unless_moved(link.append(message, max(timeout_s, 0.001)), leader)
         if result.error.code:
             raise from_number(result.error.code, f"{result.error.message} (from {leader.internal})")
         return int(result.base_offset)
