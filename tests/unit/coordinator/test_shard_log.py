@@ -10,9 +10,16 @@ import pytest
 
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.offsets.codec import CommittedOffset, encode_key, encode_value
-from headrace_coordinator.offsets.messages import EndOffsets, FetchOffsets, OffsetsFetched
+from headrace_coordinator.offsets.messages import (
+    CommitOffsets,
+    CommitTransactionOffsets,
+    EndOffsets,
+    FetchOffsets,
+    OffsetsFetched,
+    OffsetToCommit,
+)
 from headrace_coordinator.shard_state_machine import ShardStateMachine
-from headrace_coordinator.state_machine import ShardRecord
+from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_coordinator.transport import shard_log
 from headrace_coordinator.transport.brokers import Leader
 from headrace_coordinator.transport.shard_log import ShardLog
@@ -172,6 +179,11 @@ class KafkasLog:
     def marker(self, producer: tuple[int, int], *, commit: bool) -> None:
         self._add(marker_batch(Marker(*producer, commit, 1, 2), NOW_MS))
 
+    def own(self, decision: Decision) -> None:
+        """What this coordinator appends behind Kafka's records."""
+        for record in decision.records:
+            self._add(encode_batch([(NOW_MS, record.key, record.value, None)]))
+
     def _add(self, batch: bytes) -> None:
         self.data += with_base(batch, 0, self.end, 0) + batch[16:]
         self.end += 1
@@ -217,8 +229,7 @@ def test_a_transaction_that_kafka_left_open_ends_here() -> None:
     state_machine = kafka.replayed()
     decision = state_machine.handle(EndOffsets(7, 4, True, 2, 1), NOW_MS + 5)
     assert offsets(state_machine) == {0: 10}
-    for record in decision.records:  # what this coordinator appends behind Kafka's records
-        kafka._add(encode_batch([(NOW_MS, record.key, record.value, None)]))
+    kafka.own(decision)
     assert offsets(kafka.replayed()) == {0: 10}
     kafka.marker((7, 3), commit=False)  # an operator ends the transaction in the log (AbortHangingTransaction)
     assert offsets(kafka.replayed()) == {0: 10}, "what is committed stays"
@@ -232,3 +243,47 @@ def test_a_transaction_that_an_operator_ends_in_kafkas_log_leaves_nothing() -> N
     state_machine = kafka.replayed()
     assert offsets(state_machine) == {0: 1}
     assert not state_machine.handle(EndOffsets(7, 4, True, 2, 1), NOW_MS).records
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_marker_in_kafkas_log_leaves_later_transactions_of_the_producer(
+    version: int, is_moved: bool, commit: bool
+) -> None:
+    """Headrace ended what Kafka left open, and wrote no marker. The producer goes on under its id; only version 2 gives
+    the next transaction another epoch."""
+    bump = version - 1
+    kafka = KafkasLog()
+    kafka.commit(0, 10, (7, 5))
+    kafka.commit(40, 3, (7, 5))  # in another record of pending offsets
+    state_machine = kafka.replayed()
+    kafka.own(state_machine.handle(EndOffsets(7, 5 + bump, False, version, 1), NOW_MS))
+    if is_moved:
+        state_machine = kafka.replayed()
+    add_offsets(kafka, state_machine, (7, 5 + bump), 20)
+    kafka.marker((7, 5), commit=commit)  # AbortHangingTransaction in the middle of the next transaction
+    state_machine = kafka.replayed()
+    assert offsets(state_machine) == {0: None}
+    kafka.own(state_machine.handle(EndOffsets(7, 5 + 2 * bump, True, version, 1), NOW_MS))
+    assert offsets(state_machine) == offsets(kafka.replayed()) == {0: 20}
+
+
+def test_an_abort_in_kafkas_log_leaves_what_headrace_added_to_the_transaction() -> None:
+    kafka = KafkasLog()
+    kafka.commit(0, 10, (7, 5))
+    kafka.commit(40, 3, (7, 5))
+    add_offsets(kafka, kafka.replayed(), (7, 5), 20)
+    kafka.marker((7, 5), commit=False)
+    state_machine = kafka.replayed()
+    assert offsets(state_machine) == {0: None}
+    state_machine.handle(EndOffsets(7, 6, True, 2, 1), NOW_MS)
+    assert offsets(state_machine) == {0: 20}
+
+
+def add_offsets(kafka: KafkasLog, state_machine: ShardStateMachine, producer: tuple[int, int], offset: int) -> None:
+    """The producer's transaction gets an offset of partition 0, as send_offsets does."""
+    commit = CommitOffsets("g", (OffsetToCommit("t", 0, offset),))
+    request = CommitTransactionOffsets(commit, "app", *producer)
+    verification = state_machine.handle(request, NOW_MS).reply
+    kafka.own(state_machine.handle(request._replace(verification=verification), NOW_MS))

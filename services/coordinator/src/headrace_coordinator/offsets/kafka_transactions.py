@@ -7,6 +7,10 @@ batches:
     a transactional batch   ->  the pending offsets of its producer (pending.py)
     a COMMIT marker         ->  the offset commits, and tombstones for the pending offsets
     an ABORT marker         ->  tombstones for the pending offsets
+
+Headrace may end such a transaction, or continue it. Headrace then writes records of pending offsets and no marker, so
+the log's transaction stays open until an operator aborts it, perhaps while the same producer has a later transaction.
+So from the first such record on, a marker in the log no longer ends the record's pending offsets.
 """
 
 from __future__ import annotations
@@ -18,7 +22,15 @@ from headrace_core.types import TopicPartition
 
 from ..state_machine import RecordKind, kind_of
 from .codec import decode_key, decode_value, encode_key, encode_value
-from .pending import PendingKey, PendingOffset, PendingOffsets, encode_pending, encode_pending_key, key_of
+from .pending import (
+    PendingKey,
+    PendingOffset,
+    PendingOffsets,
+    decode_pending_key,
+    encode_pending,
+    encode_pending_key,
+    key_of,
+)
 
 _OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 
@@ -47,6 +59,13 @@ class KafkaTransactions:
             (encode_pending_key(part), encode_pending(PendingOffsets(epoch, parts[part])), timestamp_ms)
             for part, timestamp_ms in changed.items()
         ]
+
+    def own(self, records: Iterable[Replayed]) -> None:
+        """Records that Headrace wrote. CorruptLogError."""
+        for key, *_ in records if self._open else ():
+            if kind_of(key) == RecordKind.PENDING_OFFSETS:
+                part = decode_pending_key(key)
+                self._open.get(part.producer_id, {}).pop(part, None)
 
     def marker(self, producer_id: int, *, commit: bool, timestamp_ms: int) -> list[Replayed]:
         """Convert a marker of the producer's transaction."""

@@ -266,9 +266,9 @@ class _Reading:
                 start_offset=self.position,
             )
             while some := records.take(_TURN_RECORDS):
-                self._take(
-                    [(each.key or b"", each.value, each.timestamp_ms) for each in some if each.offset < self._end]
-                )
+                plain = [(each.key or b"", each.value, each.timestamp_ms) for each in some if each.offset < self._end]
+                self._kafka.own(plain)
+                self._take(plain)
                 await asyncio.sleep(0)
         self.position = max(self.position, result.next_offset)
         return False
