@@ -306,6 +306,31 @@ def test_a_sink_with_a_task_at_work_does_not_expire(shard: Shard) -> None:
     assert shard.commit(0, token, generation=1) == SinkState(0, 1)
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize(("is_final", "kept_ms"), [(False, WEEK_MS), (True, HOUR_MS)])
+def test_a_sink_does_not_expire_between_a_tasks_read_of_its_state_and_its_first_row(
+    shard: Shard, is_final: bool, kept_ms: int, is_moved: bool
+) -> None:
+    assert shard.ask(AbortSinkBatch(SINK, 0, 0, is_final)) == SinkState(-1, 1)
+    shard.now_ms += kept_ms - 1
+    assert shard.ask(DescribeSink(SINK)) == SinkState(-1, 1)
+    if is_moved:
+        shard.move()
+    shard.tick(HOUR_MS - 1)
+    shard.ask(AbortSinkBatch(SINK, 0, 1, is_final))
+    shard.commit(0, shard.prepare(shard.begin(0, generation=2)), generation=2)
+
+
+def test_reads_of_their_states_leave_nothing_of_sinks_that_expire(shard: Shard) -> None:
+    shard.ask(DescribeSink(SINK))
+    shard.ask(AbortSinkBatch(SINK, 0, 0))
+    shard.ask(DescribeSink(SINK))
+    shard.tick(WEEK_MS)
+    shard.ask(DescribeSink(SINK))
+    assert not shard.machine.sinks
+    assert not shard.machine._described_ms
+
+
 def test_a_clock_that_was_set_forward_expires_no_sink(shard: Shard) -> None:
     shard.commit(0, shard.prepare(shard.begin(0)))
     shard.mark()

@@ -44,8 +44,7 @@ class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     """``batch``: the last decided batch, NO_BATCH before the first decision. ``tokens``: the committed transactions of
     that batch, as (last part of the transactional id, producer id, epoch). ``generation``: a later decision may commit
     only transactions of this generation. ``is_final``: no batch follows, so the record expires after
-    transaction.sink.timeout.ms; without ``is_final``, the record expires after transactional.id.expiration.ms without a
-    decision."""
+    transaction.sink.timeout.ms without use; without ``is_final``, after transactional.id.expiration.ms without use."""
 
     batch: int = NO_BATCH
     generation: int = 0

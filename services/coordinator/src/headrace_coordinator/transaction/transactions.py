@@ -129,6 +129,8 @@ class TransactionsStateMachine:
         self._timeouts: list[_Timeout] = []
         #: The records of exactly-once sinks; see sinks.py.
         self.sinks: dict[str, SinkRecord] = {}
+        #: Sink with a record -> when a client last read the sink's state; only in memory.
+        self._described_ms: dict[str, int] = {}
         #: Sink -> number of its transactional ids in ``self.transactions``.
         self._sink_ids: Counter[str] = Counter()
         #: Sink -> number of its transactions in PREPARE_*.
@@ -549,7 +551,10 @@ class TransactionsStateMachine:
         return sink
 
     def _describe_sink(self, request: DescribeSink, now_ms: int) -> Decision:
-        return Decision(reply=_sink_state(self.sinks.get(checked_sink(request.sink), NO_RECORD)))
+        sink = checked_sink(request.sink)
+        if sink in self.sinks:
+            self._described_ms[sink] = now_ms
+        return Decision(reply=_sink_state(self.sinks.get(sink, NO_RECORD)))
 
     def _commit_sink(self, request: CommitSinkBatch, now_ms: int) -> Decision:
         """Raises InvalidRequestError, ProducerFencedError (a token has an older generation) and InvalidTxnStateError (a
@@ -700,15 +705,18 @@ class TransactionsStateMachine:
                     tombstones.append(self._remove(key))
             elif sink is not None and self._is_expired(key, sink, now_ms):
                 del self.sinks[key]
+                self._described_ms.pop(key, None)
                 tombstones.append(ShardRecord(encode_sink_key(key), None))
         return tombstones
 
     def _is_expired(self, key: str, sink: SinkRecord, now_ms: int) -> bool:
         """Whether no query uses the sink any more. Guard: a sink with transactional ids is in use, because without its
-        record a late task of an old generation could prepare. A wall clock that was set forward does not make a record
-        older."""
+        record a late task of an old generation could prepare. A task reads the sink's state before it gets its
+        transactional id, so a read also counts as use; a new owner of the shard does not know the reads, but its first
+        expiry is an interval later. A wall clock that was set forward does not make a record older."""
         kept_ms = self._settings.sink_timeout_ms if sink.is_final else self._settings.expiration_ms
-        age_ms = now_ms - max(self._ahead_ms, 0) - sink.updated_ms
+        used_ms = max(sink.updated_ms, self._described_ms.get(key, sink.updated_ms))
+        age_ms = now_ms - max(self._ahead_ms, 0) - used_ms
         return age_ms >= kept_ms and key not in self._sink_ids
 
     def _remove(self, transactional_id: str) -> ShardRecord:
