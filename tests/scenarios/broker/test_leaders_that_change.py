@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from headrace_broker.context import BrokerLimits
+from headrace_broker.handlers.offsets import OffsetsService
 from headrace_core import errors
-from headrace_core.log import PartitionLog
+from headrace_core.log import Append, PartitionLog
+from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from headrace_protos.v1 import offsets_pb2
 from tests.worlds.solo_broker import SoloBroker, batch, fetch, produce
 
 
@@ -162,5 +168,48 @@ def test_a_stream_that_is_gone_gives_its_budget_back_when_its_appends_end():
             await answers.wait_sent(1)
             assert (answers.paused, broker.context.budget.used) == (False, 0)
             assert broker.values("orders") == [b"x" * 20_000, b"y"]
+
+    asyncio.run(scenario())
+
+
+def sent(offset: int, count: int, epoch: int) -> Append:
+    """A batch as another leader sent it."""
+    records = [(1_000, b"k", b"%d" % number, []) for number in range(offset, offset + count)]
+    data = encode_batch(records, base_offset=offset, leader_epoch=epoch)
+    return Append(data=data, leader_epoch=epoch, replicated=True)
+
+
+@pytest.mark.parametrize("begins_again", [100, 7])
+def test_a_client_within_a_gap_that_compaction_left_gets_no_report_of_a_truncation(begins_again: int) -> None:
+    """This broker copied a compacted log: epoch 0 ends at 7, and the first record that is left of epoch 3 is at 100. A
+    client read up to 50 in epoch 0, before the compaction. If epoch 3 has a record at 7, the client's records are
+    gone."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem(), cleanup_policy="compact") as broker:
+            await broker.topic("orders")
+            await broker.new_leader("orders", 2, 1)
+            replica = broker.partitions.followed[TopicPartition("orders", 0)]
+            replica.log.append_many([sent(0, 7, 0), sent(begins_again, 5, 3), sent(100 + begins_again, 1, 3)])
+            replica.log.flush()
+            await broker.new_leader("orders", 1, 4)
+            service = OffsetsService(broker.context)
+            request = offsets_pb2.OffsetForLeaderEpochRequest()
+            request.partitions.add(topic="orders", partition=0, current_leader_epoch=4, leader_epoch=0)
+            consumer, answers = broker.consumer()
+
+            async def fetched(number: int) -> Any:
+                asked = fetch(number, "orders", offset=50)
+                asked.partitions[0].last_fetched_epoch = 0
+                consumer.on_request(asked)
+                return (await answers.wait_sent(number))[number - 1].results[0]
+
+            assert (await fetched(1)).error.code == errors.OffsetOutOfRangeError.number
+            (end,) = (await service.OffsetForLeaderEpoch(request, None)).results
+            assert (end.leader_epoch, end.end_offset) == (0, begins_again)
+            answer = await fetched(2)
+            assert answer.error.code == (0 if begins_again > 50 else errors.OffsetOutOfRangeError.number)
+            assert bool(answer.records) == (begins_again > 50)
+            consumer.on_closed()
 
     asyncio.run(scenario())

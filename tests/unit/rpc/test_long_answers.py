@@ -176,7 +176,7 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
 
     async def scenario() -> None:
         disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        leader = SimpleNamespace(check_epoch=lambda epoch: None, check_latest_known=lambda: None, high_watermark=7)
+        leader = SimpleNamespace(leader_epoch=0, check_latest_known=lambda: None, high_watermark=7)
         replica = SimpleNamespace(leader=leader, timestamp_offset=lambda timestamp_ms, end: asyncio.shield(disk))
         service = offsets_of(replica)
         wanted = offsets_pb2.ListOffsetsRequest()
@@ -205,10 +205,8 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
     ],
 )
 def test_others_go_on_while_the_offsets_of_ten_thousand_partitions_are_looked_up(call: str, request_of: Any) -> None:
-    leader = SimpleNamespace(
-        check_epoch=lambda epoch: None, check_latest_known=lambda: None, high_watermark=7, leader_epoch=3
-    )
-    service = offsets_of(SimpleNamespace(leader=leader, epoch_end=lambda epoch: (3, 7)))
+    leader = SimpleNamespace(check_latest_known=lambda: None, high_watermark=7, leader_epoch=0)
+    service = offsets_of(SimpleNamespace(leader=leader, epoch_end=lambda epoch: (3, 7), past_gap=lambda end: None))
     wanted = request_of()
     for number in range(NAMES):
         wanted.partitions.add(topic="t", partition=number)
@@ -237,7 +235,7 @@ def test_records_of_few_partitions_are_deleted_at_the_same_time() -> None:
     """Those of 2,000 all ended in one pass of the loop, and held it for 60 ms. The request's time counts for all."""
 
     class Replica:
-        leader = SimpleNamespace(check_epoch=lambda epoch: None, high_watermark=7)
+        leader = SimpleNamespace(leader_epoch=0, high_watermark=7)
         partition = "t-0"
         under_way = most = begun = 0
 

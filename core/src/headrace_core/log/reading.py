@@ -139,6 +139,18 @@ class LogReader:
 
     # ---------------------------------------------------------------- by offset
 
+    def first_offset_from(self, offset: int) -> int:
+        """Return ``offset`` if a batch contains it, else the base offset of the next batch, else the log end offset.
+        Records are missing where compaction removed them. Raises CorruptLogError."""
+        segments = self._segments
+        for number, segment in enumerate(segments):
+            if number + 1 < len(segments) and segments[number + 1].base_offset <= offset:
+                continue
+            place = segment.find_or_end(offset)
+            if place is not None:
+                return max(offset, place.header.base_offset)
+        return max(offset, self.log_end_offset)
+
     def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
         """Read whole batches, beginning with the batch that contains ``offset``. Returns at most ``max_bytes``, but
         always a whole first batch. All returned batches end below ``up_to`` (default: the log's end).

@@ -10,7 +10,8 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from headrace_core.errors import (
@@ -42,6 +43,7 @@ T = TypeVar("T")
 
 #: To save memory, all replicas share this event until their log moves to another directory for the first time; nearly
 #: all logs never move.
+_GAPS_MAX = 100  #: Maximum number of remembered gaps behind the ends of leader epochs.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
@@ -96,6 +98,7 @@ class LeaderReplica:
 
     __slots__ = (
         "_active",
+        "_gaps",
         "_held",
         "_on_damage",
         "_released",
@@ -129,6 +132,8 @@ class LeaderReplica:
         #: Checked appends that wait while the log changes directories; None while appends are not held.
         self._held: list[_Appending] | None = None
         self._released = _NEVER_HELD  #: An event that is set when the last ``hold`` ends.
+        #: Ends of leader epochs behind which records are missing -> where records begin again (``past_gap``).
+        self._gaps: dict[int, int] = {}
         self._active = log.active
         self._seen_bytes = self._active.size
 
@@ -452,7 +457,7 @@ class LeaderReplica:
                     raise
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
-        check_not_truncated(self.log, offset, last_fetched_epoch)
+        check_not_truncated(self.log, offset, last_fetched_epoch, self._gaps)
 
     def timestamp_offset(self, timestamp_ms: int, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
         """The first record below ``up_to`` with the timestamp ``timestamp_ms`` or a later one; None if there is
@@ -469,6 +474,26 @@ class LeaderReplica:
             return epoch, self.log.log_end_offset
         end = self.log.epoch_end_offset(epoch)
         return end.epoch, end.end_offset
+
+    def past_gap(self, end_offset: int) -> asyncio.Future[int] | None:
+        """Where records begin again at or behind ``end_offset``, the end of a leader epoch; None if no record can be
+        missing there.
+
+        A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
+        read further in that epoch, before compaction removed the records; nothing was truncated then. The result is
+        remembered, so that ``check_not_truncated`` lets such a client go on."""
+        if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
+            return None
+
+        def remember(found: asyncio.Future[int]) -> None:
+            if not found.cancelled() and found.exception() is None:
+                if len(self._gaps) >= _GAPS_MAX:
+                    self._gaps.clear()
+                self._gaps[end_offset] = found.result()
+
+        looking = self._threads.run(lambda: self._looked_up(lambda log: log.first_offset_from(end_offset)))
+        looking.add_done_callback(remember)
+        return looking
 
     def epoch_at(self, offset: int) -> int:
         """Leader epoch of the record at ``offset``; -1 if the log has no such record."""
@@ -511,13 +536,16 @@ def read_for(
     return read(offset, max_bytes, up_to, wait=wait)
 
 
-def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:
+def check_not_truncated(
+    log: PartitionLog, offset: int, last_fetched_epoch: int, gaps: Mapping[int, int] = MappingProxyType({})
+) -> None:
     """Raise OffsetOutOfRangeError if the log lost records that a client has read (KIP-320). The client read up to
-    ``offset``; the last record that it read has ``last_fetched_epoch`` (-1 if unknown)."""
+    ``offset``; the last record that it read has ``last_fetched_epoch`` (-1 if unknown). ``gaps``: see
+    ``LeaderReplica.past_gap``."""
     if last_fetched_epoch < 0:
         return
     end = log.epoch_end_offset(last_fetched_epoch)
-    if end.epoch == last_fetched_epoch and end.end_offset >= offset:
+    if end.epoch == last_fetched_epoch and gaps.get(end.end_offset, end.end_offset) >= offset:
         return
     raise OffsetOutOfRangeError(
         f"{log.topic_partition}: the log was truncated below offset {offset} after it was read: records of leader "

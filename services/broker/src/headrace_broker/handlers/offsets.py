@@ -56,6 +56,9 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         async def one(item: Any, turns: Turns) -> Any:
             replica = self._leader(item, item.current_leader_epoch)
             epoch, end_offset = replica.epoch_end(item.leader_epoch)
+            past_gap = replica.past_gap(end_offset)
+            if past_gap is not None:
+                end_offset = await turns.outside(past_gap)
             return offsets_pb2.OffsetForLeaderEpochResult(
                 topic=item.topic, partition=item.partition, leader_epoch=epoch, end_offset=end_offset
             )
