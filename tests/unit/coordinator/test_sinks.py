@@ -373,7 +373,7 @@ def test_the_largest_batch_is_one_decision_of_one_request(shard: Shard) -> None:
     sink = sink_id("q" * (SINK_BYTES_MAX - len(sink_id("", "copies"))), "copies")
     largest = 10**18 - 1
     tokens = [
-        (SinkTransaction(sink, largest, largest, task, f"{task:016x}"), (task << 32, 32_000))
+        (SinkTransaction(sink, largest, largest, 2**31 - 1 - task, f"{task:016x}"), (task << 32, 32_000))
         for task in range(TASKS_MAX)
     ]
     record = SinkRecord(largest, largest)

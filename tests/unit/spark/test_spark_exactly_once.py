@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace.models import SinkState
-from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace.admin import blocking
+from headrace.models import SinkState, TransactionToken
+from headrace.producer.futures import ManyFuture
+from headrace_core.errors import InvalidArgumentError, InvalidConfigError, UnsupportedVersionError
+from headrace_core.sinks import TASKS_MAX, SinkTransaction, parse_sink_transaction, sink_id
 from headrace_spark import exactly_once
-from headrace_spark.errors import SinkWriteError
 from headrace_spark.exactly_once import BATCH_ID, QUERY_ID, SinkBatch, batch_of_stream
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
 from headrace_spark.sink_task import SinkCommit
@@ -73,19 +76,85 @@ def test_a_stream_takes_no_application() -> None:
         HeadraceStreamWriter({**options(topic="out"), **APPLICATION}, SCHEMA)
 
 
-def test_a_task_beyond_those_of_one_decision_fails_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver could not commit the batch after all its tasks have written, and each restart would repeat it."""
+class TaskProducer:
+    """Records the tokens that it prepares."""
+
+    prepared: ClassVar[list[TransactionToken]] = []
+
+    def __init__(self, config: dict[str, str]) -> None:
+        self.token = TransactionToken(config["transactional.id"], len(self.prepared), 0)
+
+    def begin_transaction(self) -> None: ...
+
+    def send_arrow(self, topic: str, table: pa.Table) -> ManyFuture:
+        return ManyFuture(topic, [])
+
+    def flush(self) -> None: ...
+
+    def prepare(self) -> TransactionToken:
+        self.prepared.append(self.token)
+        return self.token
+
+    def close(self, timeout: float) -> None: ...
+
+
+def test_only_tasks_with_rows_count_for_the_limit_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spark.sql.shuffle.partitions may be above the limit: task numbers are, too, and few tasks have rows."""
     task = Task(**{QUERY_ID: "q", BATCH_ID: "12"})
+    state = SinkState(11, 3)
     monkeypatch.setattr(TaskContext, "get", lambda: task)
-    monkeypatch.setattr(
-        exactly_once, "worker_admin", lambda client: SimpleNamespace(describe_sink=lambda sink: SinkState(11, 0))
-    )
-    monkeypatch.setattr("headrace.Producer", lambda config: pytest.fail("the task begins a transaction"))
+    monkeypatch.setattr(exactly_once, "worker_admin", lambda _: SimpleNamespace(describe_sink=lambda sink: state))
+    monkeypatch.setattr(TaskProducer, "prepared", [])
+    monkeypatch.setattr("headrace.Producer", TaskProducer)
+    decided: list[Any] = []
+    monkeypatch.setattr(blocking, "commit_sink_batch", recorder(decided, state))
     writer = HeadraceStreamWriter({**options(topic="out"), **ONCE}, SCHEMA)
     rows = pa.RecordBatch.from_pydict({"value": ["a"]})
-    task.partition = 10_000
-    with pytest.raises(SinkWriteError, match=r"batch 12 has more than 10000 tasks .this is task 10000.*coalesce"):
-        writer.write(iter([rows]))
-    written = writer.write(iter([rows.slice(0, 0)]))
-    assert isinstance(written, SinkCommit)
-    assert written.token == "", "a task without rows needs no transaction"
+    commits = []
+    for task.partition in (7, 9_999, 10_000, 15_000, 19_999):
+        commits.append(writer.write(iter([rows])))
+        commits.append(writer.write(iter([rows.slice(0, 0)])))
+    writer.commit(commits, 12)
+    (tokens,) = decided[0][2:]
+    parts = [parse_sink_transaction(token.transactional_id) for token in tokens]
+    assert [part.partition for part in parts if part] == [7, 9_999, 10_000, 15_000, 19_999]
+    assert tokens == TaskProducer.prepared, "a task without rows needs no transaction"
+
+
+def test_a_batch_with_too_many_tokens_fails_before_the_decision_and_can_be_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided: list[Any] = []
+    aborted: list[Any] = []
+    monkeypatch.setattr(blocking, "commit_sink_batch", recorder(decided, SinkState(12, 3)))
+    monkeypatch.setattr(blocking, "abort_sink_batch", recorder(aborted, SinkState(11, 4)))
+    writer = HeadraceStreamWriter({**options(topic="out"), **ONCE}, SCHEMA)
+    sink = sink_id("q", "out")
+
+    def commit_of(task: int) -> SinkCommit:
+        token = TransactionToken(str(SinkTransaction(sink, 12, 3, task, "a")), task, 0)
+        return SinkCommit((), sink, 3, str(token))
+
+    commits = [commit_of(task) for task in range(TASKS_MAX)]
+    writer.commit(commits, 12)
+    assert len(decided.pop()[2]) == TASKS_MAX
+    commits.append(commit_of(TASKS_MAX))
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"cannot commit batch 12 of sink '__headrace_sink/q/out': it has 10001 tokens, one for each task with "
+        r"rows, and one decision commits at most 10000; .*coalesce, or a lower spark\.sql\.shuffle\.partitions",
+    ):
+        writer.commit(commits, 12)
+    assert not decided
+    writer.abort(commits, 12)  # Spark calls it after a failed commit
+    assert aborted == [(sink, 12, 3)]
+
+
+def recorder(calls: list[Any], state: SinkState) -> Any:
+    """A request to the coordinators that records its arguments and returns ``state``."""
+
+    async def request(_coordinators: Any, *arguments: Any, **_: Any) -> SinkState:
+        calls.append(arguments)
+        return state
+
+    return request

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace_core.errors import HeadraceError, UnsupportedVersionError
-from headrace_core.sinks import TASKS_MAX, SinkTransaction, sink_id
+from headrace_core.sinks import SinkTransaction, sink_id
 
 from .errors import NullTopicError, SinkWriteError
 from .sink_columns import SinkColumns
@@ -78,7 +78,7 @@ def write_batch(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, batch: SinkBatch
 ) -> SinkCommit:
     """Write the rows of one task, and prepare their transaction. If the batch is already decided, the rows are read and
-    not written. Raises SinkWriteError, also for a task beyond those that one decision can commit."""
+    not written. Raises SinkWriteError."""
     from headrace import Producer
 
     state = worker_admin(options.client).describe_sink(batch.sink)
@@ -91,14 +91,7 @@ def write_batch(
     first = next(rows, None)
     if first is None:
         return nothing
-    partition = _partition()
-    if partition >= TASKS_MAX:
-        raise SinkWriteError(
-            f"batch {batch.number} has more than {TASKS_MAX} tasks (this is task {partition}), and exactly-once "
-            "delivery commits a batch in one decision of at most that many: write fewer partitions (coalesce, or a "
-            "lower spark.sql.shuffle.partitions). No row of the batch is visible"
-        )
-    transaction = SinkTransaction(batch.sink, batch.number, state.generation, partition, secrets.token_hex(8))
+    transaction = SinkTransaction(batch.sink, batch.number, state.generation, _partition(), secrets.token_hex(8))
     producer = Producer({**options.client, "transactional.id": str(transaction)})
     try:
         producer.begin_transaction()
@@ -124,7 +117,8 @@ def write_batch(
 
 
 def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:
-    """Decide the batch, and wait until readers see it. If the batch is already decided, nothing changes."""
+    """Decide the batch, and wait until readers see it. If the batch is already decided, nothing changes. Raises
+    InvalidArgumentError, before the decision, if more tasks have written rows than one decision commits."""
     tokens = [commit.token for commit in commits if commit.token]
     generation = min((commit.generation for commit in commits), default=None)
     with _admin(options.client) as admin:

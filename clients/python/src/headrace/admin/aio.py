@@ -544,7 +544,7 @@ class AsyncAdmin(Face):
         arguments.whole("batch", batch)
         if generation is not None:
             arguments.whole("generation", generation)
-        checked = checked_tokens(tokens)
+        checked = checked_tokens(tokens, sink, batch)
         return await self._run(
             lambda calls: commit_sink_batch(
                 calls.transaction_coordinators,

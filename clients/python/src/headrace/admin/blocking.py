@@ -537,7 +537,7 @@ class Admin(Face):
         arguments.whole("batch", batch)
         if generation is not None:
             arguments.whole("generation", generation)
-        checked = checked_tokens(tokens)
+        checked = checked_tokens(tokens, sink, batch)
         return self._run(
             lambda calls: commit_sink_batch(
                 calls.transaction_coordinators,

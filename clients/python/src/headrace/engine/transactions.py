@@ -23,13 +23,14 @@ def checked_token(given: Any) -> TransactionToken:
     return TransactionToken.parse(str(given))
 
 
-def checked_tokens(given: Any) -> list[TransactionToken]:
-    """Check the tokens of a sink's batch."""
+def checked_tokens(given: Any, sink: str, batch: int) -> list[TransactionToken]:
+    """Check the tokens of batch ``batch`` of sink ``sink``."""
     tokens = [checked_token(token) for token in items("tokens", given, "transaction tokens")]
     if len(tokens) > TASKS_MAX:
         raise InvalidArgumentError(
-            f"the batch has {len(tokens)} tokens, and one decision commits at most {TASKS_MAX}: write the batch with "
-            "fewer tasks"
+            f"cannot commit batch {batch} of sink {sink!r}: it has {len(tokens)} tokens, one for each task with rows, "
+            f"and one decision commits at most {TASKS_MAX}; write the batch with fewer tasks (in Spark: coalesce, or a "
+            "lower spark.sql.shuffle.partitions)"
         )
     return tokens
 
