@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
 
 from headrace import AsyncProducer, Producer
-from headrace.errors import InvalidArgumentError
+from headrace.errors import ClosedError, InvalidArgumentError
 
 pa = pytest.importorskip("pyarrow")
+arrow_batches = pytest.importorskip("headrace.producer.arrow").arrow_batches
 
 
 class Stream:
@@ -115,3 +117,24 @@ def test_asyncio_twin_takes_streams_too(fake: Any) -> None:
 
     asyncio.run(run())
     assert len(written(fake)) == 3
+
+
+@pytest.mark.parametrize("columns", [["key", "value"], ["value"]], ids=["by key", "sticky"])
+@pytest.mark.parametrize("batches_before", [0, 1], ids=["before the first batch", "between batches"])
+def test_close_while_rows_are_encoded_raises_the_producers_error(
+    fake: Any, columns: list[str], batches_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"key": [b"%d" % n for n in range(400)], "value": [b"x" * 400] * 400}
+    out = Producer(bootstrap_servers=fake.bootstrap_servers, batch_size=4_096)
+    out.partitions_for("t")
+
+    def interrupted(core: Any, topic: str, table: Any) -> Any:
+        batches = arrow_batches(core, topic, table)
+        yield from itertools.islice(batches, batches_before)
+        out.close(60)  # as another thread may do
+        yield from batches
+
+    monkeypatch.setattr("headrace.producer.arrow.arrow_batches", interrupted)
+    with pytest.raises(ClosedError, match="this producer is closed"):
+        out.send_arrow("t", pa.table(rows).select(columns))
+    assert bool(written(fake)) == bool(batches_before)

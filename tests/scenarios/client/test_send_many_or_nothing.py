@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from headrace import AsyncProducer, Producer
 from headrace.errors import (
     BufferTimeoutError,
+    ClosedError,
     HeadraceError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -128,6 +130,55 @@ def test_time_out_in_the_middle_of_a_list_says_how_much_is_sent(fake: Any) -> No
         fake.hold_answers(False)
         out.flush(60)
     assert len(values_of(fake)) == queued
+
+
+def test_close_by_another_thread_while_records_are_serialized_sends_nothing(fake: Any) -> None:
+    def serialize(topic: str, value: bytes) -> bytes:
+        if value == b"2":
+            thread = threading.Thread(target=out.close, args=(60,))
+            thread.start()
+            thread.join()
+        return value
+
+    counts: list[int] = []
+
+    def choose(topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
+        counts.append(count)
+        return hash(value) % count
+
+    out = producer(fake, value_serializer=serialize, partitioner_class=choose)
+    with pytest.raises(ClosedError, match="this producer is closed"):
+        out.send_many("t", [b"1", b"2", b"3"])
+    assert set(counts) == {1}
+    assert values_of(fake) == []
+
+
+@pytest.mark.parametrize("after", range(0, 600, 40))
+def test_close_by_another_thread_at_any_moment_is_a_result_or_the_producers_error(fake: Any, after: int) -> None:
+    """``after``: the number of records after which the other thread begins to close the producer."""
+    records, seen, acknowledged = [b"%d" % n for n in range(300)], 0, 0
+    reached = threading.Event()
+
+    def choose(topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
+        nonlocal seen
+        seen += 1
+        if seen > after:
+            reached.set()
+        return hash(value) % count
+
+    def close() -> None:
+        reached.wait(60)
+        out.close(60)
+
+    out = producer(fake, partitioner_class=choose)
+    closer = threading.Thread(target=close)
+    closer.start()
+    try:
+        while True:
+            acknowledged += out.send_many("t", records).result(60).record_count
+    except ClosedError:  # any other error fails the test
+        closer.join()
+    assert len(values_of(fake)) >= acknowledged
 
 
 def test_asyncio_twin_sends_all_or_nothing_too(fake: Any) -> None:

@@ -6,13 +6,14 @@ import contextlib
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from headrace import accumulator
 from headrace.errors import NetworkError, RecordTooLargeError
+from headrace.producer.core import CLOSED
 from headrace_core.records import decode_batch
 
 
@@ -274,6 +275,71 @@ def test_many_values_stop_where_the_buffer_is_full() -> None:
     stopped = h.acc.append_many("t", values, 0, None, 5, runs)
     assert 0 < stopped < 100
     assert h.acc.append_many("t", values, stopped, None, 5, runs) == stopped
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+def test_many_values_of_a_producer_that_is_closed_meanwhile_are_not_queued(partition: int | None) -> None:
+    h = Harness()
+
+    def values(count: int) -> Iterator[bytes]:
+        yield b"1"
+        h.acc.state = CLOSED
+        h.acc.close()
+        yield from [b"%d" % n for n in range(2, count + 1)]
+
+    items = h.acc.prepare_many("t", values(3), partition)
+    assert items == [b"1", b"2", b"3"]
+    assert h.acc.append_many("t", items, 0, partition, 5, []) == 0
+
+
+@pytest.mark.parametrize("closing", ["serializer", "partitioner"])
+def test_partitioner_of_a_producer_that_is_closed_meanwhile_never_sees_0_partitions(closing: str) -> None:
+    counts: list[int] = []
+
+    class Number:
+        """A partition number whose conversion closes the producer, as another thread may do at that moment."""
+
+        def __index__(self) -> int:
+            close()
+            return 1
+
+    def close() -> None:
+        h.acc.state = CLOSED
+        h.acc.close()
+
+    def serialize(topic: str, value: Any) -> bytes:
+        if closing == "serializer" and value == b"2":
+            close()
+        return bytes(value)
+
+    def choose(topic: str, key: bytes | None, value: bytes | None, count: int) -> Any:
+        counts.append(count)
+        return Number() if closing == "partitioner" and value == b"2" else hash(value) % count
+
+    def harness() -> Harness:
+        return Harness(partitions=4, value_serializer=serialize, partitioner=choose)
+
+    h = harness()
+    items = h.acc.prepare_many("t", [b"1", b"2", b"3"], None)
+    assert h.acc.append_many("t", items, 0, None, 5, []) == 0
+    h = harness()
+    queues = h.topic.queues
+    h.send("t", b"1")
+    h.send("t", b"2")
+    assert h.acc.records_appended == 1
+    assert len(h.slow) == 1, "the slow path raises the error"
+    assert sum(queue.open is not None for queue in queues) == 1
+    assert set(counts) == {4}
+
+
+def test_topic_of_a_closed_producer_has_no_sticky_partition_to_choose() -> None:
+    h = Harness(partitions=4)
+    sticky = h.topic.sticky
+    h.acc.state = CLOSED
+    h.acc.close()
+    for _ in range(20):
+        h.topic.choose_sticky()
+    assert h.topic.sticky == sticky
 
 
 def test_encoded_batch_goes_behind_what_is_open() -> None:

@@ -234,6 +234,8 @@ cdef class TopicQueues:
         cdef Py_ssize_t count = PyList_GET_SIZE(choices)
         cdef Py_ssize_t at, one, other
         self.sticky_bytes = 0
+        if PyList_GET_SIZE(self.queues) == 0:  # closed by another thread
+            return 0
         if count == 0:
             self.sticky = self._below(PyList_GET_SIZE(self.queues))
             return 0

@@ -105,10 +105,13 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
             raise wrong_type(known.name, key, value, headers, error) from None
         if alone.size > limit:
             raise too_large(known.name, alone.size, known.max_batch_bytes, accumulator.buffer_bytes)
-        if partition is None and accumulator.partitioner is not None:
-            partition = accumulator.partitioner(known.name, key, value, len(known.queues))
-            if partition is not None and partition_number(partition) >= len(known.queues):
-                raise NoSuchPartition(partition)
+        count = len(known.queues)  # 0 if another thread has closed the producer: append_many appends nothing
+        if partition is None and accumulator.partitioner is not None and count:
+            partition = accumulator.partitioner(known.name, key, value, count)
+            if partition is not None:
+                partition = partition_number(partition)
+                if partition >= count:
+                    raise NoSuchPartition(partition)
     except HeadraceError as error:
         error.args = (f"record {number}: {error.message}; nothing of the list was sent", *error.args[1:])
         raise

@@ -170,14 +170,14 @@ cdef class Accumulator(Ledger):
         return None if batch is None else future_class(batch, index, when)
 
     def prepare_many(self, str topic not None, values, partition):
-        cdef TopicQueues known = self.topics.get(topic)
         cdef list items = list(values)
-        cdef Py_ssize_t limit = min(known.max_batch_bytes, self.buffer_bytes) - ALONE
-        cdef Py_ssize_t at, size
+        cdef TopicQueues known = self.topics.get(topic)
+        cdef Py_ssize_t limit, at, size
         cdef tuple parts
         cdef object item, headers
-        if known is None:  # closed by another thread: append_many appends nothing
+        if known is None or not PyList_GET_SIZE(known.queues):  # closed by another thread: append_many appends nothing
             return items
+        limit = min(known.max_batch_bytes, self.buffer_bytes) - ALONE
         if partition is not None and partition >= PyList_GET_SIZE(known.queues):
             raise NoSuchPartition(partition)
         for at in range(PyList_GET_SIZE(items)):
@@ -307,7 +307,11 @@ cdef class Accumulator(Ledger):
             if self.value_serializer is not None:
                 value = self.value_serializer(topic, value)
             if partition is None and self.partitioner is not None:
+                if self.state != OPEN_STATE:  # closed while a serializer ran: the topic may have no queues
+                    return None
                 partition = self.partitioner(topic, key, value, len(known.queues))
+                if partition is not None:
+                    partition = _number(partition)  # runs the caller's code if the number is not an int
         when[0] = now_ms() if timestamp_ms is None else _when(timestamp_ms)
         if self.state != OPEN_STATE:  # closed while the caller's code ran: the record would never be sent
             return None

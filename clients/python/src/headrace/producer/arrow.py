@@ -67,7 +67,8 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
     """
     if not table.num_rows:
         return
-    queues = core.accumulator.topics[topic]
+    queues = core.accumulator.topics.get(topic)
+    core.check_open()  # a closed producer has dropped its topics
     limit = min(core.accumulator.batch_bytes, queues.max_batch_bytes)
     sender = core.sender
     options = {"compression": sender.compression, "level": sender.compression_level}
@@ -85,7 +86,9 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
                 queues.choose_sticky()
                 yield queues.sticky, data, count
             continue
-        partitions = _partitions(core, topic, chunk, start, len(queues.queues))
+        count = len(queues.queues)
+        core.check_open()  # a closed producer has dropped its queues
+        partitions = _partitions(core, topic, chunk, start, count)
         chunk = chunk.combine_chunks()
         order = pc.sort_indices(partitions)  # stable: the rows of a partition keep their order
         runs = pc.run_end_encode(partitions.take(order))

@@ -119,6 +119,7 @@ class ProducerCore:
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
         """Refresh the metadata of the topic, because they may lack a new partition. Raises InvalidArgumentError if the
         partition does not exist."""
+        self.check_open()
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         self.check_open()
         count = len(self.accumulator.topics[topic].queues)
@@ -186,8 +187,9 @@ class ProducerCore:
 
     def check_sendable(self) -> None:
         self.check_open()
-        if self.accumulator.state == HELD and self.transactions is not None:
-            self.transactions.producer.check(Call.SEND)
+        transactions = self.transactions  # None after a close by another thread
+        if self.accumulator.state == HELD and transactions is not None:
+            transactions.producer.check(Call.SEND)
 
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
         """Block until the topic is known and the buffer has room.
