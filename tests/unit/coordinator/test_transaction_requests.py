@@ -468,3 +468,39 @@ def test_a_former_owner_does_not_confirm_offsets_of_a_transaction_that_may_have_
             await world.ask(add)
 
     scenario(test)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_former_owner_does_not_confirm_that_a_transaction_has_ended(version: int, commit: bool) -> None:
+    """Under version 1 the producer's next transaction has the same epoch. A former owner does not know the next
+    transaction: it took the request to end it for a repeated request to end the one before (simulator, seed
+    20261123102)."""
+
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        await world.ask(AddPartitions("t", producer, frozenset({ONE}), version))
+        end = EndTransaction("t", producer, commit=commit, version=version)
+        await world.ask(end)
+        await world.until(lambda: world.orders)
+        world.mark(ONE)
+        assert await world.ask(end), "the owner of the shard confirms a repeated request"
+        world.log.error = FencedShardEpochError("another coordinator has claimed the shard")
+        with pytest.raises(NotCoordinatorError):
+            await world.ask(end)
+
+    scenario(test)
+
+
+def test_a_former_owner_fences_no_producer() -> None:
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        await world.producer()
+        with pytest.raises(HeadraceError, match="epoch") as refused:
+            await world.ask(EndTransaction("t", producer, commit=True))
+        assert not isinstance(refused.value, NotCoordinatorError)
+        world.log.error = FencedShardEpochError("another coordinator has claimed the shard")
+        with pytest.raises(NotCoordinatorError):
+            await world.ask(EndTransaction("t", producer, commit=True))
+
+    scenario(test)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, RequestTimedOutError
 from headrace_core.metadata.shards import OFFSETS_TOPIC
 
-from ..transaction.messages import AddPartitions, MarkersWritten, TransactionEnded, WriteMarkers
+from ..transaction.messages import AddPartitions, DescribeSink, MarkersWritten, TransactionEnded, WriteMarkers
 from ..transaction.transactions import TransactionsStateMachine
 from .runner import Done, ShardRunner, resolve
 from .shards import Shards
@@ -43,6 +43,20 @@ class _Asked(NamedTuple):
     done: Done
     until_s: float
     wait_for_markers: bool
+
+
+def _must_be_fenced(request: Any) -> bool:
+    """Whether only the owner of the shard may answer the request, even if the answer needs no record.
+
+    A former owner would answer from a state that is out of date. Under transaction version 1, transactions of a
+    producer have the same epoch: the former owner would take a request to end the open transaction for a repeated
+    request to end the transaction before it, and would confirm a commit that never happens.
+
+    A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
+    the transaction's batches after the marker. But a group shard does not keep the epoch of an ended transaction."""
+    if isinstance(request, AddPartitions):
+        return any(partition.topic == OFFSETS_TOPIC for partition in request.partitions)
+    return not isinstance(request, DescribeSink)
 
 
 class _Parked:
@@ -118,13 +132,7 @@ class Transactions:
         except HeadraceError as error:
             asked.done(error)
             return
-        # Guard: a former owner of the shard would confirm a transaction that has already ended. A partition's log
-        # refuses the transaction's batches after the marker, but a group shard does not keep the epoch of an ended
-        # transaction.
-        is_fenced = isinstance(asked.request, AddPartitions) and any(
-            partition.topic == OFFSETS_TOPIC for partition in asked.request.partitions
-        )
-        runner.put(asked.request, partial(self._decided, runner, asked), is_fenced=is_fenced)
+        runner.put(asked.request, partial(self._decided, runner, asked), is_fenced=_must_be_fenced(asked.request))
 
     def _decided(self, runner: ShardRunner, asked: _Asked, outcome: object) -> None:
         transactional_id, again = asked.request.transactional_id, partial(self._ask_shard, asked)
