@@ -305,7 +305,7 @@ def heartbeat(group: str, member: str, number: int = 1) -> bytes:
 
 
 def group_slow_readers(pace: Pace, address: Address) -> None:
-    """Membership streams and lists of all groups, whose answers nobody reads."""
+    """Membership streams and lists of all groups; the client leaves the answers unread."""
     held: list[Any] = []
     while pace.on():
         if len(held) < SLOW_READERS:
