@@ -23,6 +23,7 @@ from headrace_core.log.producer_state import Check, ProducerTable
 from headrace_core.metadata import PartitionImage
 from headrace_core.testing.clock import EPOCH_MS
 from headrace_core.types import NO_LEADER
+from tests.simulation import broker_clients
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.shell_mutants import scan_and_trust_the_cache
 
@@ -251,8 +252,8 @@ MUTANTS = (
     _mutant(
         "FencesNoReader",
         "KIP-320: stale-epoch fetch, undetected truncation",
-        Patch(PartitionLeader, "check_epoch", _check_no_epoch),
-        Patch(FollowerReplica, "check_epoch", _check_no_epoch),
+        Patch(leader_lane, "check_epoch", _check_no_epoch),
+        Patch(broker_clients, "check_epoch", _check_no_epoch),
     ),
     _mutant(
         "CountsAnUnconfirmedShrink",
