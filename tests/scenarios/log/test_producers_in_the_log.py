@@ -20,6 +20,7 @@ from headrace_core.errors import (
 )
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.dump import Note, Problem, ProducerLine, dump
+from headrace_core.log.epochs import EpochStart
 from headrace_core.log.moving import LogCopy, Pace
 from headrace_core.log.producer_state import ProducerBatch, ProducerTable
 from headrace_core.log.replicated import check_replicated
@@ -473,6 +474,46 @@ def test_the_table_after_a_cut_at_any_offset_is_that_of_the_batches_left() -> No
         left.check_window(cut)
         clone.crash()
         left.check(log_of(open_directory(clone, TINY)))
+
+
+@pytest.mark.parametrize("rolled", [True, False], ids=["the first segment begins there", "it begins below"])
+@pytest.mark.parametrize("crashed", [False, True], ids=["open", "after a power loss"])
+def test_a_cut_of_all_records_above_the_log_start_keeps_the_producers_and_the_epoch_below_it(
+    rolled: bool, crashed: bool
+) -> None:
+    """If the log forgot the epoch, then as a leader it would make its followers begin again. If it forgot its
+    producers, then as a leader it would append a repeated batch a second time."""
+    fs, directory, log = begun()
+    append(log, sent := idempotent(1, 0, count=2), leader_epoch=3)
+    if rolled:
+        log.roll()
+    log.flush()
+    directory.delete_records(log, 2)
+    append(log, idempotent(1, 2, count=2), leader_epoch=5)
+    log.roll()
+    append(log, idempotent(1, 4), leader_epoch=5)
+    log.flush()
+    directory.write_recovery_points()
+    assert log.epochs.entries == (EpochStart(3, 2), EpochStart(5, 2))
+    directory.truncate(log, 2, 3)
+    if crashed:
+        fs.crash()
+        log = log_of(open_directory(fs, TINY))
+    assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (2, 2, 1)
+    assert log.epochs.entries == (EpochStart(3, 2),)
+    again = append(log, sent, leader_epoch=6)
+    assert isinstance(again, AppendInfo)
+    assert again.is_duplicate
+    assert isinstance(append(log, idempotent(1, 2, count=2), leader_epoch=6), AppendInfo)
+    assert log.epochs.entries == (EpochStart(3, 2), EpochStart(6, 2))
+
+
+def test_a_cut_at_the_log_start_forgets_an_epoch_that_the_leader_does_not_know() -> None:
+    _, directory, log = begun()
+    directory.restart(log, 50)
+    append(log, idempotent(1, 0, count=2), leader_epoch=5)
+    directory.truncate(log, 50, 4)
+    assert (log.log_start_offset, log.log_end_offset, log.epochs.entries) == (50, 50, ())
 
 
 def work(fs: CrashingFileSystem, producers: Producers) -> None:

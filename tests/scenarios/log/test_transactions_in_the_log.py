@@ -448,7 +448,7 @@ def test_a_reader_during_a_cut_gets_no_record_of_an_open_transaction(way: str, m
     def look() -> None:
         nonlocal reads
         reads += 1
-        if log.segments:
+        if log.segments and log.log_end_offset:
             assert log.last_stable_offset(high_watermark) <= 4
         with contextlib.suppress(OffsetNotAvailableError, OffsetOutOfRangeError, UnknownTopicOrPartitionError):
             result = log.read_committed(0, 1 << 20, high_watermark)

@@ -38,7 +38,7 @@ def _cut_to_the_high_watermark(self: PartitionFollower, answer: Any, end_of: Any
     outcome = _joined(self, answer, end_of)
     if isinstance(outcome, LogsMatch) and self.high_watermark < self.log_end:
         self._end(FollowerState.TRUNCATING)
-        return Truncate(self.high_watermark)
+        return Truncate(self.high_watermark, self.last_epoch)
     return outcome
 
 

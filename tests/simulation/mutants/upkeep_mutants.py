@@ -24,6 +24,7 @@ from headrace_core.log.directory import LOG_STARTS, LogDirectory
 from headrace_core.log.epochs import LeaderEpochs
 from headrace_core.log.turns import Turn
 from headrace_core.log.writer import DirectoryWriter, TurnResult
+from headrace_core.types import NO_EPOCH
 from tests.simulation.mutants.mutant import Mutant, Patch
 
 REPLICAS = "replicas"
@@ -106,7 +107,7 @@ def _all_it_has_is_committed(self: PartitionFollower) -> None:
         self.high_watermark = max(self.high_watermark, self.log_end)
 
 
-def _keep_epochs(self: LeaderEpochs, end_offset: int) -> None:
+def _keep_epochs(self: LeaderEpochs, end_offset: int, last_epoch: int = NO_EPOCH) -> None:
     return
 
 

@@ -134,7 +134,7 @@ def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_lo
     assert matched(99, 4, (2, 0), (4, 100)) == Match(False, Divergence(2, 100)), "the leader has none of it either"
     it = follower(end=50, high_watermark=20)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(50, (2, 0), (4, 60))) == Truncate(50)
+    assert it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(50, (2, 0), (4, 60))) == Truncate(50, 2)
 
 
 def test_a_follower_that_ends_where_the_leader_s_records_were_deleted_up_to_goes_on_from_there():
@@ -185,7 +185,7 @@ def test_a_join_tells_what_is_in_the_log():
 def test_the_log_is_cut_by_epoch_though_the_high_watermark_is_lower_and_the_follower_joins_again():
     it = follower(high_watermark=20)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(4, 90)), end_of(100, (2, 0), (4, 60))) == Truncate(90)
+    assert it.joined(Joined(7, diverging=Divergence(4, 90)), end_of(100, (2, 0), (4, 60))) == Truncate(90, 4)
     assert it.state is FollowerState.TRUNCATING
     assert not it.can_join
     it.truncated(90, 4)
@@ -204,7 +204,7 @@ def test_a_cut_below_the_high_watermark_takes_it_along():
 def test_a_former_leader_whose_epoch_has_no_record_lets_go_of_the_epoch_alone():
     it = follower(last_epoch=4)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (2, 0), (4, 100))) == Truncate(100)
+    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (2, 0), (4, 100))) == Truncate(100, 2)
     it.truncated(100, 2)
     assert (it.log_end, it.high_watermark, it.join(8, 1).last_epoch) == (100, 80, 2)
 
@@ -212,7 +212,9 @@ def test_a_former_leader_whose_epoch_has_no_record_lets_go_of_the_epoch_alone():
 def test_so_does_one_whose_records_are_all_deleted():
     it = follower(last_epoch=4, start=100, high_watermark=100)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (4, 100))) == Restart(100)
+    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (2, 100), (4, 100))) == Truncate(100, 2)
+    it.truncated(100, 2)
+    assert (it.log_start, it.log_end, it.join(8, 1).last_epoch) == (100, 100, 2)
 
 
 def test_a_divergence_that_cuts_nothing_is_no_reason_to_cut():

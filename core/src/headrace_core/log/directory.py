@@ -36,7 +36,7 @@ from ..errors import (
     ServerBusyError,
     StorageError,
 )
-from ..types import TopicPartition
+from ..types import NO_EPOCH, TopicPartition
 from .checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -416,7 +416,7 @@ class LogDirectory:
         deleted files."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
-    def truncate(self, log: PartitionLog, offset: int) -> None:
+    def truncate(self, log: PartitionLog, offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Truncate a log like ``PartitionLog.truncate_to``, and lower its recovery point first. A log that ends below
         its recovery point would be reported as corrupt. A log that ends exactly at its recovery point would be treated
         as flushed, although a crash may come before the cut is durable."""
@@ -429,7 +429,7 @@ class LogDirectory:
         if known > lowered or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[log.topic_partition] = min(known, lowered)
             self._write(RECOVERY_POINTS, self._recovery_points)
-        log.truncate_to(offset)
+        log.truncate_to(offset, last_epoch)
         if self._log_starts.get(log.topic_partition, 0) > log.log_start_offset:
             self._log_starts[log.topic_partition] = log.log_start_offset
             self._write(LOG_STARTS, self._log_starts)

@@ -118,11 +118,17 @@ class LeaderEpochs:
         if not self.is_checksummed:
             self.is_checksummed, self._stored = True, None
 
-    def truncate_from_end(self, end_offset: int) -> None:
-        """Remove epochs that start at or after ``end_offset``, the log's new end. If the file cannot be written for
-        lack of room or descriptors, it is written before the next batch is appended. A crash before the file is written
-        does no harm, because opening the log also cuts the epochs at the log's end."""
+    def truncate_from_end(self, end_offset: int, last_epoch: int = NO_EPOCH) -> None:
+        """Remove epochs that start at or after ``end_offset``, the log's new end. ``last_epoch``: the leader epoch of
+        the record before ``end_offset``, if that is known. If the log is empty now, because this record is deleted, the
+        entry that ``truncate_from_start`` kept stays.
+
+        If the file cannot be written for lack of room or descriptors, it is written before the next batch is appended.
+        A crash before the file is written does no harm, because opening the log also cuts the epochs at the log's
+        end."""
         entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
+        if not entries and self.entries and 0 < self.entries[0].start_offset == end_offset:
+            entries = tuple(entry for entry in self.entries[:1] if entry.epoch <= last_epoch)
         try:
             self.replace(entries)
         except (OSError, ServerBusyError) as error:

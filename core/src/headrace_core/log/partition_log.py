@@ -41,7 +41,7 @@ from ..errors import (
     ServerBusyError,
 )
 from ..records import BatchHeader
-from ..types import FlushPolicy, TimestampType, TopicPartition
+from ..types import NO_EPOCH, FlushPolicy, TimestampType, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome, Write, prepare, validate
 from .config import LogConfig
 from .epochs import EpochEnd, EpochStart, LeaderEpochs
@@ -651,11 +651,15 @@ class PartitionLog(LogReader):
         self.flushed_end = end
         self.unflushed_since_ms = None
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Remove records at and above ``offset``, durably; a batch that contains ``offset`` is removed as a whole. If
         the log ends at or below ``offset``, only epochs that begin at or after ``offset`` are removed, because they
         have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
         does.
+
+        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. A log that the cut
+        leaves empty, because all records before ``offset`` are deleted, keeps this epoch, and it keeps its producers:
+        the cut did not remove what they wrote.
 
         After the cut, the log ends at the end of its last batch, as a start after a crash would find. Because a cut log
         ends at the end of a batch, a cut inside a gap that compaction left ends the log at the beginning of the gap.
@@ -667,23 +671,22 @@ class PartitionLog(LogReader):
         Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
         """
         if offset >= self.log_end_offset:
-            if self.log_start_offset < self.log_end_offset:  # else it is the epoch of deleted records
-                self.epochs.truncate_from_end(offset)
+            self.epochs.truncate_from_end(offset, last_epoch)
             return
         self.cuts += 1  # odd from here on: a reader that meets a half-cut file knows that it is not damaged
         try:
             end_offset = self.end_after_truncating(offset)
-            if offset <= self._segments[0].base_offset:
+            if offset < self._segments[0].base_offset:
                 self._restart_at(offset)
             elif end_offset < self.log_start_offset <= offset:  # nothing is left
                 self._restart_at(self.log_start_offset)
             else:
-                self._cut_at(offset)
+                self._cut_at(offset, last_epoch)
         finally:
             self.cuts += 1
 
-    def _cut_at(self, offset: int) -> None:
-        keep = [segment for segment in self._segments if segment.base_offset < offset]
+    def _cut_at(self, offset: int, last_epoch: int) -> None:
+        keep = [segment for segment in self._segments if segment.base_offset < offset] or [self._segments[0]]
         last = keep[-1]
         place, end_offset = last.where_to_cut(offset, self._offset_behind(last))
         self._aborted_in(last)
@@ -705,9 +708,10 @@ class PartitionLog(LogReader):
             producers.inherit_undecided(self.producers, end_offset)
             producers.loaded(self._clock.monotonic_ms())
             self.producers = producers
+        self.producers.next_offset = end_offset
         self.flushed_end = end_offset
         self.unflushed_since_ms = None
-        self.epochs.truncate_from_end(end_offset)
+        self.epochs.truncate_from_end(end_offset, last_epoch)
         self.log_start_offset = min(self.log_start_offset, end_offset)
 
     def end_after_truncating(self, offset: int) -> int:

@@ -325,13 +325,8 @@ class MetadataStorage:
         The recovery point is at most ``end``, so the truncated log does not end below the recovery point. After a crash
         the log may have entries above ``end`` again; these uncommitted entries do no harm.
         """
-        try:
-            if self._log.log_end_offset > end:
-                self._log.truncate_to(end)
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise  # else: a log that was empty needs a new file, and keeps the entries
-            self._log.flush()  # Raft takes every kept entry for durable
+        if self._log.log_end_offset > end:
+            self._log.truncate_to(end)
         self._forget_terms_behind_the_end()
 
     def _forget_terms_behind_the_end(self) -> None:

@@ -49,9 +49,11 @@ class LogsMatch(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Truncate the log at ``offset``, with the whole of a batch that spans the offset; then call ``truncated``."""
+    """Truncate the log at ``offset``, with the whole of a batch that spans the offset; then call ``truncated``.
+    ``last_epoch`` is the leader epoch of the record before ``offset``, if both logs have this record or had it."""
 
     offset: int
+    last_epoch: int
 
 
 class Restart(NamedTuple):
@@ -219,9 +221,9 @@ class PartitionFollower:
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
                 # This replica once led in epochs without a record, because the first append of each epoch was refused
                 # or repeated a batch. All records match the leader's log, so the follower removes only the epochs
-                # without records, as in Kafka's UnifiedLog.truncateTo.
+                # without records, as in Kafka's UnifiedLog.truncateTo. It keeps its producers.
                 self._end(FollowerState.TRUNCATING)
-                return Truncate(self.log_end) if self.log_start < self.log_end else Restart(self.log_end)
+                return Truncate(self.log_end, answer.diverging.epoch)
             if cut >= self.log_end:  # the leader says that the logs diverge, and not where: truncating cannot help
                 return self._out(
                     UnknownServerError(
@@ -231,7 +233,7 @@ class PartitionFollower:
                     )
                 )
             self._end(FollowerState.TRUNCATING)
-            return Truncate(max(cut, 0))
+            return Truncate(max(cut, 0), answer.diverging.epoch)
         self.state = FollowerState.FOLLOWING
         self._learn_offsets(answer.high_watermark, answer.log_start)
         return LogsMatch()

@@ -402,7 +402,7 @@ class FollowerReplica:
         if self._held is not None:
             return  # ``release`` does it
         if isinstance(cut, Truncate):
-            action = functools.partial(directory.truncate, log, cut.offset)
+            action = functools.partial(directory.truncate, log, cut.offset, cut.last_epoch)
         else:
             action = functools.partial(directory.restart, log, cut.at_offset)
         try:
