@@ -1,0 +1,35 @@
+"""Errors of the pipelines library, in addition to the client's errors."""
+
+from __future__ import annotations
+
+from headrace_core.errors import ClientError, InvalidArgumentError
+
+
+class InvalidExpectationError(InvalidArgumentError):
+    """An expectation, or a set of expectations, does not fit together or does not fit the frame."""
+
+    code = "INVALID_EXPECTATION"
+
+
+class InvalidColumnsError(InvalidArgumentError):
+    """A frame lacks a column that the library needs, or has one with another meaning or type."""
+
+    code = "INVALID_COLUMNS"
+
+
+class UnsupportedFieldError(InvalidArgumentError):
+    """A field of a schema has a type that JSON cannot hold without a convention."""
+
+    code = "UNSUPPORTED_FIELD"
+
+
+class ReplayError(ClientError):
+    """Dead letters could not be sent to their source topics again. No record of the failed transaction is visible."""
+
+    code = "REPLAY_FAILED"
+
+
+class JobFailedError(ClientError):
+    """A job under test failed, or did not end or reach its crash point in time."""
+
+    code = "JOB_FAILED"
