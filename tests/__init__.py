@@ -1,1 +1,1 @@
-"""The tests, as one package: a module imports another by its whole name, `tests.worlds.raft_world`."""
+"""The tests are one package. A module imports another module by its full name, `tests.worlds.raft_world`."""

@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, settings
 
 from headrace_core.testing import verdicts
 
-# Machines with two busy cores: time limits per example would measure the neighbours.
-# The parent is named: with CI=true it would be Hypothesis's own profile "ci", which ignores the seed of the day.
+# No time limit per example: on a machine with two busy cores it would measure other processes. The parent profile is
+# named explicitly. With CI=true the parent would otherwise be Hypothesis's profile "ci", which ignores the seed of the
+# day.
 settings.register_profile(
     "headrace",
     settings.get_profile("default"),
@@ -33,15 +34,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 _SEED = "HEADRACE_TEST_SEED"
 
-# A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and children inherit that: without this no
-# Ctrl-C of a test would reach its process.
+# A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and child processes inherit this setting.
+# Restore it, or no Ctrl-C of a test would reach its process.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Tests with Spark share one worker: two drivers at once take all processors from everything else.
+#: Tests with Spark share one worker, because two Spark drivers at once leave no processor for other tests.
 _SPARK = ("tests/integration/spark/", "tests/docs/test_documented_spark")
-#: Tests that wait for processes more than they compute; tests that do nothing else; what takes longest, of both.
+#: Three lists: tests that wait for processes more than they compute, tests that only compute, and the longest tests of
+#: both kinds.
 _WAIT = ("tests/docs/", "tests/integration/", "tests/system/", "tests/scenarios/cli/", "tests/scenarios/controller/")
 _COMPUTE = ("tests/property/", "tests/simulation/", "tests/scenarios/log/", "tests/scenarios/broker/", "tests/fuzz/")
 _LONG = (
@@ -59,14 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = int(os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(2**31))))
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = seed
-    os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")  # benchmarks that are tested need no settled disk
+    # a test of a benchmark does not need to wait until the disk is idle
+    os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")
     # A dozen of Spark's drivers live for seconds: half of what they use is the second compiler's, for later.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For ``--dist loadfile``: all that starts Spark is one worker's."""
+    """With ``--dist loadfile``, give all tests that start Spark to one worker."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -80,8 +83,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without garbage collections, and exempt what was collected from later ones: ten thousand tests and their
-    modules stay until the end."""
+    """Switch garbage collection off while pytest collects the tests, and exempt the collected tests from later garbage
+    collections. Ten thousand tests and their modules stay in memory until the end."""
     gc.disable()
     try:
         return (yield)
@@ -91,7 +94,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What workers do at a time: some wait for clusters while others compute, and what takes long begins early."""
+    """Order the tests so that some workers wait for clusters while others compute. Long tests begin early."""
     if not hasattr(config, "workerinput"):
         return
     root = config.rootpath
@@ -106,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     waiting = [file for file in files if file.startswith(_WAIT)]
     computing = [file for file in files if file.startswith(_COMPUTE)]
     ranks = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
-    # All others take little time: they fill up the end, where the workers stop together.
+    # All other tests are short. They run last, so that the workers end at nearly the same time.
     items[:] = [item for file in sorted(files, key=lambda file: ranks.get(file, 1.0)) for item in files[file]]
 
 
@@ -118,13 +121,12 @@ def pytest_report_header() -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test stays a failed test, even when an exception occurs while its report is made; that would end the
-    run.
-
-    pytest parses the failing file for its traceback. A garbage collection during that may find a task with an unread
-    exception; asyncio logs it with a traceback, and that parses too: CPython before 3.13 has one counter for all
-    parsers ("SystemError: AST constructor recursion depth mismatch", its issue 106905). So collection is off meanwhile.
-    And the test's alarm, which pytest-timeout cancels only after the report, is cancelled first.
+    """Protect the report of a failed test from exceptions, because an exception there would end the run. pytest parses
+    the failing file for its traceback. A garbage collection at that time can find a task with an unread exception.
+    asyncio logs the exception with a traceback, which parses a file too. CPython before 3.13 has one counter for all
+    parsers and fails then ("SystemError: AST constructor recursion depth mismatch", issue 106905 of CPython). So
+    garbage collection is off during the report. pytest-timeout cancels the alarm of a test only after the report, so
+    the alarm is cancelled here first.
 
     The cause of the failure is recorded for tools/test_again.py: only timed-out tests may run again.
     """
@@ -160,7 +162,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """An in-process cluster stops with its file: it would run with the classes that the next file patches."""
+    """Stop an in-process cluster at the end of its file. Otherwise it would use classes that the next file patches."""
     yield
     if nextitem is None or nextitem.path != item.path:
         running = _clusters_in_here()
@@ -168,7 +170,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _clusters_in_here() -> list[object]:
-    """Running clusters of mode "inprocess"; unreferenced ones are collected first."""
+    """The running clusters of mode "inprocess". Clusters without a reference are garbage-collected first."""
     io_thread = sys.modules.get("headrace.engine.io_thread")
     if io_thread is None or not io_thread._last_to_leave:
         return []
@@ -178,7 +180,7 @@ def _clusters_in_here() -> list[object]:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A seed of this test's own, derived from the run's; printed, so that a failure's report shows it."""
+    """A seed for this test, derived from the run's seed. It is printed, so that the report of a failure shows it."""
     own = zlib.crc32(f"{os.environ[_SEED]}:{request.node.nodeid}".encode())
     print(f"seed of this test: {own} ({_SEED}={os.environ[_SEED]})")
     return own

@@ -1,4 +1,4 @@
-"""The results of `make dist`: one version, nothing of the building machine, and complete extras."""
+"""The results of `make dist` have one version and complete extras, and they contain no path of the building machine."""
 
 from __future__ import annotations
 

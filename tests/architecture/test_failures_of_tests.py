@@ -26,7 +26,7 @@ def run(project: Path, tests: str, conftest: str = CONFTEST) -> subprocess.Compl
     return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=100, check=False)
 
 
-# Long enough that the collector comes by while it is parsed.
+# The source is so long that the garbage collector runs while Python parses it.
 GARBAGE = """
 import ast, gc
 def collected(phase, info):
@@ -49,7 +49,8 @@ def test_garbage_that_parses_in_the_midst_of_a_traceback(tmp_path: Path) -> None
 
 
 def test_the_same_garbage_ends_a_run_without_the_hook_before_python_3_13(tmp_path: Path) -> None:
-    """So that the test above shows something; the day this fails, the hook's first half may go."""
+    """Check that the test above can fail without the hook. When this test fails, the first half of the hook can be
+    removed."""
     done = run(tmp_path, GARBAGE, conftest="")
     if sys.version_info < (3, 13):
         assert "INTERNALERROR" in done.stdout, done.stdout

@@ -1,5 +1,5 @@
-"""Import rules between packages: import-linter's contracts, and what an import loads at run time, which it cannot
-see."""
+"""Import rules between packages: import-linter's contracts, and the modules that an import loads at run time.
+import-linter cannot see these modules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WIRE = {"grpc", "google", "headrace_protos", "grpc_health", "grpc_reflection"}
 
 
 def _imports(path: Path) -> set[str]:
-    """Top-level names that a file imports from outside of its package."""
+    """The top-level names of the packages that a file imports, without its own package."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -60,7 +60,8 @@ def test_only_the_edge_sees_protobuf_and_grpc() -> None:
     assert inside == [], "translate at the edge, or name the file among the edges in this test and say why"
 
 
-#: Package -> the Headrace packages that it may import. The last three services do not exist yet, but their rules do.
+#: Package -> the Headrace packages that it may import. The rules of the last three services exist before the services
+#: do.
 _FORMATS = {"headrace_protos", "headrace_core"}
 MAY_IMPORT = {
     "headrace_protos": set(),
@@ -69,7 +70,8 @@ MAY_IMPORT = {
     "headrace_broker": _FORMATS,
     "headrace_coordinator": _FORMATS,
     "headrace": _FORMATS,
-    "headrace_tools": _FORMATS | {"headrace"},  # and services, where it starts them (the contract names the places)
+    # and the services, in the places that start them (the contract names the places)
+    "headrace_tools": _FORMATS | {"headrace"},
     "headrace_spark": {"headrace_core", "headrace"},
     "headrace_pipelines": {"headrace_core", "headrace", "headrace_tools", "headrace_spark"},
     "headrace_gateway": _FORMATS | {"headrace"},
@@ -79,7 +81,7 @@ MAY_IMPORT = {
 
 
 def _packages() -> set[str]:
-    """Every package of ours that has a folder."""
+    """Every Headrace package that has a folder."""
     return {path.parent.name for room in OURS for path in (ROOT / room).glob("**/src/headrace*/__init__.py")}
 
 
@@ -135,7 +137,7 @@ def test_clients_load_no_optional_dependency_and_no_service(names: str) -> None:
     "module", ["headrace_spark.source", "headrace_tools.cli.root", "headrace_tools.doctor.diagnosis"]
 )
 def test_what_is_installed_without_services_needs_none_of_their_libraries(module: str) -> None:
-    """The image of Spark and a plain ``pip install headrace`` have no msgspec, because only the services depend on
+    """Only the services depend on msgspec, so the image of Spark and a plain ``pip install headrace`` do not have
     it."""
     assert not _loaded_by(f"import {module}") & (SERVICES | {"msgspec", "grpc_health", "grpc_reflection"})
 

@@ -1,4 +1,4 @@
-"""docs/reference/limits.md and the limits in code are one table."""
+"""docs/reference/limits.md has the same limits as the code."""
 
 from __future__ import annotations
 

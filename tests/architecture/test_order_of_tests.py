@@ -1,4 +1,4 @@
-"""The order of the suite and the groups of one worker name existing files, and lose no test."""
+"""The lists that order the suite and group files for one worker name only existing files, and every test still runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_name_in_the_order_is_that_of_some_file(request: pytest.FixtureReq
 
 
 def test_files_that_wait_and_files_that_compute_take_turns_and_each_test_runs_once(tmp_path: Path) -> None:
-    """In a project of the same shape, with the conftest of ours."""
+    """Collect the tests of a project with the same folders and with Headrace's conftest.py."""
     tests = tmp_path / "tests"
     waiting = [f"docs/test_waits{number}.py" for number in range(4)]
     computing = [f"property/test_computes{number}.py" for number in range(2)]

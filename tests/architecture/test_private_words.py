@@ -1,4 +1,4 @@
-"""tools/private_words.py: which words it counts, where, and that a count above its limit fails."""
+"""tools/private_words.py: which words it counts in which files, and that it fails if a count is above its limit."""
 
 from __future__ import annotations
 

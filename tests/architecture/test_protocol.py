@@ -1,4 +1,5 @@
-"""The protocol: generated code is fresh, every call is explained, error codes agree, and nothing may break a client."""
+"""The protocol: generated code is up to date, every call has a comment, error codes agree everywhere, and no change
+breaks a client."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ def test_additions_break_nothing() -> None:
 
 
 def test_a_breaking_edit_of_a_proto_file_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same through the whole tool: edit a copy of the sources, and ask it."""
+    """Run the whole tool on an edited copy of the sources."""
     for source in proto_tool.proto_files():
         copied = tmp_path / source.relative_to(proto_tool.SOURCES)
         copied.parent.mkdir(parents=True, exist_ok=True)

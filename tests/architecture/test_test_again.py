@@ -1,4 +1,5 @@
-"""CI's second run of a timed-out test: it may pass, and is named. Verdicts get none."""
+"""CI runs a timed-out test a second time, and its report names the test. A test that failed by an assertion gets no
+second run."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def again(project: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    """The tool on a project with these tests, with pytest itself in place of ``make test``."""
+    """Run the tool on a project with these tests. pytest stands in for ``make test``."""
     (project / "test_it.py").write_text(textwrap.dedent(tests))
     (project / "pytest.ini").write_text("[pytest]\n")
     (project / "conftest.py").write_text(

@@ -1,4 +1,4 @@
-"""House rules that no linter knows: names and forbidden content of tracked files."""
+"""Rules of this project that linters do not check: file names, and content that no tracked file may have."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_no_room_without_a_name() -> None:
 
 
 def test_no_package_registry_and_no_path_of_somebody_s_machine_is_named() -> None:
-    # Spelled in pieces, so that this file passes its own test.
+    # The words are put together from pieces, so that this file passes its own test.
     registries = [r"pypi\." + "org", r"pythonhosted\." + "org", r"maven\." + "org", r"maven\.apache\.org/" + "maven2"]
     registries += [r"deb\.debian\." + "org", r"npmjs\." + "org", r"proxy\.golang\." + "org", r"crates\." + "io"]
     somebody_s = ["/ho" + r"me/\w", "/ro" + r"ot/\.?\w", "/wo" + r"rk/\w", "/tmp/br" + "ief"]
@@ -118,7 +118,8 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def _sleeps(node: ast.AST, *, polling: bool = False) -> list[int]:
-    """Lines of time.sleep outside of a while loop: one that polls waits for a condition, and the sleep is its pace."""
+    """The lines with a time.sleep outside of a while loop. A sleep inside a loop is allowed, because the loop waits for
+    a condition."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep" and not polling:
         return [node.lineno]
     inside = polling or isinstance(node, ast.While)
@@ -126,7 +127,8 @@ def _sleeps(node: ast.AST, *, polling: bool = False) -> list[int]:
 
 
 def test_no_test_sleeps() -> None:
-    """Tests wait for conditions: a bare sleep is too short on one machine and too long on the next."""
+    """Tests wait for conditions, because a sleep without a condition is too short on one machine and too long on
+    another."""
     offenders = [
         f"{path}:{line}"
         for path, text in texts()
@@ -137,8 +139,8 @@ def test_no_test_sleeps() -> None:
 
 
 def test_no_cancellation_is_swallowed() -> None:
-    """asyncio.wait_for of Python 3.11 returns, as if nothing had happened, when it is cancelled just as what it waits
-    for is done: a heartbeat task that was cancelled went on for ever. ``async with asyncio.timeout(...)`` does not."""
+    """In Python 3.11, asyncio.wait_for ignores a cancellation that arrives at the moment when the awaited task is done.
+    A cancelled heartbeat task therefore ran for ever. ``async with asyncio.timeout(...)`` does not."""
     offenders = [
         str(path)
         for path, text in texts()
@@ -153,7 +155,8 @@ def test_a_bare_sleep_would_be_found() -> None:
 
 
 def test_tests_import_each_other_by_whole_names_and_patch_no_path() -> None:
-    """``from tests.worlds.x import …``: no conftest.py changes sys.path, and a bare name is a third party's."""
+    """``from tests.worlds.x import …``: no conftest.py changes sys.path, and a module name without a package belongs to
+    a third party."""
     ours = {path.stem for path in (ROOT / "tests").rglob("*.py")}
     offenders = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
@@ -168,7 +171,7 @@ def test_a_bare_import_would_be_found() -> None:
 
 
 def _bare_imports(tree: ast.Module, ours: set[str]) -> list[int]:
-    """Lines that import one of ours by its bare name, or change sys.path."""
+    """The lines that change sys.path, or import a module of the tests without its package."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The scripts behind the make targets: they repeat nothing, and report every failure."""
+"""The scripts behind the make targets: they do no work twice, and report every failure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.compose.stack import BOOTSTRAP, LIMIT_S, until
 
 TOPIC = "orders"
 PARTITIONS = 12
-#: Maximum time for an acknowledgement, which is longer than any event of the stack on a slow machine.
+#: The maximum time for an acknowledgement. It is longer than any event of the stack takes on a slow machine.
 DELIVERY_MS = 280_000
 
 
@@ -22,7 +22,8 @@ def settings(**more: Any) -> dict[str, Any]:
 
 
 class Load:
-    """Numbered records to all partitions, one outcome each, until it is ended; in a thread."""
+    """Sends numbered records to all partitions in a thread until it is stopped, and keeps the outcome of each
+    record."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -45,7 +46,7 @@ class Load:
         return len(self.latencies_ms)
 
     def goes_on(self, records: int = 200) -> None:
-        """Wait until so many more are acknowledged."""
+        """Wait until ``count`` more records are acknowledged."""
         before = self.acknowledged
         until(lambda: self.acknowledged > before + records, f"{records} more records are acknowledged")
 
@@ -70,7 +71,7 @@ class Load:
         return {value for value, _, _ in self._outcomes}
 
     def figures(self, name: str) -> dict[str, float]:
-        """For ``note``: p50, p99.9 and the slowest in milliseconds, and how many there were."""
+        """The number of records, and their p50, p99.9 and maximum latency in milliseconds, as a text for ``note``."""
         ordered = sorted(self.latencies_ms)
         return {
             f"{name}_p50_ms": round(ordered[len(ordered) // 2], 1),
@@ -81,7 +82,7 @@ class Load:
 
 
 def stored(topic: str = TOPIC) -> list[tuple[bytes | None, bytes]]:
-    """Key and value of every record of the topic, from the host, read to the end that it has now."""
+    """Read the topic from the host up to its current end. Return the key and value of every record."""
     with Admin(settings()) as admin:
         (described,) = admin.describe_topics([topic])
     partitions = [TopicPartition(topic, each.partition) for each in described.partitions]

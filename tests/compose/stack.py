@@ -1,4 +1,5 @@
-"""The compose file as a test sees it: `docker compose` on a project of its own, whose volumes go with it."""
+"""Runs `docker compose` with the compose file for tests, in a project of its own. The project's volumes are deleted
+with it."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from tests.worlds import waiting
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
 FIGURES = ROOT / "build" / "compose" / "figures.json"
-#: The edge's published ports: any broker, broker N, coordinator N.
+#: The ports that the edge publishes: one for any broker, one for each broker, one for each coordinator.
 BOOTSTRAP = "127.0.0.1:9095"
 LIMIT_S = 120.0
 
 
 class Stack:
-    """``docker compose -p headrace-test ...`` at the repository's root. ``version``: of the images."""
+    """``docker compose -p headrace-test ...`` at the repository's root. ``version`` is the version of the images."""
 
     version = "0.1.0"
 
     def run(self, command: list[str], limit_s: float = 300.0, check: bool = True) -> str:
-        """What ``command`` prints, run where the compose file is, for this project; a failure carries all it said."""
+        """Run ``command`` in the folder of the compose file, for this project. Return its output; a failure contains
+        all of the output."""
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -57,18 +59,19 @@ class Stack:
         return time.monotonic() - began
 
     def scale(self, **services: int) -> float:
-        """``up --wait`` with so many containers of each service; seconds."""
+        """Run ``up --wait`` with this number of containers of each service. Return how many seconds it took."""
         return self.up(*(f"--scale={service}={count}" for service, count in services.items()))
 
     def down(self) -> None:
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "--timeout", "40")
 
     def headrace(self, *arguments: str, service: str = "broker") -> Any:
-        """The command line inside of a container, without flags but ``-o json``."""
+        """Run the command line inside of a container. The only flag is ``-o json``."""
         return json.loads(self.compose("exec", "-T", service, "headrace", *arguments, "-o", "json") or "null")
 
     def containers(self, service: str | None = None) -> dict[str, str]:
-        """Container name -> its state, those of ``service`` only if given; ended ones too."""
+        """Container name -> its state, also for containers that have ended. If ``service`` is given, only its
+        containers."""
         lines = self.compose("ps", "-a", "--format", "json", *([service] if service else [])).splitlines()
         return {each["Name"]: each["State"] for each in map(json.loads, lines)}
 
@@ -96,14 +99,15 @@ def logs_of(container: str) -> str:
 
 
 def until(holds: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
-    """Seconds until ``holds``; AssertionError with ``what`` after ``limit_s``."""
+    """Wait until ``holds`` returns true, and return the seconds. After ``limit_s`` raise AssertionError with
+    ``what``."""
     began = time.monotonic()
     waiting.until(holds, what, limit_s, pause_s=0.2)
     return time.monotonic() - began
 
 
 def note(**figures: float) -> None:
-    """Keep what was measured; shown at the end of the run."""
+    """Keep a measured value, which is shown at the end of the run."""
     FIGURES.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     FIGURES.write_text(json.dumps(known | figures, indent=1, sort_keys=True) + "\n")

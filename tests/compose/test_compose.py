@@ -1,7 +1,6 @@
-"""The compose file on a real engine: what docs/compose.md promises, scene by scene, with a client on the host.
-
-One stack for the whole file, the tests in their order. Not part of `make test`: `make compose-test` runs it, and needs
-a Docker engine with Compose v2, and the images (tools/compose_test.sh builds them).
+"""Tests what docs/compose.md promises, with the compose file on a real engine and a client on the host. The whole file
+uses one stack, and its tests run in their order. `make test` does not include this file. `make compose-test` runs it;
+that needs a Docker engine with Compose v2, and the images (tools/compose_test.sh builds them).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_gr
 
 IMAGE = "headrace/service"
 SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"
-#: Of images that tests make; gone at the end.
+#: The tag of images that tests build. These images are removed at the end.
 OTHER_TAGS: list[str] = []
 ROLLED = ("controller", "broker", "coordinator", "edge")
 SERVICE_IMAGE_BYTES_MAX = 200_000_000
@@ -32,7 +31,7 @@ DEMO_RECORDS = 40_000
 
 
 def topic_exists() -> bool:
-    """Make the first topic, as soon as the cluster lets us."""
+    """Create the first topic as soon as the cluster accepts the request."""
     try:
         with Admin(settings()) as admin:
             admin.create_topics([NewTopic("first", partitions=1)])
@@ -73,12 +72,12 @@ def admin(stack: Stack) -> Iterator[Admin]:
 
 
 def all_in_sync(admin: Admin) -> bool:
-    """Of every topic, including internal topics."""
+    """The descriptions of all topics, including internal topics."""
     return all(len(each.isr) == 3 for topic in admin.describe_topics() for each in topic.partitions)
 
 
 def replicas(admin: Admin, names: list[str] | None = None) -> set[int]:
-    """The brokers that these topics, or any, have a replica on."""
+    """The brokers with a replica of these topics, or of any topic."""
     return {broker for topic in admin.describe_topics(names) for each in topic.partitions for broker in each.replicas}
 
 
@@ -162,7 +161,8 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
     note(demo_s=round(time.monotonic() - began, 1))
     assert f"demo: ok: {DEMO_RECORDS:,} departures" in output, output
     assert "by 2 workers" in output, output
-    # Do not rely on the demo's own report: read both topics on the host, and add them up by hour, airport and carrier.
+    # Do not rely on the demo's own report. Read both topics on the host, and compute the sums by hour, airport and
+    # carrier.
     wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for _, value in stored("departures"):
         event = json.loads(value)
@@ -182,7 +182,7 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
 
 @contextmanager
 def stranger_is_refused(stack: Stack) -> Iterator[None]:
-    """Meanwhile a driver that does not know the secret of Spark's master asks for work: another container, say."""
+    """Meanwhile a driver asks for work that does not know the secret of Spark's master, as another container would."""
     master, stranger = f"{PROJECT}-spark-master-1", f"{PROJECT}-stranger"
     secret = docker("exec", master, "stat", "-c", "%a %U", "/data/conf/spark-defaults.conf").split()
     assert secret == ["600", "headrace"]
@@ -236,7 +236,7 @@ def test_a_copied_volume_is_refused_while_the_first_lives(stack: Stack, admin: A
 
 
 def another_image(tag: str, *changes: str) -> str:
-    """The service's image with ``changes``, as a Dockerfile has them; its id."""
+    """Build the service's image with ``changes`` (lines of a Dockerfile), and return its id."""
     made = docker("create", SERVICE_IMAGE).strip()
     OTHER_TAGS.append(tag)
     try:
@@ -346,7 +346,7 @@ def test_scaled_in_undrained_and_out_again_the_data_is_back(stack: Stack, admin:
         stack.scale(broker=3)
         assert {4, 5} <= replicas(admin), "nobody has moved what they have"
         until(lambda: leaders(admin, TOPIC) <= {1, 2, 3}, "those that stay lead everything")
-        load.goes_on(100)  # where two in sync are left; the others' records wait
+        load.goes_on(100)  # partitions with two in-sync replicas left; records of the other partitions wait
         assert len(stored("wide")) == 10, "all can be read"
         stack.scale(broker=5)
         until(lambda: all_in_sync(admin), "they are in sync again")

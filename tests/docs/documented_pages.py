@@ -16,7 +16,7 @@ import typer
 from headrace_tools.cli.root import build
 
 ROOT = Path(__file__).resolve().parents[2]
-#: In the order in which a reader, and a test, follows them.
+#: The pages, in the order in which a reader and the tests follow them.
 CLI = [
     f"docs/cli/{name}.md"
     for name in (
@@ -58,7 +58,7 @@ _REMARK = re.compile(r"(\s+#\s|\s{2,}).*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """``line``: of its first line of text. ``not_run``: the reason, or None."""
+    """``line`` is the line number of the first line of text. ``not_run`` is the reason, or None."""
 
     page: str
     line: int
@@ -72,13 +72,13 @@ class Block:
 
 
 def all_pages() -> list[str]:
-    """Every page of the repository, generated ones too."""
+    """Every page of the repository, including generated pages."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def blocks(page: str) -> list[Block]:
-    """Those of a page, in order."""
+    """The code blocks of a page, in order."""
     found: list[Block] = []
     heading, not_run = "", None
     opened: tuple[int, str, str, list[str]] | None = None  # line, indent, language, text
@@ -117,7 +117,7 @@ TREE: Any = typer.main.get_command(build(()))
 
 
 def commands_of(block: Block) -> list[tuple[int, str]]:
-    """Where ``headrace ...`` is called in a block of shell, or shown in one of text, continued lines joined."""
+    """The places where a shell block calls ``headrace ...`` or a text block shows it. Continued lines are joined."""
     text = block.text.replace("\\\n", " ") if block.language in ("sh", "text") else ""
     return [
         (block.line + offset, found)
@@ -127,7 +127,7 @@ def commands_of(block: Block) -> list[tuple[int, str]]:
 
 
 def wrong_words(command: str) -> list[str]:
-    """Of a call, or of its grammar (``headrace up [--data DIR] | down``): words and flags that there are not."""
+    """The words and flags that do not exist, in a call or in its syntax (``headrace up [--data DIR] | down``)."""
     text = re.split(r"\s*[|;>&]+\s|\s\(|\)$", _REMARK.sub("", command))[0]
     words = re.findall(r"'[^']*'|\"[^\"]*\"|[^\s\[\]|]+", text)[1:]
     at: Any = TREE
@@ -150,5 +150,5 @@ def wrong_words(command: str) -> list[str]:
 
 
 def shell(text: str, place: str) -> str:
-    """``text`` for bash, which says where it is before each command of ours."""
+    """``text`` as a bash script, which prints the page and the line before each command of Headrace."""
     return f"echo {shlex.quote(f'@@ {place}')} >&2\n{text}"

@@ -1,4 +1,4 @@
-"""The environment in which pages are followed: a directory, a shell, and the address of a cluster."""
+"""The environment in which tests run the blocks of pages: a directory, a shell, and the address of a cluster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tests.docs import documented_pages as pages
 
-#: What is typed -> what is run: views that never end look once. The doctor may find a fault of this machine's, and a
-#: move of twenty records is done before it can be cancelled; anything else that they complain of is a failure.
+#: Command on a page -> command that the test runs. Views that never end print once. The doctor may report a fault of
+#: this machine, and a move of twenty records ends before it can be cancelled. Any other complaint of these two commands
+#: is a failure.
 ONCE = (
     (r" --watch\b", ""),
     (r"^headrace top\b", "headrace top --once -i 0.2"),
@@ -23,7 +24,7 @@ ONCE = (
     (r"^(headrace partitions reassign --cancel\b)", r"may_name NO_REASSIGNMENT_IN_PROGRESS \1"),
 )
 
-#: ``may_name CODES COMMAND...``: it may end with 1 when it names what is wrong, and that is all among CODES.
+#: ``may_name CODES COMMAND...``: the command may exit with 1 if it reports problems whose codes are all in CODES.
 MAY_NAME = r"""
 may_name() {
   local codes=$1 code=0 said named
@@ -40,7 +41,7 @@ may_name() {
 
 @dataclass(frozen=True)
 class Site:
-    """A directory where pages are followed, and the address of the cluster in it."""
+    """A directory in which the blocks of pages run, and the address of the cluster in it."""
 
     directory: Path
     address: str
@@ -55,7 +56,8 @@ class Site:
         }
 
     def bash(self, script: str, *, timeout_s: float = 400) -> str:
-        """Run it; what it printed. A failure shows all, with the last `@@ page:line` for the block that failed."""
+        """Run the script, and return its output. A failure shows all of the output; its last `@@ page:line` names the
+        block that failed."""
         process = subprocess.Popen(
             ["bash", "-e", "-o", "pipefail", "-c", script],
             cwd=self.directory,
@@ -69,14 +71,14 @@ class Site:
         try:
             out, err = process.communicate(timeout=timeout_s)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # any background process it has left
+            with contextlib.suppress(ProcessLookupError):  # background processes that the script did not end
                 os.killpg(process.pid, signal.SIGKILL)
         assert process.returncode == 0, f"exit code {process.returncode}\n{err}\n{out}"
         assert "Traceback" not in err, err
         return out
 
     def follow(self, *followed: str, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
-        """Run the blocks of these pages, one shell for all of them; what they printed."""
+        """Run the blocks of these pages in one shell, and return the output."""
         script = [MAY_NAME]
         for block in (block for page in followed for block in pages.blocks(page)):
             if block.language not in ("sh", "python") or block.not_run or but(block):
@@ -92,5 +94,5 @@ class Site:
 
 
 def about_disks(block: pages.Block) -> bool:
-    """These are followed on a broker that has several."""
+    """The blocks of these pages run on a broker with several log directories."""
     return block.heading in ("Disks", "A broker with several disks")

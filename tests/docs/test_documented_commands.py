@@ -1,5 +1,5 @@
-"""The commands on the pages exist: every block has a kind, every command and flag exists, every Python block compiles
-with valid imports. test_documented_runs.py *runs* them."""
+"""Every code block of a page has a kind, every command and flag in it exists, and every Python block compiles with
+valid imports. test_documented_runs.py *runs* the blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.settings import CONSUMER, PRODUCER, resolve
 from headrace_core.config.server_keys import SERVER
 from tests.docs import documented_pages as pages
 
-#: The shell and Python blocks of these pages are run, or the page says why not.
+#: Tests run the shell and Python blocks of these pages, or the page says why not.
 RUN = (
     "README.md",
     *pages.CLI,
@@ -110,7 +110,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Of the headings, as they are made where Markdown is shown."""
+    """The anchors of the headings, as programs that show Markdown create them."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.MULTILINE)
     plain = [re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()) for heading in headings]
     return {heading.strip().replace(" ", "-") for heading in plain}

@@ -1,4 +1,5 @@
-"""The pages of invariants name a test for each invariant, the pages of bugs one for each bug; these tests exist."""
+"""The pages of invariants name an existing test for each invariant, and the pages of bugs name an existing test for
+each bug."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ PAGES = ("docs/invariants.md", "docs/invariants-transactions.md")
 
 
 def guards(text: str) -> list[str]:
-    """The last cell of each row, below the heading of its table; "" where a row names no test."""
+    """The last cell of each table row, without the headings; "" if a row names no test."""
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| invariant |")]
     found = [re.search(r"\| `([^`]+)` \|$", row) for row in rows]
     return [each[1] if each else "" for each in found]
@@ -42,7 +43,8 @@ def test_a_row_without_a_test_or_with_one_that_there_is_not_is_found() -> None:
 
 
 def named_tests(text: str) -> list[str]:
-    """Paths of tests, and names of test files and tests, in the rows of a page; ``test_start...`` is a beginning."""
+    """The paths of tests, and the names of test files and tests, in the rows of a page. ``test_start...`` is the start
+    of a name."""
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [each for row in rows for each in re.findall(r"`(tests/[^`]+\.py|test_[^`\[]+)", row)]
 

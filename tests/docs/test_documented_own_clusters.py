@@ -1,4 +1,4 @@
-"""Blocks of pages that create clusters: these are created as the page says."""
+"""Runs the blocks of pages that create clusters, as the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages' blocks of shell and Python, run in their order as they are written, on one cluster of three brokers.
+"""Runs the shell and Python blocks of the pages unchanged and in their order, on one cluster of three brokers.
 
 Two things differ from what a reader does: the tests use a free port, and commands that would run forever print once. A
 block that says ``not run`` says why, and which test runs it instead.

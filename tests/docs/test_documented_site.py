@@ -1,4 +1,4 @@
-"""How pages are followed: a command may fail only with the expected complaint."""
+"""When tests run the blocks of pages, a command may fail only with the expected complaint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.docs.documented_site import MAY_NAME, ONCE, Site
 
 
 def followed(tmp_path: Path, said: str, code: int) -> str:
-    """A page with ``headrace doctor``, which says this and ends with this code."""
+    """A page with ``headrace doctor``, which prints this output and exits with this code."""
     program = tmp_path / "bin" / "headrace"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\nexit {code}\n")

@@ -1,4 +1,4 @@
-"""A page has one reader and one question: pages that people write stay short.
+"""A page answers one question, so pages that people write stay short.
 
 The pages of docs/reference/ are generated, except those of the bugs found.
 """
@@ -40,14 +40,15 @@ def test_a_page_that_is_too_long_is_named() -> None:
 
 
 def test_no_sentence_that_people_write_is_too_long() -> None:
-    """CONTRIBUTING has the rule; tools/sentences.py --over 25 PAGE lists those of a page."""
+    """No page has too many long sentences; CONTRIBUTING.md states the limit. tools/sentences.py --over 25 PAGE lists
+    the long sentences of a page."""
     written = [each for page in WRITTEN for each in sentences.of_page(page, (pages.ROOT / page).read_text())]
     assert len(written) > 1_000
     assert [str(each) for each in written if each.words > WORDS_OF_A_SENTENCE] == []
 
 
 def wide_lines(page: str, text: str) -> list[str]:
-    """``page:line`` of prose that is too wide; tables, code, and what a benchmark wrote may be."""
+    """``page:line`` of prose lines that are too wide. Tables, code and the output of benchmarks may be wider."""
     wide, kept = [], False
     for number, line in enumerate(text.splitlines(), 1):
         kept ^= line.lstrip().startswith("```") or re.match(r"<!-- \w+: (begin|end)", line) is not None
@@ -70,6 +71,6 @@ def test_every_decision_is_in_their_list() -> None:
 
 @pytest.mark.parametrize("folder", ["cli", "operations", "sdk"])
 def test_every_page_of_a_folder_is_followed(folder: str) -> None:
-    """A new page is named in documented_pages.py, or nothing would run it."""
+    """documented_pages.py names every page, because tests run only the pages that it names."""
     followed = {*pages.CLI, *pages.OPERATIONS, *pages.SDK, "docs/operations/README.md"}
     assert {page for page in pages.all_pages() if page.startswith(f"docs/{folder}/")} <= followed

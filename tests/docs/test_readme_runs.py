@@ -1,4 +1,5 @@
-"""The README's first five minutes, run as they are written; only the port differs, and Spark has tests of its own."""
+"""Runs the commands of the README's first five minutes as they are written. Only the port differs, and other tests
+cover Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first block of the SDK's page, run as it is written; only the address differs."""
+"""Runs the first block of the SDK's page as it is written; only the address differs."""
 
 from __future__ import annotations
 

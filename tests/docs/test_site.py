@@ -1,6 +1,5 @@
-"""The site (tools/site.py): its links, its sections, and that a page which loads from another host is found.
-
-That it builds without a warning is CI's step `site`.
+"""The site (tools/site.py): its links, its sections, and the detection of a page that loads a file from another host.
+CI's step `site` checks that the site builds without a warning.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The fuzzer: targets, a structure-aware mutator, a guard of time and memory, a minimizer.
-
-A target is a plain function of bytes. It returns, or raises AssertionError (bad input was accepted, served, lost or
-changed); any other exception is a crash, because targets catch HeadraceError where it is a right answer. A target names
-the ``Fix`` that makes mutated bytes plausible again (such as a valid CRC): without one no fuzzer gets past a checksum.
-
-No coverage is measured here; ``run_fuzz.py --atheris`` does, with the same targets, mutator and corpus.
+"""The fuzzer has targets, a structure-aware mutator, limits of time and memory, and a minimizer. A target is a function
+of bytes. It returns, or raises AssertionError if bad input was accepted or served, or if data was lost or changed. Any
+other exception is a crash, because a target catches HeadraceError where that is a correct answer. A target names the
+``Fix`` that makes mutated bytes plausible again, for example with a valid CRC. Without a fix, mutated inputs fail at
+the checksum. This module measures no coverage. ``run_fuzz.py --atheris`` measures it, with the same targets, mutator
+and corpus.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from types import FrameType
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path(__file__).resolve().parents[2] / "build" / "fuzz"
 
-#: One input may take so long, and the process may grow by so much over it. Far above what any needs on a busy machine.
+#: The limits of time and memory growth for one input. They are far above what an input needs on a busy machine.
 SECONDS_MAX = 10.0
 GROWTH_BYTES_MAX = 256 << 20
 INPUT_BYTES_MAX = 1 << 16
@@ -40,7 +39,7 @@ _INTERESTING += (2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``seeds``: inputs to begin with, beside those of the corpus. ``fix``: see the module."""
+    """``seeds`` are the first inputs, together with those of the corpus. The module's docstring explains ``fix``."""
 
     name: str
     run: Run
@@ -49,11 +48,12 @@ class Target:
 
 
 class TooSlow(BaseException):
-    """An input took more than SECONDS_MAX. No ``except Exception`` of the code under test stops it."""
+    """An input took more than SECONDS_MAX. The class is a BaseException, so no ``except Exception`` of the tested code
+    catches it."""
 
 
 class Failure(AssertionError):
-    """A target failed; the message names the input, and the command that runs it again."""
+    """A target failed. The message names the input, and the command that runs this input again."""
 
 
 # ---------------------------------------------------------------------------------------------- mutation
@@ -61,7 +61,7 @@ class Failure(AssertionError):
 
 @dataclass
 class Mutator:
-    """Makes an input from those of a pool. All chance comes from ``rng``."""
+    """Makes a new input from the inputs of a pool. All random choices use ``rng``."""
 
     rng: random.Random
     pool: list[bytes]
@@ -166,7 +166,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had so far."""
+    """The peak memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -190,7 +190,8 @@ def check(target: Target, data: bytes) -> BaseException | None:
 
 
 def burst(target: Target, seed: int, *, seconds: float = 1e9, inputs_max: int = 1 << 60) -> int:
-    """Mutated inputs until time or count is over; how many. Failure with the minimized input, which is saved."""
+    """Run mutated inputs until the time or the count is used up, and return their number. On a failure, save the
+    minimized input and raise Failure with it."""
     rng = random.Random(f"{target.name}:{seed}")
     mutator = Mutator(rng, pool(target), target.fix)
     end, done = time.monotonic() + seconds, 0
@@ -252,7 +253,7 @@ def corpus_files(name: str) -> list[Path]:
 
 
 def pool(target: Target) -> list[bytes]:
-    """The inputs that mutation begins with, never empty."""
+    """The inputs with which mutation begins. The list is never empty."""
     return [*target.seeds(), *(path.read_bytes() for path in corpus_files(target.name)), b""]
 
 
@@ -260,7 +261,7 @@ def pool(target: Target) -> list[bytes]:
 
 
 class Reader:
-    """Takes an input apart into choices: what is left when the bytes run out is zeros."""
+    """Splits an input into choices. When the bytes run out, all further choices are zero."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -275,7 +276,7 @@ class Reader:
         return int.from_bytes(self.bytes(size).ljust(size, b"\0"), "big")
 
     def below(self, limit: int) -> int:
-        """0 <= number < limit, from as many bytes as that takes."""
+        """A number with 0 <= number < limit, from as many bytes as needed."""
         return self.integer((limit - 1).bit_length() // 8 + 1) % limit
 
     def chunk(self) -> bytes:

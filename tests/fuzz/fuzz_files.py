@@ -1,5 +1,5 @@
-"""Targets: the small files beside the logs. A damaged one may stop a start only with a typed error, and accepted
-content is the file's true content."""
+"""Targets: the small files beside the logs. A damaged file may stop a start only with a typed error. If the file is
+accepted, its content is the original content."""
 
 # ruff: noqa: PT017 - a typed error is one of the right answers here, and its words are checked
 from __future__ import annotations
@@ -58,7 +58,8 @@ def file_system(files: dict[str, bytes]) -> CrashingFileSystem:
 
 
 def offset_index(data: bytes) -> None:
-    """CorruptLogError, or ascending entries that answer lookups as a search through all of them does."""
+    """An index is refused with CorruptLogError, or its entries ascend and a lookup finds the same entry as a linear
+    search."""
     fs = file_system({"00000000000000000100.index": data})
     index = OffsetIndex(fs, f"{ROOT}/00000000000000000100.index", 100, 10_000)
     try:
@@ -94,7 +95,7 @@ def time_index(data: bytes) -> None:
 
 
 class _SoundLog:
-    """A log of several segments, closed cleanly; what it holds."""
+    """Create a log of several segments, close it cleanly, and return its content."""
 
     def __init__(self) -> None:
         self.fs = CrashingFileSystem(keep_trace=False)
@@ -133,8 +134,8 @@ def _sound_log() -> _SoundLog:
 
 
 def index_beside_log(data: bytes) -> None:
-    """An index file with any bytes beside a sound log, after a clean stop: the log serves all its records at each
-    offset and time, or names the damage; never a wrong record, and none is lost."""
+    """Put an index file of any bytes beside a sound log after a clean stop. The log serves all its records at each
+    offset and time, or reports the damage. It never serves a wrong record, and loses none."""
     sound, reader = _sound_log(), Reader(data)
     fs = sound.fs.crash_clone(loss=Loss.NONE)
     names = sorted(name for name in fs.listdir(sound.directory) if name.endswith(("index", LEADER_EPOCH_FILE)))
@@ -186,7 +187,7 @@ def _index_seeds() -> list[bytes]:
 
 
 def checkpoint(data: bytes) -> None:
-    """One offset for each partition, or nothing; what is believed is what is written back."""
+    """A checkpoint gives one offset for each partition, or nothing. Accepted offsets are written back unchanged."""
     fs = file_system({"checkpoint": data})
     found = read_offsets(fs, f"{ROOT}/checkpoint")
     assert all(isinstance(offset, int) for offset in found.values())
@@ -195,7 +196,7 @@ def checkpoint(data: bytes) -> None:
 
 
 def epochs(data: bytes) -> None:
-    """Ascending in both, or not loaded; every question has an answer that fits."""
+    """Epochs and offsets both ascend, or the file is not loaded. Every lookup has a valid answer."""
     fs = file_system({LEADER_EPOCH_FILE: data})
     found = LeaderEpochs(fs, ROOT)
     if not found.load():
@@ -216,7 +217,8 @@ def epochs(data: bytes) -> None:
 
 
 def identities(data: bytes) -> None:
-    """``meta.properties``, ``partition.metadata``, ``.kafka_cleanshutdown``: read, or a typed error; alike again."""
+    """``meta.properties``, ``partition.metadata``, ``.kafka_cleanshutdown``: the file is read, or refused with a typed
+    error. A second read gives the same result."""
     names = (META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN)
     fs = file_system(dict.fromkeys(names, data))
     for read, allowed in (
@@ -269,7 +271,7 @@ def _epoch_seeds() -> list[bytes]:
 
 
 def snapshot(data: bytes) -> None:
-    """A producer snapshot: CorruptLogError, or a table that writes the same entries back."""
+    """A producer snapshot: it is refused with CorruptLogError, or its table writes the same entries back."""
     try:
         table = ProducerTable.from_snapshot(data, "7.snapshot", 7)
     except CorruptLogError as error:
@@ -294,7 +296,8 @@ def _snapshot_seeds() -> list[bytes]:
 
 
 def quorum_state(data: bytes) -> None:
-    """A voter's term and vote: read, or CorruptLogError; a start that guesses could vote twice."""
+    """A voter's term and vote are read, or refused with CorruptLogError. A voter that starts with guessed values could
+    vote twice in a term."""
     fs = _formatted_controller().crash_clone(loss=Loss.NONE)
     fs.replace(f"{ROOT}/__cluster_metadata-0/quorum-state", _sealed_state(data))
     try:
@@ -311,7 +314,7 @@ def quorum_state(data: bytes) -> None:
 
 
 def _sealed_state(data: bytes) -> bytes:
-    """Behind the checksum, when the input begins with "!"."""
+    """Add a valid checksum if the input begins with "!"."""
     if not data.startswith(b"!"):
         return data
     text = data[1:].decode("latin-1")

@@ -2,8 +2,8 @@
 
 An input is a number (which call) and the bytes of its request. Half of the inputs are mutated bytes, half are messages
 of hostile values: numbers at the ends of their types, illegal names, unused ids, long lists. The nodes run in this
-process, one per role. For any input, a call ends with a response or a typed error, or is still waiting when its time is
-over; no response says UNKNOWN_SERVER_ERROR; and the node answers the next call.
+process, one per role. For any input, a call ends with a response or a typed error, or it still waits when its time is
+over. No response contains UNKNOWN_SERVER_ERROR, and the node answers the next call.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.fuzz.fuzz_engine import Target
 from tests.fuzz.fuzz_seeds import batches
 
 TOPIC = "orders"
-#: A call that waits on purpose (a long poll, an offset that never comes) is given up after this.
+#: A call that waits on purpose is cancelled after this time, for example a long poll for an offset that never exists.
 WAIT_S = 0.15
 _FILES = {
     "broker": "produce fetch offsets metadata admin replication node",
     "controller": "admin cluster metadata raft node",
     "coordinator": "groups metadata node",
 }
-#: Calls that end what the other inputs need: the cluster's one voter, its one broker.
+#: Calls that would remove the cluster's only voter or its only broker, which the other inputs need.
 _LEFT_OUT = {"RemoveRaftVoter", "UnregisterBroker", "DrainBroker"}
 _LISTENERS = ("client", "internal")
 _UNKNOWN = -1
@@ -68,7 +68,7 @@ def _cluster() -> LocalCluster:
 
 
 def stop_nodes() -> None:
-    """Stop the cluster if there is one: its nodes share this process with the next test."""
+    """Stop the cluster if it runs, because its nodes would share this process with the next test."""
     if not _cluster.cache_info().currsize:
         return
     for channel in channels().values():
@@ -80,7 +80,7 @@ def stop_nodes() -> None:
 
 @cache
 def channels() -> dict[tuple[str, str], grpc.Channel]:
-    """To each listener of a cluster that lives until ``stop_nodes``, or as long as this process."""
+    """Channels to each listener of a cluster, which runs until ``stop_nodes`` or until this process ends."""
     cluster = _cluster()
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([TOPIC])
@@ -105,7 +105,7 @@ def _run(role: str) -> Callable[[bytes], None]:
 
 
 def _check(call: Call, channel: grpc.Channel, data: bytes) -> None:
-    # Twice on a stream: what comes after the first is another state.
+    # Send the request twice on a stream, because the first request changes the state of the stream.
     sent: Any = iter([data, data]) if call.is_request_stream else data
     make = channel.stream_stream if call.is_request_stream else channel.unary_stream
     answers = make(call.path)(sent, timeout=WAIT_S)
@@ -118,7 +118,8 @@ def _check(call: Call, channel: grpc.Channel, data: bytes) -> None:
 
 
 def _check_status(call: Call, failure: Any) -> None:
-    """A status of our own has a code; gRPC's own are those of calls that are not served, or are given up."""
+    """A status from Headrace has an error code. gRPC's own statuses are only for calls that are not served or were
+    cancelled."""
     status, trailers = failure.code(), dict(failure.trailing_metadata() or ())
     if ERROR_CODE_KEY in trailers:
         assert int(trailers[ERROR_CODE_KEY]) != _UNKNOWN, f"{call.path}: {failure.details()}"
@@ -222,7 +223,7 @@ def _seeds(role: str) -> Callable[[], list[bytes]]:
 
 
 def _fix(role: str) -> Callable[[bytes, random.Random], bytes]:
-    """Half of the inputs become messages: random bytes hardly ever are one."""
+    """Half of the inputs are built as messages, because random bytes are hardly ever a valid message."""
 
     def fix(data: bytes, rng: random.Random) -> bytes:
         if len(data) < 2 or rng.random() < 0.5:

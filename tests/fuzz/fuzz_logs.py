@@ -64,8 +64,8 @@ def _open(fs: CrashingFileSystem, config: LogConfig, **options: Any) -> Partitio
 
 
 def recovery(data: bytes) -> None:
-    """Any bytes as a log's segments. Either CorruptLogError and nothing is changed, or: the sound prefix is all there,
-    everything that is read is sound, and a second start changes nothing."""
+    """Recover a log whose segments are any bytes. Recovery raises CorruptLogError and changes nothing, or it keeps the
+    whole sound prefix and serves only sound data. A second start then changes nothing."""
     reader = Reader(data)
     choices, base, recovery_point = reader.integer(1), reader.integer(1), reader.integer(1)
     config = _config(bool(choices & 1))
@@ -104,7 +104,8 @@ def recovery(data: bytes) -> None:
 
 
 def _segments(data: bytes, base: int, *, split: bool) -> tuple[dict[str, bytes], int]:
-    """The bytes as one segment, or as two that part at a sound batch; and where the sound prefix ends at least."""
+    """Split the bytes into one segment, or into two at the end of a sound batch. Also return the smallest possible end
+    of the sound prefix."""
     ends, offset, epoch, prefix = [0], base, -1, 0
     for position, _ in framed(data):
         try:
@@ -124,7 +125,7 @@ def _segments(data: bytes, base: int, *, split: bool) -> tuple[dict[str, bytes],
 
 
 def _read_all(log: PartitionLog) -> bytes:
-    """Everything, each batch checked, offsets ascending."""
+    """Read everything. Check each batch, and that offsets ascend."""
     found, offset = b"", log.log_start_offset
     while offset < log.log_end_offset:
         result = log.read(offset, 300)
@@ -159,8 +160,9 @@ _SUFFIXES = (".log", ".log.swap", ".log.cleaned", ".index", ".index.swap", ".tim
 
 
 def swaps(data: bytes) -> None:
-    """Any files as an interrupted compaction left them. Either CorruptLogError and nothing is changed, or nothing with
-    .swap is left; once more changes nothing, and no .log goes that no swapped segment stands for."""
+    """Start on any files, as if a compaction had been interrupted. The start raises CorruptLogError and changes
+    nothing, or leaves no .swap file. A second start changes nothing. A .log file is removed only if a swapped segment
+    replaces it."""
     reader = Reader(data)
     files = {}
     while reader.rest and len(files) < 8:
@@ -211,7 +213,8 @@ def _swap_seeds() -> list[bytes]:
 
 
 def _sealed_swap(data: bytes, rng: random.Random) -> bytes:
-    """Batches inside of the files get CRCs that fit: where they begin does not matter, so each part is tried."""
+    """Give batches inside of the files valid CRCs. Each part of the input is tried, because a batch can begin
+    anywhere."""
     reader, out = Reader(data), b""
     seal = sealed_after(0)
     while reader.rest and len(out) < 1 << 15:
@@ -224,8 +227,8 @@ def _sealed_swap(data: bytes, rng: random.Random) -> bytes:
 
 
 def compacting(data: bytes) -> None:
-    """Any log whose batches have the right CRCs: a cleaning ends with a typed error, or leaves the latest values, in
-    order, and nothing that was not there; the compiled filter and the plain one leave the same bytes."""
+    """Clean any log whose batches have valid CRCs. The cleaning ends with a typed error, or leaves the latest values in
+    order and adds nothing. The compiled filter and the Python filter leave the same bytes."""
     reader = Reader(data)
     choices, memory = reader.integer(1), reader.integer(1)
     batches = _sound_batches(reader.rest)
@@ -235,7 +238,7 @@ def compacting(data: bytes) -> None:
     log = _open(fs, _config(compact=True))
     for number, (position, header) in enumerate(iterate_headers(whole)):
         batch = whole[position : position + header.size]
-        # As a replica: that one takes what producers are not allowed to send, too.
+        # Append as a replica, because a replica also accepts batches that producers may not send.
         (done,) = log.append_many([Append(data=batch, leader_epoch=0, headers=[header], replicated=True)])
         assert not isinstance(done, Exception), done
         if number % (choices % 5 + 1) == 0:
@@ -252,7 +255,7 @@ def compacting(data: bytes) -> None:
     kind, before = outcome(lambda: batches_of(log))
     if kind != "ok" or not all(
         map(_has_sound_key, before)
-    ):  # records that cannot be read: the cleaning may say so too, and must leave the log as it is
+    ):  # the records cannot be read; the cleaning may raise the same error, and must then not change the log
         files = fs.files()
         kind, _ = outcome(lambda: _clean(cleaner, log, target))
         assert kind == "ok" or {k: v for k, v in fs.files().items() if k.endswith(".log")} == {
@@ -278,7 +281,7 @@ def compacting(data: bytes) -> None:
 
 
 def _has_sound_key(batch: Batch) -> bool:
-    """Is it no control batch, or one that says of which kind it is?"""
+    """Whether the batch is no control batch, or is a control batch with a known type."""
     return not batch.header.is_control or all(len(record.key or b"") >= 4 for record in batch.records)
 
 
@@ -302,7 +305,7 @@ def _sound_batches(data: bytes) -> list[bytes]:
 
 
 def _filters_agree(data: bytes, memory: int) -> None:
-    """_cleaning.pyx and its plain twin on the same bytes."""
+    """Run _cleaning.pyx and its Python version on the same bytes."""
     aborted: list[Any] = []
     found = []
     for module in (_pure, _cleaning):
@@ -341,8 +344,8 @@ def _filters_agree(data: bytes, memory: int) -> None:
 
 
 def _contents(data: bytes) -> list[Any]:
-    """Headers and records: the compiled filter keeps the bytes of a record, the plain one writes it again, which
-    differs for integers not in their shortest form."""
+    """Headers and records: the compiled filter keeps the bytes of a record, but the Python filter encodes the record
+    again. The bytes differ if an integer is not in its shortest form."""
     return [
         (
             header._replace(batch_length=0, crc=0),
@@ -365,8 +368,8 @@ def _log_seeds() -> list[bytes]:
 
 
 def dumping(data: bytes) -> None:
-    """`headrace log dump --deep` and `log verify` of any files: lines and named problems, never an exception, nothing
-    changed; and what verify finds sound is served."""
+    """`headrace log dump --deep` and `log verify` of any files print lines and named problems, raise no exception, and
+    change nothing. A log without problems in verify can be served."""
     reader = Reader(data)
     stem = f"{reader.integer(1):020d}"
     files = {f"{stem}{suffix}": reader.chunk() for suffix in (".index", ".timeindex")}
@@ -386,7 +389,7 @@ def dumping(data: bytes) -> None:
 
 
 def _check_served(fs: CrashingFileSystem) -> None:
-    """Where ``verify`` finds nothing wrong, a start finds a log that serves every byte."""
+    """If ``verify`` finds no problem, the log opens and serves every byte."""
     log = _open(fs.crash_clone(loss=Loss.NONE), _config(compact=True))
     assert _read_all(log) == b"".join(segment.log.pread(segment.size, 0) for segment in log.segments)
 

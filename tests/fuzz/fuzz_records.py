@@ -40,7 +40,7 @@ BACKENDS: tuple[Any, Any] = (_pure, _compiled)
 
 
 def outcome(function: Callable[[], Any]) -> tuple[str, Any]:
-    """The outcome: a value, or the class and message of a HeadraceError. Other errors pass."""
+    """The outcome: a value, or the class and message of a HeadraceError. Other errors are raised."""
     try:
         return "ok", function()
     except HeadraceError as error:
@@ -48,7 +48,7 @@ def outcome(function: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def agree(function: Callable[[Any], Any], what: str) -> tuple[str, Any]:
-    """The outcome, the same from both backends."""
+    """The outcome; it must be the same for both backends."""
     reference, native = (outcome(lambda backend=backend: function(backend)) for backend in BACKENDS)  # type: ignore[misc]
     assert _comparable(reference) == _comparable(native), f"{what}: pure says {reference}, native {native}"
     return reference
@@ -89,7 +89,7 @@ def batch(data: bytes) -> None:
 
 
 def slices(data: bytes) -> None:
-    """Both backends accept the same slices of a log; a slice that they call exact has each offset once."""
+    """Both backends accept the same slices of a log. A slice that they report as exact has each offset once."""
     reader = Reader(data)
     offset, end, choices = reader.integer(1), reader.integer(1), reader.integer(1)
     epochs: Any = (None, (), ((0, 0),), ((0, 0), (3, 5)), ((2, 4),))[choices % 5]
@@ -164,7 +164,7 @@ def validation(data: bytes) -> None:
 
 
 def iterator(data: bytes) -> None:
-    """A consumer's way through many batches: both backends hand out the same and stop at the same place."""
+    """Both backends return the same records to a consumer that reads many batches, and stop at the same place."""
     reader = Reader(data)
     choices, start, step = reader.integer(1), reader.integer(2), reader.below(7) + 1
     slices: Any = [reader.chunk(), reader.chunk(), reader.rest] if choices & 1 else reader.rest
@@ -247,7 +247,8 @@ def builder(data: bytes) -> None:
 
 
 def compression(data: bytes) -> None:
-    """A block of a codec: bytes within the limit, or InvalidRecordError, and no more memory than the limit."""
+    """Decompressing a block returns bytes within the limit, or raises InvalidRecordError. It uses no more memory than
+    the limit."""
     codec = Compression(data[:1].ljust(1, b"\0")[0] % 5)
     try:
         found = decompress(codec, data[1:], 1 << 20)
@@ -272,7 +273,8 @@ def _compressed() -> list[bytes]:
 
 
 def arrow_decode(data: bytes) -> None:
-    """Columns hold what the record iterator hands out; the compiled decoder and the plain one agree."""
+    """The columns have the values that the record iterator returns. The compiled decoder and the Python decoder
+    agree."""
     start = data[:1].ljust(1, b"\0")[0]
     body = data[1:]
     plain = outcome(lambda: _rows(body, start))
@@ -285,9 +287,11 @@ def arrow_decode(data: bytes) -> None:
     )
     kind, spans = outcome(lambda: _pure.split_batches(body))
     if kind == "ok" and any(after.base_offset <= before.last_offset for before, after in pairwise(spans)):
-        return  # no slice of a log: the iterator passes over what it is beyond, a table has no such memory
+        # not a slice of a log: the iterator skips offsets that it has already passed, but the decoder of tables does
+        # not remember them
+        return
     if columns[0] != "ok" and "microseconds" in columns[1]:
-        return  # a time that a record can have, and Arrow's column cannot
+        return  # a record can have this time, but Arrow's column cannot
     assert (plain[0] == "ok") == (columns[0] == "ok"), f"records say {plain}, arrow says {columns}"
     if plain[0] == "ok":
         assert [_of_row(row) for row in columns[1]] == plain[1]
@@ -304,7 +308,8 @@ def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def arrow_encode(data: bytes) -> None:
-    """Rows of a table: batches within the limit that hold exactly these rows, the same from both encoders."""
+    """Encode the rows of a table. Both encoders make the same batches, within the size limit and with exactly these
+    rows."""
     reader = Reader(data)
     limit = 80 + reader.integer(2) % 2000
     keys: list[bytes | None] = []

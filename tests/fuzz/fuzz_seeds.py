@@ -51,7 +51,7 @@ def batches() -> list[bytes]:
 
 
 def rebased(items: Sequence[bytes], base_offset: int = 0) -> bytes:
-    """Batches back to back, with offsets that follow each other."""
+    """Batches one after another, with consecutive offsets."""
     out, offset = b"", base_offset
     for batch in items:
         out += struct.pack(">q", offset) + batch[8:]
@@ -81,7 +81,7 @@ def logs() -> list[bytes]:
 
 
 def framed(data: bytes, start: int = 0) -> list[tuple[int, int]]:
-    """(position, size) of what its length fields call batches, as far as they go; a last one may be cut short."""
+    """(position, size) of each batch according to the length fields. The last batch may be incomplete."""
     found, position = [], start
     while len(data) - position >= HEADER_BYTES:
         size = struct.unpack_from(">i", data, position + 8)[0] + 12
@@ -108,12 +108,12 @@ def sealed(data: bytes, rng: random.Random, start: int = 0) -> bytes:
 
 
 def sealed_after(start: int):  # type: ignore[no-untyped-def]
-    """``sealed`` for inputs whose batches come after some bytes of choices."""
+    """The same as ``sealed``, for inputs with some bytes of choices before their batches."""
     return lambda data, rng: sealed(data, rng, start)
 
 
 def sealed_snapshot(data: bytes, rng: random.Random) -> bytes:
-    """A producer snapshot with the CRC that fits."""
+    """A producer snapshot with a valid CRC."""
     out = bytearray(data.ljust(6, b"\0"))
     if rng.random() < 0.7:
         struct.pack_into(">h", out, 0, 1)

@@ -33,7 +33,7 @@ from tests.worlds.solo_broker import FakeStream, SoloBroker, fetch, produce
 
 
 def metadata_batches(data: bytes) -> None:
-    """Bytes of the metadata log: typed errors, or records that are written back as they were read."""
+    """Read bytes of the metadata log. The result is a typed error, or records that are written back unchanged."""
     found = []
     try:
         for batch in decode_batches(data):
@@ -81,7 +81,8 @@ def _decisions() -> list[bytes]:
 
 
 def sdk_settings(data: bytes) -> None:
-    """A client's settings, as JSON so that values have types: typed values, or a HeadraceError that names the key."""
+    """Check a client's settings, as JSON so that values have types. The result is typed values, or a HeadraceError that
+    names the key."""
     try:
         given = json.loads(data)
     except (ValueError, RecursionError):
@@ -96,7 +97,8 @@ def sdk_settings(data: bytes) -> None:
 
 
 def node_properties(data: bytes) -> None:
-    """A node's properties file and its command line: a configuration, or a HeadraceError that names the line."""
+    """Read a node's properties file and its command line. The result is a configuration, or a HeadraceError that names
+    the line."""
     text = data.decode("utf-8", "replace")
     for role in ("broker", "controller"):
         outcome(lambda role=role: NodeConfig.from_properties(parse_properties(text, where="f.properties"), role=role))
@@ -124,7 +126,7 @@ def _settings() -> list[bytes]:
 
 
 class _Serving:
-    """One broker for many inputs; a new one now and then."""
+    """Use one broker for many inputs, and sometimes start a new broker."""
 
     runner = asyncio.Runner()
     broker: SoloBroker | None = None
@@ -146,8 +148,8 @@ class _Serving:
 
 
 def produce_request(data: bytes) -> None:
-    """Bytes as a ProduceRequest: each partition is answered, by a typed error that is no UnknownServerError or by
-    offsets under which the log has just those records; another topic works on."""
+    """Handle bytes as a ProduceRequest. Each partition gets a typed error other than UnknownServerError, or offsets at
+    which the log has exactly those records. Another topic continues to work."""
     _Serving.runner.run(_produce(data))
 
 
@@ -201,7 +203,8 @@ def _check_stored(broker: SoloBroker, records: bytes, base_offset: int) -> None:
 
 
 def fetch_request(data: bytes) -> None:
-    """Bytes as a FetchRequest: an answer, or a typed error; never more bytes than asked for but for one batch."""
+    """Handle bytes as a FetchRequest. The result is a response or a typed error. A response exceeds the requested bytes
+    by at most one batch."""
     _Serving.runner.run(_fetch(data))
 
 
@@ -239,7 +242,7 @@ async def _fetch(data: bytes) -> None:
 
 
 def _sealed_request(data: bytes, rng: random.Random) -> bytes:
-    """Where something in a request looks like a batch, its CRC is made to fit; the lengths around it stay."""
+    """Give bytes in a request that look like a batch a valid CRC, and keep the lengths around them."""
     at = data.find(b"\x02", 16)
     while at != -1:
         start = at - 16

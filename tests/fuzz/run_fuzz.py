@@ -1,8 +1,9 @@
 """Runs fuzz targets: `python -m tests.fuzz.run_fuzz [TARGET...] [--seconds S] [--seed N] [--input FILE] [--atheris]`.
 
-Without a target all of them, S seconds in all. A failure is minimized, saved under build/fuzz, and ends with exit 1.
-`--input` runs one file. `--atheris` fuzzes one target with coverage (package atheris, which nothing else needs:
-`pip install -c constraints.txt --group fuzz`); our mutator is its custom mutator, so that it too gets behind checksums.
+Without TARGET, all targets run, for S seconds together. On a failure, the input is minimized and saved under
+build/fuzz, and the exit code is 1. `--input` runs one file. `--atheris` fuzzes one target with coverage (package
+atheris, which nothing else needs: `pip install -c constraints.txt --group fuzz`). Atheris uses our mutator as its
+custom mutator, so its inputs get past checksums too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--atheris", action="store_true", help="with coverage, one target")
     given = parser.parse_args(arguments)
     if given.atheris:
-        import atheris  # before what it instruments
+        import atheris  # before the modules that atheris instruments
 
         with atheris.instrument_imports(
             include=["headrace", "headrace_core", "headrace_broker", "headrace_controller"]
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _with_coverage(target, seconds: float, seed: int) -> int:  # type: ignore[no-untyped-def]
-    """libFuzzer keeps what reaches new code in build/fuzz/<target>.corpus."""
+    """libFuzzer keeps inputs that reach new code in build/fuzz/<target>.corpus."""
     import atheris
 
     from tests.fuzz.fuzz_engine import FOUND, Mutator, check, pool, report

@@ -1,7 +1,6 @@
-"""The corpus is replayed, and each target runs a short burst with this run's seed.
-
-HEADRACE_FUZZ_SECONDS: how long each target's burst may take (default 0.4; CI and `make verify` give more). A failure is
-minimized and saved under build/fuzz, and says how to run it again: see run_fuzz.py, which runs longer ones.
+"""Replays the corpus, and then runs each target for a short time with this run's seed. HEADRACE_FUZZ_SECONDS is the
+time for each target (default 0.4; CI and `make verify` set more). The input of a failure is minimized and saved under
+build/fuzz, and the failure says how to run it again. run_fuzz.py fuzzes for longer.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ every_target = pytest.mark.parametrize("name", TARGETS)
 
 @every_target
 def test_what_was_found_before_stays_fixed(name: str) -> None:
-    """Every file of the corpus, every seed, and nothing at all."""
+    """Run every file of the corpus, every seed, and the empty input."""
     target = TARGETS[name]
     inputs = {f"seed {number}": data for number, data in enumerate(target.seeds())}
     inputs |= {path.name: path.read_bytes() for path in corpus_files(name)} | {"empty": b""}
@@ -56,7 +55,7 @@ def test_the_corpus_is_small_and_belongs_to_targets() -> None:
 
 
 def test_the_fuzzer_finds_and_minimizes_what_lies_behind_a_checksum(seed: int) -> None:
-    """The engine can fail: a fault that only batches with a right CRC reach is found, and cut down to one batch."""
+    """The engine finds a planted bug that only batches with a valid CRC reach, and minimizes the input to one batch."""
 
     def faulty(data: bytes) -> None:
         if len(data) > 61 and data[16:17] == b"\x02":

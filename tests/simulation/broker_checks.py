@@ -3,8 +3,8 @@
 *Committed* are all records below the high watermark of any replica. When a replica's high watermark advances, its log
 up to there must equal the log of every other replica below that replica's high watermark (promise 2, KIP-101, KIP-279,
 KIP-497). A record acknowledged with acks=all is committed, once, at its acknowledged offset (promise 1, idempotence); a
-cleanly elected leader has all such records (KIP-966, KIP-903). After an unclean election of a partition only one check
-remains: in the end all its replicas are equal.
+cleanly elected leader has all such records (KIP-966, KIP-903). After an unclean election of a partition, only one check
+remains: at the end of the schedule, all its replicas are equal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Truth:
 
 
 class BrokerChecks(UpkeepChecks):
-    """See the module. ``look`` is called after each turn of a broker's event loop."""
+    """Checks the promises of the module's docstring. The world calls ``look`` after each turn of a broker's event
+    loop."""
 
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
@@ -149,7 +150,7 @@ class BrokerChecks(UpkeepChecks):
                     # The high watermark of a leader that restarts begins at its log start. DeleteRecords may set the
                     # log start inside a batch: then the whole batch is committed.
                     found = log.read(at, 1)
-            except CorruptLogError:  # it serves nothing of this, and heals
+            except CorruptLogError:  # the replica serves none of these records, and is repaired
                 if at >= truth.end:
                     return start
                 at = truth.end
@@ -268,12 +269,12 @@ class BrokerChecks(UpkeepChecks):
         before, from any leader (KIP-320). This also holds after an unclean election: records may be truncated, but no
         consumer that has read them may continue behind them without an error."""
         last = consumer.last
-        if last is None or last[1] != position or self.world.plan.compacts:  # (what it has read may look otherwise)
+        if last is None or last[1] != position or self.world.plan.compacts:  # (the records that it has read may differ)
             return
         base_offset, _, batch = last
         try:
             found = replica.log.read(base_offset, 1)
-        except HeadraceError:  # damaged, or gone by retention
+        except HeadraceError:  # damaged, or deleted by retention
             return
         if found is None or bytes(found.records[: len(batch)]) != batch:
             raise Violation(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 IN_FLIGHT_MAX = 5
 REQUEST_TIMEOUT_MS = 350.0
 RETRY_MS = 25.0
-#: producer.id.expiration.ms: longer than a schedule with its recovery, so no producer is silent for so long.
+#: producer.id.expiration.ms: this is longer than a schedule with its recovery, so no producer expires.
 PRODUCER_EXPIRATION_MS = 120_000
 #: After this many refusals, although all earlier batches are acknowledged, the log has lost acknowledged batches.
 OUT_OF_ORDER_MAX = 12
@@ -46,7 +46,7 @@ class Batch:
 
 
 class Client:
-    """A client's belief about the leader, and its calls, which may be lost, late or doubled."""
+    """A client's belief about the leader, and its calls, which may be lost, late or duplicated."""
 
     def __init__(self, world: BrokerWorld, number: int, kind: str) -> None:
         self.world = world
@@ -324,8 +324,8 @@ class ConsumerModel(Client):
         self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
 
     def _is_first(self, number: int) -> bool:
-        """Whether this is the first answer to the last request. A doubled request has two answers, of which a client
-        uses one."""
+        """Whether this is the first answer to the last request. A duplicated request gets two answers, but a client
+        uses only one."""
         if number != self._asked:
             return False
         self._asked += 1
@@ -361,7 +361,7 @@ class ConsumerModel(Client):
         if found == last_epoch and end_offset >= self.position:
             self._validated = epoch
             return
-        # (and not validated yet: what was read before the cut may be another log's, too)
+        # (and not validated yet, because the records that were read before the cut may belong to another log, too)
         divergent = max(self._epochs.divergent(self.position, found, end_offset), 0)
         self.world.checks.truncated(self, self.partition, self.position, divergent)
         self._epochs.go_back(divergent)

@@ -9,7 +9,7 @@ from tests.simulation.broker_plan import KINDS, STORIES
 #: (category, name), as they are counted in the world.
 BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     *(("fault", kind) for kind in KINDS),
-    *(("story", kind) for kind in STORIES),  # told to its end
+    *(("story", kind) for kind in STORIES),  # a story that ran to its end
     ("state", "leader elected"),
     ("state", "in-sync set grew"),
     ("state", "in-sync set shrank"),

@@ -46,9 +46,10 @@ class BrokerFaults:
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
         self._damaged: BrokerHost | None = None
-        self._rotten: tuple[str, int, int] | None = None  # of the damaged disk: a file, a position, what stands there
+        # for the damaged disk: a file, a position, and the byte at that position
+        self._rotten: tuple[str, int, int] | None = None
         self._stories = StoryTeller(world, self)
-        #: Faults that wait for a story to end: with too many faults it would hardly ever reach its end.
+        #: Faults that wait for a story to end: with too many faults a story would hardly ever reach its end.
         self._put_off: list[Fault] = []
         self._times_mended = 0
 
@@ -72,7 +73,7 @@ class BrokerFaults:
         self._put_off.clear()
 
     def _strike_late(self, fault: Fault, times_mended: int) -> None:
-        if times_mended == self._times_mended:  # else it is quiet by now
+        if times_mended == self._times_mended:  # otherwise the quiet period has begun
             self.strike(fault)
 
     def mend(self) -> None:
@@ -98,7 +99,7 @@ class BrokerFaults:
                 world.restart(host)
 
     def _started_again(self, host: BrokerHost, life: int) -> None:
-        """End a broker that was asked to stop: it has stopped by now, or is killed; then it starts again."""
+        """End a broker that was asked to stop: kill it if it has not stopped yet, and then start it again."""
         if host.life == life and host.is_up:
             host.kill()
         if not host.is_up:
@@ -278,7 +279,7 @@ class BrokerFaults:
 
     def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
         """A flush fails in the way Linux fails it. The directory goes offline and the process ends. The next process
-        continues with the contents of the page cache; then the power fails."""
+        continues with the contents of the page cache. Then the power fails."""
         host = self._anybody(rng, leaders=0.6)
         if not host.is_up:
             return ""
@@ -306,7 +307,7 @@ class BrokerFaults:
                 fs.faults.remove(planned)
 
         def evict() -> None:
-            if goes_on() and not host.is_up:  # a broker that reads a hole takes it for rot
+            if goes_on() and not host.is_up:  # a broker that reads a hole reports it as damage
                 fs.evict()
 
         def lose_power() -> None:
@@ -364,7 +365,8 @@ class BrokerFaults:
         become leader, and that could be this one: seed 20261120428.)"""
         world = self.world
         if world.plan.unclean:
-            return False  # the remaining one may be elected, and be this one: that needs an operator (seed 5044)
+            # this replica may be the only one left that can lead, so its loss would need an operator (seed 5044)
+            return False
         if int(world.image.config(ConfigResourceType.TOPIC, "orders").get("min.insync.replicas", "2")) < 2:
             return False
         topic = world.image.topic("orders")
@@ -426,8 +428,8 @@ class BrokerFaults:
         return f"partition {number} prefers {replicas}"
 
     def _fast_failovers(self, fault: Fault, rng: random.Random) -> str:
-        """Hold two to four elections, each before the result of the last one is known everywhere (KIP-279); some
-        leaders are killed, others are asked to stop."""
+        """Hold two to four elections, each before all brokers know the result of the previous one (KIP-279). Some
+        leaders are killed, and others are asked to stop."""
         world = self.world
         if world.image.topic("orders") is None:
             return ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FULL_MS = 1_500.0
 #: Required acknowledgements of each producer: more than the batches in flight to the old leader.
 ACKNOWLEDGED = 12
-#: This check runs in one of so many schedules.
+#: This check runs in one of this number of schedules.
 ONE_IN = 3
 
 

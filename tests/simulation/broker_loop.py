@@ -139,7 +139,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        """Work of a thread happens at one moment, somewhat later."""
+        """The work of a thread runs at a single moment, a short time later."""
         future = self.create_future()
 
         def work() -> None:
@@ -157,7 +157,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if self.is_dead:
             # The process was killed after a task failed and before the loop's next turn: the task counts as it would
-            # have counted in that turn. A future without a reader is no fault here, because its reader was killed.
+            # have counted in that turn. A future whose exception is never read is not a violation here, because its
+            # reader was killed.
             if isinstance(failed := context.get("future"), asyncio.Task):
                 self._task_ended(failed)
             return
@@ -260,7 +261,7 @@ class SimWriter(DirectoryWriter):
         self._loop.call_soon_threadsafe(self._end_turn, turn, result._replace(sync_ms=delay_ms))
 
     def _flush_all(self, turn: Turn, begun: Any) -> TurnResult:
-        """In the loop."""
+        """Runs in the loop."""
         delay_ms = self._host.disk_delay_ms()
         self._loop.held_up(delay_ms)  # type: ignore[attr-defined]
         return super()._flush_all(turn, begun)._replace(sync_ms=delay_ms)

@@ -134,7 +134,7 @@ class BrokerHost:
         self.loop.run(self.broker.begin)
 
     def kill(self) -> None:
-        """kill -9: what was written stays, forced or not."""
+        """kill -9: written data stays, even if it was not fsynced."""
         broker, loop = self.broker, self.loop
         if broker is None or loop is None:
             return

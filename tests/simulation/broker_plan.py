@@ -29,7 +29,7 @@ STORIES: dict[str, float] = {
     "behind_the_epoch": 1.0,
     "reader_overtaken": 1.0,
 }
-#: Stories that run only in separate schedules (``failed_flushes``), each of which must reach its end.
+#: Stories that run only in separate schedules (``failed_flushes``). Each of these stories must reach its end.
 ON_DEMAND = frozenset({"flush_then_power"})
 #: The others. Scripts read these names in the last line of ``make sim``.
 ACCIDENTS: dict[str, float] = {
@@ -92,7 +92,8 @@ class BrokerPlan(Schedule):
     metadata_ms: tuple[float, float]
     lag_ms: int
     segment_bytes: int
-    #: How records are deleted: by retention.bytes, by an operator's DeleteRecords, or by compaction with so many keys.
+    #: How records are deleted: by retention.bytes, by an operator's DeleteRecords, or by compaction with this number of
+    #: keys.
     retention_bytes: int | None = None
     deletes: bool = False
     compacts: bool = False
@@ -106,7 +107,7 @@ UPKEEP = {"nothing": 4.0, "retention": 1.0, "deletes": 1.0, "both": 1.0, "compac
 def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
     """Draw the schedule of a seed. ``hard_on``: kinds of upkeep (of ``UPKEEP``) that every schedule must have."""
     plan = _plan(seed)
-    if plan.unclean:  # what an unclean election cuts off may have been what others were deleted for
+    if plan.unclean:  # other records may have been deleted because of records that an unclean election truncates
         return plan
     rng = random.Random(f"broker upkeep {seed}")
     drawn = rng.choices(list(UPKEEP), list(UPKEEP.values()))[0]
@@ -165,7 +166,7 @@ def _accidents(rng: random.Random, noisy: list[Period], unclean: bool, count: in
 
 
 def _with_stories(rng: random.Random, noisy: list[Period], unclean: bool) -> tuple[Fault, ...]:
-    """Draw one or two stories, with few other faults: with many of them, no story would reach its end."""
+    """Draw one or two stories, with few other faults: with many faults, no story would reach its end."""
     found = _accidents(rng, noisy, unclean, rng.randrange(FAULTS_MIN - 1, FAULTS_MIN + 3))
     kinds = [kind for kind in STORIES if kind not in UNCLEAN]
     chosen = rng.choices(kinds, [STORIES[kind] for kind in kinds], k=rng.choice([1, 2, 2]))

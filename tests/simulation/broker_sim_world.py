@@ -58,7 +58,7 @@ class Connection:
         self._follower_loop = follower.loop
         self._leader_loop = leader.loop
         self.is_closed = False
-        #: The senders whose messages no longer arrive: no message may arrive behind a lost one.
+        #: The senders whose messages no longer arrive: no message may arrive after a lost one.
         self._stuck: list[BrokerHost] = []
         self._end = LeaderEnd(leader.broker, self)
         self._inbox: deque[Any] = deque()
@@ -236,8 +236,8 @@ class BrokerWorld(NodesWorld):
 
     def ask(self, host: BrokerHost, request: Request, answered: Callable[[Any], None]) -> None:
         """A broker's call to the controllers, in order on its connection; the request may be late, and the request or
-        the answer may be lost. An AlterPartition that is late or lost belongs to a connection that was given up: it
-        arrives once, perhaps after later requests, and no broker receives its answer."""
+        the answer may be lost. An AlterPartition that is late or lost belongs to an abandoned connection: it arrives
+        once, perhaps after later requests, and no broker receives its answer."""
         is_isr = type(request).__name__ == "AlterPartition"
         delay_ms = self.message_delay_ms((host.number, CONTROLLER))
         if is_isr and self.held_requests is not None:
@@ -269,8 +269,9 @@ class BrokerWorld(NodesWorld):
         self.in_order(("call", host.number), delay_ms, arrive)
 
     def _remember(self, host: BrokerHost, request: Request, reply: Any) -> None:
-        """For a replay. A request that was refused because a member was not working may be granted later, at the same
-        partition epoch. No connection delivers a request twice, so it is not replayed (docs/simulation.md)."""
+        """Remember a request, so that it can be replayed later. A request that was refused because a member was fenced
+        may be granted later, at the same partition epoch. No connection delivers a request twice, so such a request is
+        not replayed (docs/simulation.md)."""
         refused = isinstance(reply, HeadraceError) or any(
             each.error is not None and each.error.code == "INELIGIBLE_REPLICA" for each in reply
         )

@@ -160,7 +160,7 @@ class Stage:
         self.faults.down(host, for_ms)
 
     def prefer(self, *hosts: BrokerHost) -> None:
-        """Make the first of these hosts the leader, if it is in sync."""
+        """Make the first of these hosts the leader if it is in sync."""
         order = tuple(host.number for host in hosts)
         self.world.decide(AlterPartitionReassignments((Reassignment("orders", self.number, order),)))
         self.world.decide(ElectLeaders(ElectionType.PREFERRED, (("orders", self.number),)))
@@ -249,9 +249,9 @@ class StoryTeller:
 
 
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """A replica's disk is slow, so that its writes stay in the page cache for long. The replica is paused, and the
-    other replicas go down. Then it loses power as the last replica that was up, and is the first to come back. Records
-    that it reported before they were forced are lost."""
+    """A replica's disk is slow, so its writes stay in the page cache for long. The replica is paused, and the other
+    replicas go down. Then this replica, the last one that is up, loses power, and it is the first to start again.
+    Records that it acknowledged before they were fsynced are lost."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
     rest = [host for host in (leader, one, other) if host is not victim]
@@ -265,7 +265,7 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
         durable = [each.durable_end for each in replica.leader.progress if each.broker_id != victim.number]
         return log.log_end_offset > log.flushed_end and min(durable) > log.flushed_end
 
-    for _ in range(rng.choice([1, 2])):  # the second time its disk is in the midst of a longer turn
+    for _ in range(rng.choice([1, 2])):  # the second time its disk is busy with a longer turn
         yield from stage.until(is_ahead_of_its_disk, 250.0, 0.5)
         yield rng.uniform(0.0, 6.0)
     if not is_ahead_of_its_disk() or log.is_closed:
@@ -282,10 +282,10 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
 
 
 def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """fsyncgate, in its order. A flush of a log fails, and the process ends. The next process reads the page cache and
-    gets in sync again, and more records are acknowledged. Then the other replicas go down, and its power fails in the
-    middle of a flush. The first two steps are repeated until committed records are in the page cache only
-    (``flush_watch``)."""
+    """The order of events of the fsync bug of 2018 ("fsyncgate"): a flush of a log fails, and the process ends. The
+    next process reads the page cache and gets in sync again, and more records are acknowledged. Then the other replicas
+    go down, and its power fails in the middle of a flush. The first two steps are repeated until committed records are
+    in the page cache only (``flush_watch``)."""
     rng, world = stage.rng, stage.world
     truth = world.checks.truths[stage.number]
     for attempt in range(8):
@@ -341,7 +341,7 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-903: a replica has all committed records, and producers have stopped. Its disk is replaced and it comes back.
-    Its acknowledgements from before would still suffice to count as in sync."""
+    Its acknowledgements from before the replacement would be enough to count it as in sync."""
     stage.silence_producers(leader)
 
     def is_calm() -> bool:
@@ -395,8 +395,8 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
 
 
 def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-101: the leadership moves to a replica that does not know the latest high watermark yet, and neither does the
-    third replica. The new leader fails before it learns the high watermark."""
+    """KIP-101: the leadership moves to a replica that does not know the latest high watermark yet. The third replica
+    does not know it either. The new leader fails before it learns the high watermark."""
 
     def is_ahead() -> bool:
         return stage.mark(leader) > max(stage.mark(one), stage.mark(other))
@@ -484,7 +484,7 @@ def cut_and_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Broke
 
 def _leave(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Generator[float, None, bool]:
     """A follower leaves the in-sync set, because it was killed and restarted, or lags; it reaches no other replica, and
-    records are committed without it. Returns whether that happened."""
+    records are committed without it. Return whether this happened."""
     end = stage.end(one)
     if stage.rng.random() < 0.7:
         stage.down(one, stage.rng.uniform(20.0, 150.0))
@@ -507,7 +507,7 @@ def _is_in_sync(stage: Stage, host: BrokerHost, at_most_ms: float) -> Generator[
 
 def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: a follower is in sync again; its leader requests that from the controllers, and receives no answer. The
-    follower fails, and the leader continues without it: may the leader commit anything?"""
+    follower fails, and the leader continues without it. The question is whether the leader may commit records."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     stage.uncut()
@@ -533,8 +533,8 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
 
 def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: the leader's request to add a follower is delayed in a connection. A later request is refused, because
-    the follower is fenced meanwhile. Then the follower works again, and the first request arrives. May the leader
-    commit anything without the follower?"""
+    the follower is fenced meanwhile. Then the follower works again, and the first request arrives. The question is
+    whether the leader may commit records without the follower."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     world = stage.world
@@ -608,7 +608,7 @@ def behind_the_epoch(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 def reader_overtaken(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-320: a consumer has read records that an unclean election truncates, and the new leader's log grows beyond
-    its position: does the consumer continue as if nothing had happened? The story runs only where unclean elections are
+    the consumer's position. The consumer must notice the truncation. The story runs only where unclean elections are
     allowed."""
     world = stage.world
     if not (yield from _leave(stage, leader, one, other)):

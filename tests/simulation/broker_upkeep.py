@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RETENTION_MS = 120
 CLEANER_PAUSE_MS = 150.0
 DELETE_TIMEOUT_MS = 800
-#: Interval of the checks for free space and for files to be removed (the product's 5 s are as long as a schedule).
+#: Interval of the checks for free space and for files to be removed (the product's 5 s would be as long as a schedule).
 TICK_S = 0.1
 
 
@@ -231,7 +231,7 @@ class NoTurns:
     """Replaces ``headrace_core.rpc.turns.Turns``, which would read the real clock."""
 
     def __init__(self, items: int) -> None:
-        """The work on so few items is never long, so no turn is needed."""
+        """The work on a few items is never long, so the event loop needs no pause."""
 
     async def __aenter__(self) -> NoTurns:
         return self

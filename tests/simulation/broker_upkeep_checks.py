@@ -28,8 +28,8 @@ ANYWHERE = 1 << 62
 
 
 class StartSeen(NamedTuple):
-    """Where the log of a replica began at the last look; ``copy`` distinguishes it from an earlier log in the same
-    place."""
+    """The log start offset of a replica at the last check. ``copy`` distinguishes the log from an earlier log in the
+    same place."""
 
     log: PartitionLog
     life: int
@@ -50,7 +50,8 @@ class UpkeepChecks:
         self.truths[number].asked.add(before)
 
     def start_moves(self, log: PartitionLog, before: int) -> None:
-        """The start of ``log`` is about to move, by DeleteRecords, or because a follower follows its leader."""
+        """The start of ``log`` is about to move, by DeleteRecords, or because a follower copies its leader's log
+        start."""
         truth = self.truths[log.topic_partition.partition]
         if before <= max(truth.start_max, log.log_start_offset):
             return
@@ -108,7 +109,7 @@ class UpkeepChecks:
             )
         copy = host.disks, host.begun_anew, host.damaged, truth.removed[host.number]
         if seen is not None and seen.log is not log and (seen.life == host.life or seen.copy != copy):
-            seen = None  # re-created, or removed and brought back
+            seen = None  # re-created, or removed and restored by a crash
         before = 0 if seen is None else seen.start if seen.log is log else truth.durable.get(seen.log, 0)
         if start < before:
             raise Violation(
@@ -186,7 +187,7 @@ class UpkeepChecks:
         while at < end:
             try:
                 found = log.read(at, READ_BYTES, end)
-            except CorruptLogError:  # a bit was flipped: it serves nothing of this, and heals
+            except CorruptLogError:  # a bit was flipped: the replica serves none of these records, and is repaired
                 return
             if found is None or not found.records:
                 break
@@ -205,7 +206,7 @@ class UpkeepChecks:
         return log.log_end_offset
 
     def match_compacted(self, who: object, truth: Truth, records: bytes, at: int, end: int) -> None:
-        """``end``: end of the records that may have made others superfluous."""
+        """``end`` is the end of the records that may replace earlier records of their key."""
         for position, header in iterate_headers(records):
             self.superseded(who, truth, at, header.base_offset, end)
             batch = records[position : position + header.size]

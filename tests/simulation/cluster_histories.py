@@ -1,12 +1,12 @@
 """Random histories of a cluster whose brokers hold records: the controllers' decisions are checked by their effect on
 records.
 
-A *machine* is a broker with its disk: it registers, sends heartbeats, follows the metadata (or lags), crashes, stops
-cleanly, loses its disk, and comes back. The leader, according to its own applied image, accepts records, and copies its
-log to the followers that their images show. A record is *committed* when every member of the leader's maximal ISR has
-it (KIP-497), while the ISR has min.insync.replicas members (KIP-966). A cleanly elected leader must have all committed
-records: that is the promise behind all epochs, ELRs and markers. Requests to alter an ISR are delayed, repeated and
-lost.
+A *machine* is a broker with its disk. It registers, sends heartbeats, follows the metadata (or lags), crashes, stops
+cleanly, loses its disk, and starts again. The leader, according to its own applied image, accepts records, and copies
+its log to the followers that their images show. A record is *committed* when every member of the leader's maximal ISR
+has it (KIP-497), while the ISR has min.insync.replicas members (KIP-966). A cleanly elected leader must have all
+committed records: that is the promise behind all epochs, ELRs and markers. Requests to alter an ISR are delayed,
+repeated and lost.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Machine:
     view: MetadataImage = EMPTY_IMAGE
     #: Requested ISRs that are neither granted nor outdated: (partition epoch on which the request builds, ISR).
     pending: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    #: The life in which each follower was last seen.
+    #: The life (process) in which the leader last saw each follower.
     seen: dict[tuple[Key, int], int] = field(default_factory=dict)
-    #: The partition as granted to this broker, until its own image shows the same.
+    #: The partition state that the controllers granted to this broker, until its own image shows the same state.
     granted: dict[Key, PartitionImage] = field(default_factory=dict)
     last_beat_ms: float = 0.0
 
@@ -133,7 +133,7 @@ class Histories:
         self.machines = [Machine(number, id16(number), flush) for number in range(machines)]
         self.committed: dict[Key, set[int]] = {}
         self.checked: dict[Key, int] = {}  # the last leader epoch with activity in each partition
-        self.unclean: dict[Key, set[int]] = {}  # those of each partition's unclean elections
+        self.unclean: dict[Key, set[int]] = {}  # the leader epochs of each partition's unclean elections
         self.delayed: list[AlterPartition] = []
         self.records = 0
         self.disks = machines
@@ -244,7 +244,7 @@ class Histories:
             )
         )
         if isinstance(reply, HeadraceError):
-            return  # its former life counts as alive still
+            return  # the controllers still count the former process as alive
         machine.broker_id, machine.epoch = reply.broker_id, reply.broker_epoch
         machine.marker = -1
         machine.is_up = True
@@ -284,7 +284,7 @@ class Histories:
             self._tell(machine, tuple(placements))
 
     def _tell(self, machine: Machine, placements: tuple[Placement, ...]) -> None:
-        """Report placements; too many for one call are split into smaller calls, as the broker does it
+        """Report the directories of replicas. Split too many of them into smaller calls, as the broker does
         (assignments.py)."""
         request = AssignDirectories(broker_id=machine.broker_id, broker_epoch=machine.epoch, placements=placements)
         if isinstance(self.ask(request), PolicyViolationError) and len(placements) > 1:
@@ -346,7 +346,7 @@ class Histories:
             self._count("clean stop")
 
     def _finish_stop(self, machine: Machine) -> None:
-        """A broker that was asked to delay its stop asks again, as in broker_session.py."""
+        """A broker whose stop the controllers have delayed asks again, as in broker_session.py."""
         known = self.world.image.brokers.get(machine.broker_id)
         if known is not None and known.broker_epoch == machine.epoch and known.in_controlled_shutdown:
             self._stop(machine)
@@ -483,8 +483,8 @@ class Histories:
         return leader.seen.get((key, broker_id), known.broker_epoch if known is not None else -1)
 
     def _deliver(self, request: AlterPartition) -> None:
-        """Deliver the request to the controllers, perhaps late, perhaps twice; the answer may reach the life of the
-        broker that sent the request."""
+        """Deliver the request to the controllers, perhaps late, perhaps twice. The answer reaches the broker if the
+        process that sent the request still lives."""
         reply = self.ask(request)
         if not isinstance(reply, tuple) or reply[0].error is not None:
             self._count("ISR refused")

@@ -1,23 +1,24 @@
-"""The rules that every state of the cluster, and every step between two states, must satisfy. The checks are pure, and
-cheap because they look only at what a delta names.
+"""The rules that every state of the cluster, and every step between two states, must satisfy. The checks are pure
+functions. They are cheap because they look only at objects that a delta names.
 
     problems = check_step(before, after, delta, may_be_unclean=lambda topic, number: False)
-    problems = check_image(image)                   all of it: for a first image, or one that came in a snapshot
+    problems = check_image(image)                   checks everything: for a first image, or one from a snapshot
 
-Each problem is a sentence that begins with the name of the rule, so that a report can say which rule has killed a
+Each problem is a sentence that begins with the name of the rule, so a report can name the rule that found a
 mutant. The rules for states are those of metadata.version 2 (eligible leader replicas, KIP-966).
 
-    shape        ISR, ELR, last known leader, adding, removing: distinct, and among the replicas; ELR and ISR disjoint
-    works        a leader is in the ISR; who is in the ISR works: broker active, directory online
-    leaderless   without a leader nobody is in the ISR, and nobody works that might lead
-    small        an ELR is there only while the ISR is smaller than min.insync.replicas (and than the replicas)
-    recovering   a leader that recovers is alone in the ISR
-    epochs       they only grow; every change has a new partition epoch, every leader and every loss of a replica a new
-                 leader epoch; a broker's epoch grows, and a new life begins fenced
-    clean        a new leader was in the ISR or the ELR, unless it was asked for or is the last known one (and says so)
-    eligible     who joins the ELR was in the ISR
-    lost         who may have lost records is not eligible
-    life         a broker that registers anew is in no ISR
+    shape        ISR, ELR, last known leader, adding, removing: distinct, and all are replicas; ELR and ISR are disjoint
+    works        a leader is in the ISR; every ISR member works: its broker is active, its directory online
+    leaderless   a partition without a leader has an empty ISR, and no working replica that may lead
+    small        an ELR exists only while the ISR is smaller than min.insync.replicas (and than the replicas)
+    recovering   a leader in recovery is the only ISR member
+    epochs       epochs only grow; every change has a new partition epoch, every new leader and every removal of a
+                 replica a new leader epoch; a broker's epoch grows, and a new registration begins fenced
+    clean        a new leader was in the ISR or the ELR, unless the election is unclean, or it is the last known
+                 leader (and reports so)
+    eligible     a replica that joins the ELR was in the ISR
+    lost         a replica that may have lost records is not eligible
+    life         a broker that registers again is in no ISR
     whole        a topic loses no partitions
 """
 
@@ -29,7 +30,8 @@ from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage,
 from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.types import NO_LEADER
 
-#: (topic, partition number): may this partition be led uncleanly, by its settings or because an operator asks?
+#: (topic, partition number): whether this partition may have an unclean leader, by its settings or because an operator
+#: requests it.
 MayBeUnclean = Callable[[TopicImage, int], bool]
 
 
@@ -74,7 +76,7 @@ def check_step(
                     former.partitions[number], partition, may_be_unclean(topic, number), {*suspects, *elections_pending}
                 )
                 problems += _named(topic, number, step)
-    for broker_id in delta.brokers:  # what happened to them without a word about their partitions
+    for broker_id in delta.brokers:  # changes of these brokers whose records do not name their partitions
         for topic, number, partition in after.partitions_on(broker_id):
             if number not in delta.partitions.get(topic.topic_id, ()):
                 minimum = min_insync_replicas(after, topic.name)

@@ -13,8 +13,8 @@ from tests.simulation.sim_plan import Fault
 
 
 class CoordinatorFaults:
-    """A method ``_kind`` causes a fault of this kind, and returns its description for the transcript; "": no fault was
-    possible."""
+    """A method ``_kind`` causes a fault of this kind, and returns its description for the transcript, or "" if no fault
+    was possible."""
 
     world: Any
 

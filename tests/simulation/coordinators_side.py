@@ -61,7 +61,7 @@ class CoordinatorsSide(NodesWorld):
             back_ms = self.message_delay_ms((LOGS, host.name))
             if back_ms is None or (self.scheduler.now_ms < self.lost_appends_until_ms and rng.random() < 0.5):
                 self.count("log", "answer of an append lost")
-                if rng.random() < 0.5:  # the connection breaks, else nothing is heard
+                if rng.random() < 0.5:  # the connection breaks; otherwise no response arrives
                     self.scheduler.after(rng.uniform(1.0, 60.0), loop.run, fail)
                 return
             self.scheduler.after(back_ms, loop.run, lambda: answer.done() or answer.set_result(result))
@@ -77,7 +77,7 @@ class CoordinatorsSide(NodesWorld):
         leader = log.leader if log.has_leader else None
         for host in self.coordinators:
             delay_ms = self.rng.uniform(*self.plan.metadata_ms)
-            if log.unaware and self.rng.random() < 0.5:  # (nor has every coordinator heard of it)
+            if log.unaware and self.rng.random() < 0.5:  # (some coordinators do not know the new leader yet)
                 delay_ms += self.rng.uniform(20.0, 300.0)
             self.in_order(("leaders", host.number), delay_ms,
                           functools.partial(host.learns_of_leader, log.partition.partition, leader))  # fmt: skip

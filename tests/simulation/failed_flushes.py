@@ -5,9 +5,9 @@ acknowledged record may be lost.
     python -m tests.simulation.failed_flushes --seed 17 --seeds 1 brokers   one again
 
 There are four programmes: the storage of brokers and the storage of controllers alone, and both halves of the
-simulator. Each seed forces four events in this order, and ``Seen`` confirms them: EIO from a flush, with pages that
-only the cache has; the next process, which reads these pages; records that are acknowledged after that; a power loss
-that drops unforced pages. A seed without one of these events proves nothing, and fails.
+simulator. Each seed forces four events in this order, and ``Seen`` confirms them: a flush fails with EIO, and some
+pages are only in the page cache; the next process reads these pages; records are acknowledged after that; a power loss
+drops pages that were not fsynced. A seed without one of these events proves nothing, and fails.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def controllers(seed: int) -> Seen:
     """Run one to five controllers; the story is the only fault."""
     plan = replace(
         make_plan(seed),
-        rest_ms=150.0,  # a log that crosses a page often
+        rest_ms=150.0,  # a log whose batches often cross a page border
         segment_bytes=SEGMENT_BYTES,
         spread=1.0,
         snapshot_bytes=200_000,
@@ -232,7 +232,7 @@ PROGRAMMES: dict[str, Callable[[int], Seen]] = {
 
 
 def run_seed(work: tuple[str, int]) -> tuple[str, int, Seen, str]:
-    """(programme, seed, what it had, what it lost)."""
+    """(programme, seed, the events that happened, the lost records)."""
     name, seed = work
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -256,7 +256,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"no such programme: {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMMES)}")
     if given.mutant:
         mutant = simulator.MUTANTS[given.mutant].applied()
-        mutant.__enter__()  # until this process ends, and in those that it forks
+        mutant.__enter__()  # until this process ends, also in its child processes
     began, figures, wrong = time.monotonic(), [], 0
     work = [(name, seed) for name in names for seed in range(given.seed, given.seed + given.seeds)]
     found: dict[str, list[tuple[int, Seen, str]]] = {name: [] for name in names}

@@ -1,7 +1,7 @@
 """Checks of groups, shards and committed offsets, which run after every event.
 
-The committed log is the truth: a separate state machine replays it as it grows, record by record, and every other state
-is compared with that one.
+A separate state machine replays the committed log record by record as it grows. The checks compare every other state
+with the state of this machine.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.group_members import Caller, SimMember
     from tests.simulation.group_sim_world import GroupWorld
 
-#: Error codes with which a state machine refuses a request: nothing was written, so no effect may ever be seen.
-#: (Requests with other errors may have had an effect.)
+#: Error codes with which a state machine refuses a request: nothing was written, so the request must never have an
+#: effect. (Requests with other errors may have had an effect.)
 DEFINITE = frozenset(
     ("UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "FENCED_INSTANCE_ID", "GROUP_ID_NOT_FOUND",
      "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
@@ -197,7 +197,7 @@ class GroupChecks:
             self._set_anew(where)
         if attempt.admin:
             self._set_anew(where)
-            self._acknowledged.pop(where, None)  # (of what is acknowledged before, nothing holds after it)
+            self._acknowledged.pop(where, None)  # (after a reset, earlier acknowledged offsets no longer count)
         elif known is not None and committed.offset < known[0]:
             raise Violation("offsets", f"{where}: goes back from {known[0]} to {committed.offset}: {attempt}")
         self._last[where] = committed.offset, committed.topic_id
@@ -253,15 +253,15 @@ class GroupChecks:
         return found
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
-        """The caller received this committed offset, -1 for none. A former coordinator that cannot know yet that it
-        lost the shard (its session lasts) must return at least what was acknowledged before that session: a read is no
-        append, so no epoch guards it."""
+        """The caller received this committed offset, or -1 for none. A former coordinator whose session still lasts
+        cannot know yet that it lost the shard. It must return at least the offset that was acknowledged before this
+        session. No epoch protects a read, because a read is not an append."""
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return
         topic = self.world.image.topic(part.topic)
         if topic is None or topic.topic_id != part.topic_id:
-            return  # it is gone: what was committed of it is nothing any more
+            return  # the topic is deleted, so its committed offsets no longer count
         is_owner = who.coordinator == self.world.owner(who.group_id)
         least = floor.offset if is_owner else floor.long_since
         if offset < least:
@@ -289,7 +289,7 @@ class GroupChecks:
 
     def _is_overdue(self, member: SimMember) -> bool:
         """The member has not revoked a partition within the rebalance timeout, and learns of its removal with the next
-        message. (It returns no records meanwhile, because the consumer's caller is in its callback.)"""
+        message. (The member returns no records meanwhile, because its program is still in the callback.)"""
         since_ms = self.world.scheduler.now_ms - self.world.plan.rebalance_timeout_ms
         return member.connection is not None and any(
             who is member and revoked_ms <= since_ms for (who, _), revoked_ms in self._revoked_ms.items()

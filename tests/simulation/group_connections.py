@@ -46,8 +46,8 @@ class Pipe:
 
 
 class MemberConnection:
-    """The stream between a member and a coordinator. The side that closes the stream, or sees it break, knows at once;
-    the other side learns of it later."""
+    """The stream between a member and a coordinator. The side that closes the stream, or sees it break, knows this at
+    once. The other side learns it later."""
 
     def __init__(self, world: GroupWorld, member: SimMember, process: Coordinator) -> None:
         self.world = world
@@ -139,8 +139,8 @@ class MemberConnection:
     # -- both --------------------------------------------------------------------------------------------------------
 
     def breaks(self, *, coordinator_sees_ms: float | None = None, member_sees_ms: float = 0.0) -> None:
-        """The network breaks the connection. Either the member sees that now, or the coordinator does and the member
-        sees it after this time (the connection is half open)."""
+        """The network breaks the connection. Either the member notices this now, or the coordinator does, and the
+        member notices it after this time (the connection is half open)."""
         if self._up.is_closed or not self.is_of_member:
             return
         self._down.is_closed = self._up.is_closed = True

@@ -77,7 +77,7 @@ class GroupFaults(CoordinatorFaults):
         return rng.choice(members) if members else None
 
     def _cut_unless_mended(self, links: list[tuple[str, str]], for_ms: float) -> None:
-        """Cut the links when the other side has seen that the connection broke."""
+        """Cut the links after the other side has seen the broken connection."""
         times = self._times_mended
         self._later(2.0, lambda: None if times != self._times_mended else self._cut(links, for_ms))
 
@@ -94,8 +94,8 @@ class GroupFaults(CoordinatorFaults):
         return f"{host} and {', '.join(map(str, members))} are cut off from each other for {fault.for_ms:.0f} ms"
 
     def _silent_owner(self, fault: Fault, rng: random.Random) -> str:
-        """A coordinator that is cut off from the controllers must notice by itself that it has lost the shard, because
-        none of the requests it gets is an append."""
+        """A coordinator is cut off from the controllers and gets no request that needs an append. So it must notice
+        without an append that it has lost the shard."""
         world = self.world
         members = [each for each in world.members if each.is_alive and each.connection is not None]
         if not members:
@@ -126,7 +126,7 @@ class GroupFaults(CoordinatorFaults):
         """All coordinators are down; one may return for a moment: members that reach it get new sessions there."""
         for_ms = rng.choice([300.0, 600.0, 1_800.0, 3_200.0]) * rng.uniform(0.7, 1.3)
         away, also = self._alive(rng, with_connection=True), ""
-        if away is not None and rng.random() < 0.7:  # reads on, and does not reach the next one
+        if away is not None and rng.random() < 0.7:  # continues to read, and does not reach the next coordinator
             away_ms = for_ms + rng.choice([600.0, 1.7 * self.world.plan.session_ms])
             self._cut([(away.name, host.name) for host in self.world.hosts], away_ms)
             also = f", and {away} reaches none for {away_ms:.0f} ms"
@@ -141,14 +141,14 @@ class GroupFaults(CoordinatorFaults):
             self._later(at_ms, self._restart(brief))
             times = self._times_mended
             self._later(at_ms + rng.uniform(100.0, 700.0), lambda: times == self._times_mended and brief.kill())
-        if rng.random() < 0.4:  # while some still learn that there is none
+        if rng.random() < 0.4:  # while some members still learn that no coordinator exists
             since = self._times_mended
             self._later(for_ms * 1.2 + rng.uniform(300.0, 900.0), lambda: self._leaves_by_old_news(rng, since))
         return f"there is no coordinator for {for_ms:.0f} ms{also}"
 
     def _takeover_unreached(self, fault: Fault, rng: random.Random) -> str:
         """A member continues to read, but cannot reach the new coordinator for longer than a session, although other
-        members can; often it does not even learn of the new coordinator."""
+        members can; often it does not even learn that a new coordinator exists."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -167,8 +167,8 @@ class GroupFaults(CoordinatorFaults):
         return f"there is no coordinator for {gone_ms:.0f} ms; {away} does not {how} the next for {until_ms:.0f} ms"
 
     def _gone_after_the_grace(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off, and its coordinator considers it dead; then there is no coordinator. The member learns
-        that its own coordinator was deposed."""
+        """A member is cut off, and its coordinator considers it dead; then there is no coordinator. The member then
+        learns that its coordinator was deposed."""
         world, member = self.world, self._alive(rng, with_connection=True)
         if member is None or member.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -417,7 +417,7 @@ class GroupFaults(CoordinatorFaults):
         return f"{member} is slow to let go"
 
     def _revoked_unheard(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off silently, or reads without a coordinator and does not reach the next one; meanwhile
+        """A member is cut off silently, or reads without a coordinator and does not reach the next one. Meanwhile
         another member joins."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or away.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
@@ -506,8 +506,8 @@ class GroupFaults(CoordinatorFaults):
         return f"{topic.name} has {total} partitions"
 
     def _pressed_topics(self, fault: Fault, rng: random.Random) -> str:
-        """Nothing is committed to any shard, for less than the append timeout. So requests gather, and more of them are
-        refused where ``plan.gathered_bytes`` is small. Meanwhile the partition count of a topic grows."""
+        """Nothing is committed to any shard, for less than the append timeout. So requests accumulate, and more of them
+        are refused if ``plan.gathered_bytes`` is small. Meanwhile the partition count of a topic grows."""
         for_ms = rng.uniform(0.4, 0.7) * APPEND_TIMEOUT_S * 1_000
         for log in self.world.logs:
             log.stuck_until_ms = max(log.stuck_until_ms, self.world.scheduler.now_ms + for_ms)
@@ -553,7 +553,8 @@ class GroupFaults(CoordinatorFaults):
         """An operator describes groups, deletes empty groups, and sets offsets of groups without members."""
         world = self.world
         what = rng.choice(["look", "delete", "reset", "reset"])
-        plain = [] if what == "reset" else [each.group_id for each in world.committers]  # (they do not look first)
+        # (clients do not check this first)
+        plain = [] if what == "reset" else [each.group_id for each in world.committers]
         group_id = rng.choice([*world.group_ids, *plain])
         admin = Caller(world, "admin", group_id)
         if what == "look":

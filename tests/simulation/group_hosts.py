@@ -51,12 +51,12 @@ REPLAYS_MAX = 2
 
 
 class HowFar:
-    """A request to the controllers: up to which offset is the metadata log committed at this moment?"""
+    """A request to the controllers: return the offset up to which the metadata log is committed at this moment."""
 
 
 class Ordered(dict[Any, None]):
-    """A set in the order of arrival: where the product iterates over a set of objects, the order would depend on memory
-    addresses, and a seed would give another history on each machine."""
+    """A set in the order of arrival: the product iterates over sets of objects. With ordinary sets the order would
+    depend on memory addresses, and a seed would give a different history on each machine."""
 
     def add(self, each: Any) -> None:
         self[each] = None
@@ -161,7 +161,7 @@ class Coordinator:
         self._applied = 0
         self._in_force = False
         self._is_current = asyncio.Event()
-        #: The applied metadata include all that was committed at this time (time of the loop).
+        #: The applied metadata includes all records that were committed at this time (time of the loop).
         self._as_of_s: float | None = None
         self._last_contact_s = float("-inf")
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
@@ -177,8 +177,8 @@ class Coordinator:
         return None if self._as_of_s is None else (self.loop.time() - self._as_of_s) * 1_000
 
     async def _wait_current(self) -> None:
-        """Wait like the metadata follower does, until the applied metadata include all that was committed when this was
-        called."""
+        """Wait like the metadata follower does, until the applied metadata includes all records that were committed at
+        the time of the call."""
         while True:
             asked_s = self.loop.time()
             try:

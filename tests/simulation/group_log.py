@@ -1,9 +1,9 @@
 """The logs of the shards, at simulated brokers that follow the product's rules: appends are fenced by epoch and by log
 end.
 
-When a leader is replaced, uncommitted batches are lost, from some batch on. Committed batches are never lost. An append
-may arrive late, even long after its coordinator has given it up; its answer may be lost. The brokers' half
-(``broker_sim_world``) simulates how real leaders and followers keep that promise.
+When a leader is replaced, the uncommitted batches after some point are lost. Committed batches are never lost. An
+append may arrive late, even long after its coordinator has stopped waiting for it. Its answer may be lost. The brokers'
+half (``broker_sim_world``) simulates how real leaders and followers keep that promise.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LogPartition:
         self.has_leader = True
         #: Replication makes no progress until this time.
         self.stuck_until_ms = 0.0
-        #: Former leaders that do not know that they are deposed: appends to them get no effect and no answer.
+        #: Former leaders that do not know that they are deposed: appends to them have no effect and get no answer.
         self.unaware: set[int] = set()
         self._waiting: list[Unanswered] = []
 
@@ -179,12 +179,12 @@ class LogPartition:
         return before - sum(len(batch.records) for batch in cleaned)
 
     def has_only_claims_from(self, offset: int) -> bool:
-        """Whether there are only claims behind an offset: a coordinator learns of a claim that came late, or twice,
-        when it writes next."""
+        """Whether only claims follow this offset. A coordinator learns of a late or repeated claim at its next
+        write."""
         return all(is_claim(each.key) for batch in self.batches if batch.end > offset for each in batch.records)
 
     def read(self, position: int) -> tuple[list[LoggedRecord], int]:
-        """The next committed records, and the position behind them."""
+        """The next committed records, and the position after them."""
         found: list[LoggedRecord] = []
         for batch in self.batches:
             if batch.end <= position:
@@ -206,7 +206,7 @@ def _refused(error: HeadraceError) -> Any:
 
 
 class SimLink:
-    """Stands for ProduceLink: sends a request for each append, until it is answered or given up."""
+    """Stands for ProduceLink: sends a request for each append, until the append is answered or times out."""
 
     def __init__(self, host: CoordinatorHost, broker: int) -> None:
         self._host = host

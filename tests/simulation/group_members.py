@@ -53,7 +53,7 @@ class Caller:
         self.world = world
         self.name = name
         self.group_id = group_id
-        self.coordinator: tuple[int, int] | None = None  # host, life: as it was looked up last
+        self.coordinator: tuple[int, int] | None = None  # host and life, from the last lookup
         self.is_alive = True
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class SimMember(Caller):
         self.subscribes: tuple[str, ...] = world.topic_names
         #: The process is started again when it has ended, unless the member has left the group permanently.
         self.is_needed = True
-        self._queue: list[Callable[[], None]] = []  # what came while it was paused
+        self._queue: list[Callable[[], None]] = []  # events that arrived while the process was paused
 
     def start(self) -> None:
         """A new process."""
@@ -151,7 +151,7 @@ class SimMember(Caller):
         self._subscribe()
         self.connection: MemberConnection | None = None
         self.coordinator = None
-        self.held: dict[Part, int] = {}  # what it has begun to read, and up to where
+        self.held: dict[Part, int] = {}  # the partitions that it reads, and their positions
         self.reading: dict[Part, None] = {}
         self._revoking: dict[int, Revoke] = {}
         self._commits: deque[tuple[dict[Part, int], int, Callable[[], None]]] = deque()
@@ -362,7 +362,7 @@ class SimMember(Caller):
         world.scheduler.after(pause_ms * self.rng.uniform(0.7, 1.0), self._in_this_life(ask))
 
     def _pump(self) -> None:
-        """Send what the member has to send, and look again when the next message is due."""
+        """Send what the member has to send, and schedule the check for the next message."""
         now, member = self._now(), self.member
         member.tick(now)
         self._settle()
@@ -587,8 +587,8 @@ def raise_worst(errors: list[HeadraceError]) -> None:
 
 
 class Committer(Caller):
-    """A consumer without a group membership that commits larger and larger offsets, one at a time, and sometimes
-    fetches its committed offset."""
+    """A consumer without a group membership that commits increasing offsets, one at a time, and sometimes fetches its
+    committed offset."""
 
     def __init__(self, world: GroupWorld, number: int) -> None:
         super().__init__(world, f"committer {number}", f"plain{number}")

@@ -17,25 +17,26 @@ from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period, Sch
 
 #: Factor for the weight of the faults that are likely to expose a mutant, in the schedules of that mutant.
 HARDEST = 8.0
-#: kind -> how much it weighs.
+#: Kind of fault -> its weight.
 KINDS: dict[str, float] = {
     "coordinator_crash": 1.6,
     "coordinator_pause": 1.6,
     "coordinator_apart": 1.2,  # its stream to the controllers breaks, and does not come back for a while
     "coordinator_unheard": 1.2,  # cut off from the controllers, silently
-    "coordinator_cut": 1.0,  # from some members
-    "silent_owner": 0.7,  # it continues to answer members, who commit nothing, long after its shards have moved
+    "coordinator_cut": 1.0,  # cut off from some members
+    "silent_owner": 0.7,  # it continues to answer members without commits, long after its shards have moved
     "coordinator_drains": 0.8,
     "restart_all": 0.4,
     "coordinators_gone": 1.0,  # no coordinator at all, for a session or longer
-    "takeover_unreached": 0.8,  # a member reads on, and reaches no later owner for longer than a session
-    "gone_after_the_grace": 0.7,  # a coordinator removes a member, and then there is none
-    "owner_alone": 1.0,  # the only one that lives is deposed, does not know it, and goes on with some of the members
+    "takeover_unreached": 0.8,  # a member continues to read, and reaches no later owner for longer than a session
+    "gone_after_the_grace": 0.7,  # a coordinator removes a member, and then no coordinator is left
+    # the only live coordinator is deposed, does not know it, and continues with some of the members
+    "owner_alone": 1.0,
     "shards_move": 0.8,
     "controllers_change": 0.5,
     "controllers_gone": 0.8,  # no quorum: the controllers are unreachable for longer than a coordinator's session
     "metadata_late": 1.0,
-    "broker_behind": 0.8,  # one that hears nothing of the controllers, and some members ask no other
+    "broker_behind": 0.8,  # a broker that receives nothing from the controllers; some members ask only this broker
     "old_news": 0.7,  # a broker behind the coordinator that a member has lost: it reports no owner
     "leader_change": 2.0,
     "leader_slow": 1.0,
@@ -52,11 +53,12 @@ KINDS: dict[str, float] = {
     "connection_broken": 1.4,
     "connection_flaps": 0.8,
     "connection_lost_on_one_side": 0.8,
-    "connection_half_open": 0.7,  # the coordinator sees it end before the member does
+    "connection_half_open": 0.7,  # the coordinator sees the connection end before the member does
     "slow_to_revoke": 1.0,
-    "revoked_unheard": 0.8,  # a member is to let go, and does not hear it for nearly a session
-    "slow_and_cut_off": 0.7,  # a member is slow to let go, and then cut off
-    "removed_untold": 0.5,  # a member is removed for a late release, and its coordinator dies before it says so
+    "revoked_unheard": 0.8,  # a member must release partitions, and does not learn this for nearly a session
+    "slow_and_cut_off": 0.7,  # a member releases partitions slowly, and is then cut off
+    # a member is removed for a late release, and its coordinator dies before it sends the removal
+    "removed_untold": 0.5,
     "subscription_changed": 1.0,
     "partitions_added": 0.8,
     "pressed_topics": 0.8,  # a shard refuses requests, and meanwhile partitions are added
@@ -70,7 +72,7 @@ KINDS: dict[str, float] = {
 @dataclass(frozen=True, slots=True)
 class GroupPlan(Schedule):
     """See the module. Times are in ms. ``members``: number of members of each group; ``static``: groups with static
-    members; ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms mostly is, or shorter."""
+    members; ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms usually is, or shorter."""
 
     seed: int
     coordinators: int

@@ -80,7 +80,7 @@ class GroupWorld(CoordinatorsSide):
         #: The controllers make no decisions without a request until this time.
         self.no_quorum_until_ms = 0.0
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
-        #: At the end commits stop.
+        #: True at the end of the schedule, when commits stop.
         self.commits_end = False
         self.steps: list[tuple[MetadataImage, MetadataDelta]] = []
         self.steps_ms: list[float] = []
@@ -138,7 +138,7 @@ class GroupWorld(CoordinatorsSide):
             self._pipes.pop(key).close(None)
 
     def coordinator_gone(self, host: CoordinatorHost, process: Coordinator) -> None:
-        """Break the connections of a coordinator whose process has ended; the other ends notice that soon."""
+        """Break the connections of a coordinator whose process has ended; the other ends notice this soon."""
         for connection in [each for each in self.connections if each.process is process]:
             connection.coordinator_died()
         for key in [key for key in self._pipes if key[1] is process]:
@@ -148,12 +148,12 @@ class GroupWorld(CoordinatorsSide):
     # -- the controllers ---------------------------------------------------------------------------------------------
 
     def find_coordinator(self, who: Caller) -> tuple[int, int] | None:
-        """The coordinator of the caller's group as a broker knows it, which may be late: host and life."""
+        """The coordinator (host and life) of the caller's group, according to a broker whose metadata may be old."""
         return self._found_in(self._some_image(who)[0], who.group_id)
 
     def who_has(self, who: Caller) -> tuple[int, bool, float | None]:
-        """The epoch of the shard of the caller's group, whether the shard has no coordinator, and the age of these
-        metadata, as a broker knows them; they may be late, but the age is true."""
+        """The epoch of the shard of the caller's group, whether the shard has no coordinator, and the age of this
+        metadata, according to a broker. The metadata may be old, but its age is correct."""
         group_id = who.group_id
         image, late_ms = self._some_image(who)
         topic = image.topic(OFFSETS_TOPIC)
@@ -177,13 +177,13 @@ class GroupWorld(CoordinatorsSide):
         return None
 
     def falls_behind(self, who: Caller, for_ms: float, steps: int | None = None) -> None:
-        """For this time, the caller gets all its answers from a broker that knows so many metadata steps (None: all
-        current ones) and receives no more."""
+        """For this time, the caller gets all its answers from one broker, which receives no further metadata. The
+        broker knows this number of metadata steps (None: all current ones)."""
         known = len(self.steps) if steps is None else steps
         self.behind[who.name] = known, self.scheduler.now_ms + for_ms
 
     def _some_image(self, who: Caller) -> tuple[MetadataImage, float]:
-        """The metadata of the broker that is asked, and how long ago they were the newest."""
+        """The metadata of the asked broker, and how long ago it was current."""
         steps, until_ms = self.behind.get(who.name, (0, 0.0))
         if self.scheduler.now_ms < until_ms:
             is_newest = steps == len(self.steps)
@@ -221,7 +221,7 @@ class GroupWorld(CoordinatorsSide):
         if self.scheduler.now_ms < self.no_quorum_until_ms:
             self.scheduler.after(25.0, self._upkeep)
             return
-        self.core.sessions.forget()  # (brokers' sessions are none of this part's)
+        self.core.sessions.forget()  # (this part of the simulator has no sessions of brokers)
         for broker in self.core.speculative.brokers.values():
             self.core.sessions.begin(broker.broker_id, broker.broker_epoch, self.scheduler.now_ms)
         super()._upkeep()

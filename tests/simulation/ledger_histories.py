@@ -1,6 +1,6 @@
-"""The histories of cluster_histories.py, in which additionally replicas move, brokers are drained and removed, feature
-levels change, and coordinators and producers register. Every step is checked by both sets of invariants, and no leader
-may lack a committed record, wherever its replica came from."""
+"""The histories of cluster_histories.py, with additional events. Replicas move, brokers are drained and removed,
+feature levels change, and coordinators and producers register. Both sets of invariants check every step. No leader may
+lack a committed record, wherever its replica came from."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ COPIES_MAX = 1
 RATE = 1_000_000
 #: In this many rounds of two seconds at the end, leaders still drop followers and miss messages sometimes ...
 FITFUL_ROUNDS = 60
-#: ... and then no more, for at most so many: two for each of the 34 partitions that there can be, and as many again for
-#: what is planned only when those have moved.
+#: ... and in at most this number of further rounds they do neither. The number is two for each of the (at most) 34
+#: partitions, and the same again for moves that are planned only after those.
 CALM_ROUNDS = 140
 
 
@@ -66,7 +66,7 @@ class LedgerHistories(Histories):
             self._begin_at_level_1()
 
     def _begin_at_level_1(self) -> None:
-        """Let all nodes join again, in a log that an old version has begun."""
+        """Let all nodes join again, with a metadata log that an old version has begun."""
         world = self.world
         world.log[:] = [ClusterRecord(CLUSTER, 1)]
         world.core.resign()
@@ -250,7 +250,7 @@ class LedgerHistories(Histories):
 
     def _heal(self) -> None:
         super()._heal()
-        self.delayed.clear()  # what was not delivered never is, so leaders may give up what they asked for
+        self.delayed.clear()  # lost requests are never delivered, so leaders may stop waiting for them
         living = [process for process in self.processes if process not in self.silent][-3:]
         for _ in range(FITFUL_ROUNDS):
             self._live_together(living)

@@ -1,26 +1,26 @@
-"""The rules that every step of the cluster must satisfy where replicas move, levels change, and shards and producer ids
-are assigned. The checks are pure, and cheap because they look only at what the records of the step name. This module
+"""The rules of every step in which replicas move, levels change, or shards and producer ids are assigned. The checks
+are pure functions. They are cheap because they look only at objects that the records of the step name. This module
 complements cluster_invariants.py.
 
     problems = check_ledger_step(before, after, records, copies_max=10)
     promises = Promises(); promises.gave_block(first, length); promises.answered(image, coordinator_id, epoch)
-    problems = check_ledger_end(image)               after everybody lived and followed for a while
+    problems = check_ledger_end(image)               after all nodes were alive for a while
 
 Each problem is a sentence that begins with the name of the rule.
 
-    table        image.ledger.reassigning names the partitions that have something adding or removing, and no others
-    arrived      a replica leaves by a move only when all that the move adds is in sync
-    enough       ... and what stays is in sync, and enough for acks=all if it was enough before
-    takes        an existing partition gets a replica only on a broker that lives and is not being drained
-    pace         what begins fits: no broker takes part in more copies than it may
-    unwanted     nothing that was planned begins while rebalancing is off, but for a drain
-    throttle     it lasts as long as something moves or waits
+    table        image.ledger.reassigning names exactly the partitions with adding or removing replicas
+    arrived      a move removes a replica only when all added replicas are in sync
+    enough       ... and the remaining replicas are in sync, and enough for acks=all if they were enough before
+    takes        an existing partition gets a replica only on a live broker that is not being drained
+    pace         no broker takes part in more copies than the limit
+    unwanted     no planned move begins while rebalancing is off, except for a drain
+    throttle     a throttle lasts as long as a partition moves or waits to move
     registered   no partition has, or waits for, a replica on a broker that does not exist
     level        every registered node understands metadata.version, and no record is newer than it
     unique       producer ids only grow, and no two answered blocks overlap
-    shards       an epoch grows whenever its shard changes hands; a new life of an owner has new epochs; an owner exists
-    zombie       a coordinator's former life gets no answer
-    end          everything that moved has arrived, drained brokers are empty, shards are even over those who live
+    shards       an epoch grows with each new owner of its shard; a restarted owner has new epochs; every owner exists
+    zombie       a coordinator's former process gets no answer
+    end          all moves are complete, drained brokers are empty, shards are spread evenly over live coordinators
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _adding(image: MetadataImage, key: Key) -> set[int]:
 
 
 def _copiers(image: MetadataImage, key: Key) -> set[int]:
-    """The brokers that fetch or send data of a moving partition; none without a leader, or while a fetching broker is
-    down."""
+    """The brokers that fetch or send data of a moving partition. The set is empty without a leader, or while a fetching
+    broker is down."""
     partition = image.partition(*key)
     if partition is None or not partition.adding or partition.leader < 0:
         return set()

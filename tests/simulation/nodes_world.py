@@ -1,5 +1,5 @@
-"""The common part of the brokers' half and the groups' part of the simulator: time, links, the cluster's rules, the
-run.
+"""The common part of the brokers' half and the groups' part of the simulator: time, network links, the cluster's rules,
+and the run of a schedule.
 
 The real ``ClusterCore`` stands for the controllers; the other half (``sim_world``) simulates what happens among them.
 """
@@ -71,8 +71,8 @@ class NodesWorld(ABC):
         self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
 
     def stumbled(self, host: Any, error: BaseException) -> None:
-        """The product raised an exception in a place where it must not. The process ends, and is started again if
-        exceptions are tolerated: then the checks decide what follows from the exception."""
+        """The product raised an exception in a place where it must not. The process ends. If exceptions are tolerated,
+        the process starts again, and the checks find the consequences of the exception."""
         if self.goes_past_exceptions and host in self.nodes and not isinstance(error, Violation):
             self.exception = self.exception or error
             self.tell(host, f"ends of {error!r}")
@@ -93,7 +93,7 @@ class NodesWorld(ABC):
     # -- the network -------------------------------------------------------------------------------------------------
 
     def message_delay_ms(self, link: tuple[Any, Any]) -> float | None:
-        """How long a message takes; None: the message is lost."""
+        """The duration of a message, or None if the message is lost."""
         if link in self.cuts:
             return None
         quality, rng = self.quality, self.rng
@@ -149,7 +149,7 @@ class NodesWorld(ABC):
     # -- the run -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the schedule, then the recovery, then the final proof. Raises Violation, or the exception of the
+        """Run the schedule, then the recovery, then the final check. Raises Violation, or the exception of the
         product."""
         with self._patched():
             try:

@@ -1,16 +1,17 @@
-"""``make sim``: run many schedules, and the mutants that they must kill.
+"""``make sim``: run many schedules, and the mutants that they must detect.
 
     python -m tests.simulation.run --schedules 10000 --seed 1    seeds 1 to 10000, and the mutants
-    python -m tests.simulation.run --schedules 1 --seed 4711     one again, told like a story
-    ... --mutants none | all | 2/4 | NAME,NAME                   2/4: the second of four parts of all of them
-    ... --half controllers | brokers | groups | transactions     only these; else odd seeds are of the controllers, even
-                                                                 ones of the brokers, and beside them come schedules of
-                                                                 groups (one for five) and of transactions (one for two)
-    ... --schedules 1 --keep 3,7 --until 2500                    only some of its faults: a shrunk schedule
+    python -m tests.simulation.run --schedules 1 --seed 4711     run one again, with its transcript
+    ... --mutants none | all | 2/4 | NAME,NAME                   2/4: the second of four parts of all mutants
+    ... --half controllers | brokers | groups | transactions     only schedules of this half; otherwise odd seeds are for
+                                                                 controllers, even ones for brokers, with additional
+                                                                 schedules of groups (one for five) and of transactions
+                                                                 (one for two)
+    ... --schedules 1 --keep 3,7 --until 2500                    only some of the faults: a shrunk schedule
     ... --schedules 1 --mutant NAME                              with a guard removed
 
 Progress is printed on stderr, tables on stdout, and the last line is one JSON object (docs/simulation.md). Exit code 1
-means that a promise was broken, that a mutant survived, or that too little happened to prove anything.
+means that a promise was broken, that a mutant survived, or that too few events happened to prove anything.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from tests.simulation.txn_coverage import TRANSACTIONS_LISTED
 from tests.simulation.txn_plan import TxnPlan, make_txn_plan
 from tests.simulation.txn_sim_world import TxnWorld
 
-#: A mutant that no check has killed after this many schedules has survived.
+#: A mutant that no check has found after this many schedules counts as survived.
 MUTANT_SCHEDULES_MAX = 2_000
 #: A run of at least this many schedules must meet the required counts.
 MEASURED_FROM = 1_000
@@ -155,7 +156,7 @@ def run_one(
     fails later."""
     world: AnyWorld = _WORLDS[type(plan)](plan, with_story=with_story)
     world.goes_past_exceptions = past_exceptions
-    take_what_was_logged()  # a schedule that ended before may have left something
+    take_what_was_logged()  # an earlier schedule may have left objects
     try:
         world.run()
     except _FAILURES as error:
@@ -201,7 +202,8 @@ def part_of(outcome: Outcome) -> str:
 def _described(error: BaseException) -> Failure:
     """The check or exception that noticed a failure, and its message."""
     what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
-    by_checker = isinstance(error, _OF_CHECKERS) and what != "rules"  # that one: an exception that was only logged
+    # the log: an exception that the product only logged
+    by_checker = isinstance(error, _OF_CHECKERS) and what != "rules"
     return Failure(str(what), str(error).removeprefix(f"{what}: "), by_checker)
 
 
@@ -219,7 +221,7 @@ class Work(NamedTuple):
 
 def begin_worker() -> None:
     """Set up a worker process, once: garbage is collected only at the end of each schedule, while there is little of
-    it; objects from before the first schedule are not examined again."""
+    it; objects from before the first schedule are exempt from collection."""
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -455,7 +457,7 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
 
 def _report_mutants(tally: Tally) -> list[str]:
     """Print the table of mutants: first those killed by a check, then those that only an exception of the product has
-    killed."""
+    exposed."""
     wrong = []
     checked = [name for name, score in tally.scores.items() if score.is_killed_by_a_checker]
     raised = [name for name, score in tally.scores.items() if score.is_killed and not score.is_killed_by_a_checker]
@@ -526,7 +528,7 @@ def summary(tally: Tally, seconds: float) -> dict[str, object]:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """One schedule, told."""
+    """Run one schedule, and print its transcript."""
     began, tally = time.monotonic(), Tally()
     mutant = MUTANTS[arguments.mutant] if arguments.mutant else None
     half = arguments.half if mutant is None else half_of(mutant)

@@ -48,8 +48,8 @@ CALL_MS = 1_000.0
 
 
 class SimulatedBroker:
-    """See the module. A *life* begins with a registration; requests of an earlier life that are still in flight arrive
-    in the later one."""
+    """See the module. A *life* begins with a registration. Requests of an earlier life may still arrive during a later
+    one."""
 
     def __init__(self, world: ControllersWorld, number: int) -> None:
         from tests.simulation.sim_world import BROKER_ADDRESS
@@ -121,7 +121,7 @@ class SimulatedBroker:
         self.start()
 
     def mend(self) -> None:
-        """Let the broker's directories work again, from its next life on; the broker is up."""
+        """Let the broker's directories work again from its next start on. The broker is up."""
         if self.failed or self.wants_shutdown or not self.is_up:
             self.restart()
 
@@ -141,7 +141,7 @@ class SimulatedBroker:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request, answered: Callable[[Any], None]) -> None:
-        """``answered`` is called with the reply, or with None when no reply comes in time; it is not called in a later
+        """Call ``answered`` with the reply, or with None if no reply arrives in time. It is not called in a later
         life."""
         world, life, is_done = self.world, self.life, False
 
@@ -196,8 +196,8 @@ class SimulatedBroker:
         self._ask(request, answered)
 
     def _has_lost_its_id(self) -> bool:
-        """The ids of unregistered brokers may be assigned to other brokers. If a late registration request of an
-        earlier broker, sent before it had an id, arrives after that, its disks belong to another id."""
+        """The ids of unregistered brokers may be assigned to other brokers. A late registration request of an earlier
+        broker, sent before it had an id, may arrive after that. Its disks then belong to another id."""
         others = (each for each in self.world.brokers if each is not self)
         if any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others):
             return True
@@ -300,7 +300,7 @@ class SimulatedBroker:
 
 
 class Follow:
-    """A request for the metadata behind ``offset``; any controller answers it from what it has applied."""
+    """A request for the metadata behind ``offset``; any controller answers it from its applied metadata."""
 
     def __init__(self, broker: SimulatedBroker, life: int, offset: int) -> None:
         self.broker, self.life, self.offset = broker, life, offset

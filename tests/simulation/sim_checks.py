@@ -1,22 +1,22 @@
-"""The checks that must hold after every event; to be cheap, they look only at what is new.
+"""The checks that must hold after every event. They are cheap because they look only at changes. The checks do not
+depend on the product's code. Their input is the data that nodes write to disks, send to each other and to clients, and
+publish. The checks keep the *history*, which is the one sequence of committed batches, and replay it into the
+*reference* images, with which all images of nodes are compared.
 
-The checks know nothing of how the product works. Their input is what nodes write to their disks, send to each other and
-to clients, and publish. The checks keep the *history*, which is the one sequence of committed batches, and replay it
-into the *reference* images, with which all images of nodes are compared.
-
-    votes            a replica (a node on its disk) votes for one candidate in a term, crashes or not (5.2)
-    leaders          one leader in a term (5.2)
-    identity         nobody speaks as a disk that is not there (KIP-853)
-    durability       what a replica says it has is on its disk (5.1, 5.3), and is still there after a crash
-    log matching     an entry with an offset and a term is the same in every log, and so is all before it (5.3)
-    commitment       what is called committed has been on the disks of a majority of the voters, and a leader calls so
-                     only what ends with an entry of its own term (5.4.2; etcd 14370)
-    voters           the latest set in a log counts; a leader changes it when the change before is committed, and an
-                     entry of its own term (T 4.1)
-    completeness     a leader has everything that was committed in earlier terms (5.4)
-    state machines   what is committed at an offset is committed everywhere the same, for ever (5.4.3); images of equal
-                     offsets are equal
-    histories        acknowledged: committed, once; refused: never; reads see what was known (histories.py)
+    votes            a replica (a node on its disk) votes for at most one candidate in a term, even after a crash (5.2)
+    leaders          a term has at most one leader (5.2)
+    identity         no node sends messages in the name of a disk that it no longer has (KIP-853)
+    durability       the data that a replica reports is on its disk (5.1, 5.3), and is still there after a crash
+    log matching     entries with the same offset and term are equal in all logs, and so are all earlier entries (5.3)
+    commitment       a committed entry has been on the disks of a majority of the voters, and a leader commits only up
+                     to an entry of its own term (5.4.2; etcd 14370)
+    voters           the latest set in a log counts; a leader changes it only after the previous change and an entry
+                     of its own term are committed (T 4.1)
+    completeness     a leader has all entries that were committed in earlier terms (5.4)
+    state machines   the committed entry at an offset is the same on all nodes and never changes (5.4.3); images of
+                     equal offsets are equal
+    histories        acknowledged requests are committed once, refused requests never; reads see all earlier commits
+                     (sim_clients.py)
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from headrace_core.testing.verdicts import SafetyViolation
 
 
 class Violation(SafetyViolation):
-    """A promise of the product was broken. ``check`` names the broken promise, for the table of what has killed a
-    mutant."""
+    """A promise of the product was broken. ``check`` names the broken promise, for the table of mutants and the checks
+    that found them."""
 
     def __init__(self, check: str, message: str) -> None:
         super().__init__(f"{check}: {message}")

@@ -1,4 +1,5 @@
-"""Administrators that create, alter and delete through the controller they presume to lead, and remember the responses.
+"""Administrators that create, alter and delete through the controller that they take for the leader, and remember the
+responses.
 
 Each request writes a unique value: a name of a topic, or a number as a configuration value. So the committed log shows
 the outcome of each request (``marks_of``), and the history compares it with the response.
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
     from tests.simulation.sim_world import ControllersWorld
 
-#: A request without an answer is given up after this.
+#: A client stops waiting for a response after this time.
 TIMEOUT_MS = 1_500.0
 _TOPICS_MAX = 12
 
@@ -173,7 +174,7 @@ class AdminClient:
 
     def _delete_topic(self) -> None:
         name = self.rng.choice(list(self._topics))
-        topic_id, _ = self._topics.pop(name)  # only once, with any outcome
+        topic_id, _ = self._topics.pop(name)  # request it only once, with any outcome
         self.ask(DeleteTopics((name,)), ("delete", topic_id), lambda answer: None)
 
     def _more_partitions(self) -> None:
@@ -181,7 +182,7 @@ class AdminClient:
         topic_id, count = self._topics[name]
         if count >= 5:
             return
-        self._topics[name] = (topic_id, 99)  # not again, unless this one is known to have been done
+        self._topics[name] = (topic_id, 99)  # do not request it again, unless the first request is known to be done
 
         def grown(answer: Answer) -> None:
             if name in self._topics:
@@ -270,7 +271,7 @@ def _refusal(answer: Answer) -> str:
 
 
 class Watched:
-    """A request whose answer is checked where it is given, before it is sent."""
+    """A request whose answer is checked at the controller, before the answer is sent."""
 
     def __init__(
         self,

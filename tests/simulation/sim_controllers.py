@@ -252,7 +252,7 @@ class ControllerHost:
             self._plan(self.world.loop_ms(self.rng))
 
     def replan(self) -> None:
-        """Plan the next turn again, because the clock has been changed."""
+        """Schedule the next turn again, because the clock has been changed."""
         if self.controller is not None and self._stage == 0:
             self._plan_next()
 
@@ -323,7 +323,7 @@ class ControllerHost:
                 raise Violation("recovery", f"{self} ends: {type(error).__name__}: {error}") from error
             world.tell(self, f"finds its disk damaged, and ends ({type(error).__name__})")
             world.count("state", "damaged disk noticed while running")
-            world.calm_since_ms = None  # another one may have to lead now
+            world.calm_since_ms = None  # another controller may have to lead now
             self.is_broken = True
             self.stop_process()
             self.fs.crash(self.rng, Loss.NONE)
@@ -372,7 +372,7 @@ class ControllerHost:
     def _snapshot_done(self, life: int, failures: list[HeadraceError]) -> None:
         if life != self.life:
             return
-        if self._stage or self.is_paused:  # one thread: not in the midst of a turn's disk work
+        if self._stage or self.is_paused:  # the process has one thread, so this cannot happen during a turn's disk work
             self.world.scheduler.after(2.0, self._snapshot_done, life, failures)
             return
         job, self._snapshot_job = self._snapshot_job, None

@@ -29,7 +29,7 @@ class DiskRecord:
 
     def __init__(self) -> None:
         self.shadow = ShadowLog.behind(0)
-        #: Where the log began when it was last looked at; entries below may be in a snapshot only.
+        #: The log start offset at the last check. Entries below it may be only in a snapshot.
         self.start = 0
         self.start_term = 0
         self.hard_state: HardState | None = None
@@ -129,7 +129,8 @@ class ObservedStorage(MetadataStorage):
         try:
             super().install(snapshot, *rest)
         except DiskFullError:
-            if self.newest_snapshot() == snapshot:  # it counts already, and the log makes way for it when there is room
+            # the snapshot already counts, and the log is replaced when the disk has room
+            if self.newest_snapshot() == snapshot:
                 self._installed(snapshot)
             else:
                 self._cut_short()
@@ -144,7 +145,7 @@ class ObservedStorage(MetadataStorage):
         self.tell("installs", snapshot)
 
     def _cut_short(self) -> None:
-        """The disk has no room; the process continues with what its storage reports to have."""
+        """The disk has no room. The process continues with the entries that its storage reports."""
         record = self.record
         record.pending_cut = None
         if self.log_end_offset < record.shadow.end:

@@ -4,7 +4,7 @@ A fault chooses its victims when it strikes, with its own random numbers, among 
 without a victim does not count. Each fault repairs its damage after ``for_ms``; a quiet period repairs all damage.
 
 Disks are lost (wiped, or damaged where recovery must notice) only while every set of voters that may count keeps more
-than half of its disks: otherwise no recovery would be possible.
+than half of its disks. Otherwise no recovery would be possible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim_world import ControllersWorld
 
 _HOUR_MS = 3_600_000.0
-_ALL = 1 << 30  #: Times that a planned failure strikes: always.
+_ALL = 1 << 30  #: How often a planned failure happens: always.
 
 
 class Faults:
@@ -300,9 +300,9 @@ class Faults:
         if rng.random() < 0.5 and world.story_teller.begin(fault, story, rng):
             return "a story begins"
         when, leader = rng.random(), world.leader()
-        if when < 0.35:  # full when it comes back, and the others have gone on
+        if when < 0.35:  # full when the controller starts again, while the others have continued
             world.crash_now(host, Loss.NONE, down_ms=fault.for_ms * 0.5)
-        elif when < 0.6 and leader is not None and leader is not host:  # full when the next term begins
+        elif when < 0.6 and leader is not None and leader is not host:  # full at the beginning of the next term
             world.crash_now(leader, Loss.NONE, down_ms=fault.for_ms * 0.5)
         if rng.random() < 0.3:
             host.killed_by = (fault, rng.choice([Loss.NONE, Loss.NONE, Loss.PREFIX, Loss.BLOCKS]))
@@ -351,7 +351,7 @@ class Faults:
                 fs.faults.remove(planned)
 
         def evict() -> None:
-            if host.fs is fs and host.controller is None:  # a controller that reads a hole takes it for rot
+            if host.fs is fs and host.controller is None:  # a controller that reads a hole reports it as damage
                 fs.evict()
 
         def lose_power() -> None:
@@ -403,7 +403,7 @@ class Faults:
         broker.wants_shutdown = True
 
         def killed() -> None:
-            broker.crash()  # if it has not stopped by itself: a time-out's end
+            broker.crash()  # if it has not stopped by itself: the stop's time-out is over
             broker.start()
 
         self._later(fault.for_ms + 400.0, killed)

@@ -57,7 +57,7 @@ SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
 class Movers:
-    """See the module. The actors may also work in a quiet period, because all their requests are ordinary ones."""
+    """See the module. The actors may also work in a quiet period, because their requests are no faults."""
 
     def __init__(self, world: ControllersWorld) -> None:
         self.world = world
@@ -232,11 +232,11 @@ class SimulatedCoordinator:
         rng, scheduler = self.rng, self.movers.world.scheduler
         if life != self.life:
             return
-        if not self.movers.world.is_healing and rng.random() < 0.02:  # it dies, or stands still for too long
+        if not self.movers.world.is_healing and rng.random() < 0.02:  # it dies, or pauses for too long
             self.life += 1
             scheduler.after(rng.choice((50.0, 600.0, 4_000.0)), self._start)
             if self.identity is not None:
-                for delay_ms in (300.0, 1_500.0, 5_000.0):  # or it only stood still, and goes on
+                for delay_ms in (300.0, 1_500.0, 5_000.0):  # or it only paused, and continues
                     scheduler.after(delay_ms, self._haunt, self.identity)
             return
         if self.identity is None:
@@ -298,7 +298,7 @@ class _Question:
             given = self.given
             if given is None:
                 return
-            if isinstance(result, Answer):  # judged by what it was decided on
+            if isinstance(result, Answer):  # checked against the image on which it was decided
                 reference, at = world.checks.reference, result.metadata_offset
                 world.when_checked(lambda: given(reference.get(at, world.checks.latest), result.reply))
             else:

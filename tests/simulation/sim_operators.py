@@ -27,7 +27,8 @@ class Operator:
         self.rng = random.Random(f"{world.plan.seed} operator")
         self.wanted = set(world.hosts)
         self._busy_until_ms = 0.0
-        #: Orders that may still be carried out: the controllers that received them, and in which of their lives.
+        #: Requests that may still be executed: the controllers that received them, and the number of each controller's
+        #: start.
         self._given: dict[int, tuple[ControllerHost, int]] = {}
         self._orders = 0
 

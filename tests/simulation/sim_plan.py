@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 from headrace_controller.storage import SEGMENT_BYTES
 from headrace_core.testing.network import GOOD, Quality
 
-#: What a run must count (the last line of ``make sim``), and how much each kind weighs.
+#: The kinds of faults that a run must count (the last line of ``make sim``), and their weights.
 REQUIRED: dict[str, float] = {
     "drop": 1.0,
     "duplicate": 1.0,
@@ -132,8 +132,8 @@ class Plan(Schedule):
     snapshot_chunk_bytes: int
     message_bytes_max: int
     in_flight_messages_max: int
-    #: How election timeouts are spread: 1.0 as by default; 0.0: all timeouts are equal, so that votes are split all the
-    #: time.
+    #: The spread of election timeouts. 1.0 is the product's default. With 0.0 all timeouts are equal, so votes are
+    #: split all the time.
     spread: float
     #: Size of the segments of the metadata log. An entry has 100 to 700 bytes, and a schedule writes about 80 KiB, so
     #: that the log rolls many times; with SEGMENT_BYTES it never rolls.
@@ -186,7 +186,7 @@ def draw_periods(
 
 
 def _scenes(plan: Plan, kinds: Collection[str]) -> Plan:
-    """A schedule with nothing but faults of the ``kinds``, several of each, and a log that rolls often."""
+    """A schedule with faults of the ``kinds`` only, several of each, and a log that rolls often."""
     at_ms = (900.0, 3_000.0, 5_100.0)
     found = [(at, kind) for at in at_ms for kind in kinds]
     return replace(

@@ -125,7 +125,8 @@ class Recovery:
         voters = () if leader is None or leader.controller is None else leader.controller.voters.keys
         for host in list(world.hosts.values()):
             if host.record.is_damaged and leader is not None and host.key not in voters and host is not leader:
-                host.power_loss(Loss.ALL)  # unnoticed so far, and its vote is needed
+                # the damage was not noticed before, and the vote of this controller is needed
+                host.power_loss(Loss.ALL)
                 host.is_broken = True
             if host.is_broken and host.controller is None:
                 world.tell("operator", f"gives {host} a new disk")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
     from tests.simulation.sim_world import ControllersWorld
 
-_RECORD_BYTES = 150  #: About the bytes of a record in the metadata log.
+_RECORD_BYTES = 150  #: The approximate number of bytes of a record in the metadata log.
 _PACE = 6.0  #: The pace of the clock of a controller that must lead soon.
 
 Trap = Callable[["ControllerHost", Message], bool]
@@ -97,7 +97,8 @@ def _leader(world: ControllersWorld, *, but: tuple[int, ...] = ()) -> Controller
 def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """5.4.2: a leader's entry reaches one other voter, and the leader dies. Another voter leads for a moment, and dies
     with an entry of its own. The first leader leads again, copies the old entry to a majority, but no entry of its new
-    term, and dies; the second one comes back. If the old entry was considered committed, it is lost."""
+    term, and dies. The second leader starts again. If a leader had counted the old entry as committed, it is now
+    lost."""
     first = _leader(world)
     if first is None or len(first.voters()) < 3:
         return
@@ -311,7 +312,8 @@ def removed_and_gone(world: ControllersWorld, rng: random.Random) -> Generator[f
 
 
 def unwritten(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """etcd 14370: a leader's disk is late; a follower has an entry, too few others have; the power fails."""
+    """etcd 14370: a leader's disk is slow. A follower has an entry, but too few other voters have it. Then the power
+    fails."""
     old = _leader(world)
     if old is None or old.is_slow:
         return
@@ -362,7 +364,7 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
             if old.is_slow or old.turn_is_slow:
                 break
             if not all(world.net.is_cut(*link) for link in cut):
-                break  # another fault's end has repaired it: a follower was heard
+                break  # the end of another fault has repaired it: a follower's message arrived
             if not old.leads or old.controller.term != term:
                 world.count("state", "deaf leader gave way")
                 break
@@ -378,9 +380,10 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
 
 
 def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """fsyncgate, in its order. A flush of a log fails, and the controller ends. The next process reads the page cache
-    and counts it as its log, and more entries are acknowledged. Then its power fails in the middle of a flush. The
-    first two steps are repeated until entries of the log are in the page cache only (``flush_watch``)."""
+    """The order of events of the fsync bug of 2018 ("fsyncgate"): a flush of a log fails, and the controller ends. The
+    next process reads the page cache and counts it as its log, and more entries are acknowledged. Then its power fails
+    in the middle of a flush. The first two steps are repeated until entries of the log are in the page cache only
+    (``flush_watch``)."""
     for attempt in range(10):
         yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
         leader = _leader(world)
@@ -480,8 +483,8 @@ def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float
     refused, world.spread = world.coverage["state", "append refused"], 1.0
 
     def of_the_first_only(host: ControllerHost, message: Message) -> bool:
-        """Lose the entries of other leaders. Deliver the first one's entries of earlier terms in a message of their
-        own; the others follow when they are repeated."""
+        """Lose the entries of other leaders. Deliver the first leader's entries of earlier terms in a separate message.
+        The other entries follow when they are sent again."""
         body = message.body
         if not isinstance(body, AppendRequest) or host is not first:
             return isinstance(body, AppendRequest)

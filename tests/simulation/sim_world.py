@@ -46,7 +46,7 @@ from tests.simulation.sim_story import Story
 
 #: Network addresses: controllers use their node ids, brokers and clients use larger numbers.
 BROKER_ADDRESS, CLIENT_ADDRESS = 100, 200
-#: A schedule has about 6,000 events; with this many events it makes no progress.
+#: A schedule has about 6,000 events; a schedule with this many events makes no progress.
 EVENTS_MAX = 150_000
 
 
@@ -66,7 +66,7 @@ _STUMBLES = _Stumbles()
 
 
 def listen_to_the_log() -> None:
-    """Call this once per process; without it, errors that are only logged are not found."""
+    """Install this once per process. Without it, errors that the product only logs are not found."""
     logging.root.handlers[:] = [_STUMBLES]
     logging.root.setLevel(logging.ERROR)
 
@@ -78,7 +78,7 @@ def take_what_was_logged() -> list[str]:
 
 
 class Call(NamedTuple):
-    """A request on its way to a controller; ``answered(result)`` is called when the reply has come back."""
+    """A request in transit to a controller. ``answered(result)`` is called when the reply arrives."""
 
     request: Request
     answered: Callable[[Any], None]
@@ -348,7 +348,7 @@ class ControllersWorld:
             self.scheduler.after(300.0 + 500.0 * self.rng.random(), self._cut_noticed, sender, to)
 
     def _cut_noticed(self, sender: int, to: int) -> None:
-        """Give up a connection at both ends, because keep-alives were not answered."""
+        """Close a connection at both ends, because keep-alives were not answered."""
         if self.net.is_cut(sender, to):
             for one, other in ((sender, to), (to, sender)):
                 self.lose(self.hosts[one], self.hosts[other].key)

@@ -1,5 +1,5 @@
-"""A flush fails, the node restarts, more records are acknowledged, the power fails: every test run has ten seeds of
-each programme.
+"""Every test run runs ten seeds of each programme of failed flushes: a flush fails, the node restarts, more records are
+acknowledged, and the power fails.
 
 ``make failed-flushes`` runs 200 seeds of each programme. A failure names its seed, and the command that repeats it.
 """

@@ -110,7 +110,7 @@ def test_a_log_that_lacks_or_changes_what_was_promised_fails(damage: Damage, che
 
 
 def test_replicas_that_differ_after_an_unclean_election_fail() -> None:
-    """Then only the equality of the replicas is checked."""
+    """After an unclean election, the check only compares the replicas with each other."""
     world = world_at_its_end()
     world.checks.truths[0].is_tainted = True
     cut_all(logs_of(world))

@@ -170,7 +170,7 @@ def test_a_reader_that_goes_on_behind_what_was_cut_off_is_noticed() -> None:
     )
     checks.reads_on(consumer, replica, 1)
     has.records = batch(b"1/7")
-    checks.reads_on(consumer, replica, 5)  # it does not go on where that batch ended
+    checks.reads_on(consumer, replica, 5)  # the new producer does not continue with that batch's sequence numbers
     with pytest.raises(Violation, match="truncation"):
         checks.reads_on(consumer, replica, 1)
 

@@ -203,7 +203,7 @@ def test_a_high_watermark_inside_a_batch_is_the_place_of_a_deletion() -> None:
         found._compare(host, truth, sound, 0, 5)
     found.asked_to_delete(0, 5)
     with pytest.raises(Violation, match="has no batch at 3, below the high watermark 5"):
-        found._compare(host, truth, sound, 0, 5)  # it was asked for, and nothing is deleted yet
+        found._compare(host, truth, sound, 0, 5)  # the deletion was requested, but no record is deleted yet
     found.start_moves(log(log_start_offset=0), 5)
     assert found._compare(host, truth, sound, 0, 5) == 5
     with pytest.raises(Violation, match="has no batch at 3, below the high watermark 4"):

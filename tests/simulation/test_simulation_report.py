@@ -1,4 +1,4 @@
-"""Tests of the report: it is complete, and a run that proves nothing fails."""
+"""Tests of the report: it is complete, and a run with too few events fails."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def transaction(name: str, began: float, result: Result | None = Result.COMMITTE
 
 
 def good() -> History:
-    """Two producers: T1 and T3 commit, T2 aborts, T4 commits without an answer; T3 has read from T1."""
+    """A history of two producers. T1 and T3 commit, T2 aborts, and T4's commit gets no answer. T3 has read from T1."""
     t1 = transaction("T1", 0, a1=0, a2=0, a3=1)
     t2 = transaction("T2", 20, Result.ABORTED, b1=0, b2=1)
     t3 = transaction("T3", 40, c1=0, c2=1)

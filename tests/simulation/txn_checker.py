@@ -1,4 +1,4 @@
-"""Find the anomalies that Jepsen's Kafka workload finds, in a history of transactions. Pure.
+"""Find the anomalies that Jepsen's Kafka workload finds, in a history of transactions. A pure function.
 
     find(History(transactions, readers, final)) -> [Anomaly(name, what), ...]
 
@@ -9,13 +9,13 @@ answer has the outcome *unknown*: all of its acknowledged writes must be visible
     name                 what the history shows
     -------------------  -----------------------------------------------------------------------------------------------
     aborted read (G1a)   a read_committed reader returned a value of a transaction that did not commit
-    intermediate read    a read_committed reader returned a value before its transaction was to be committed, or some
+    intermediate read    a read_committed reader returned a value before the commit of its transaction was requested, or some
       (G1b)              values of a transaction and skipped others of the same partition
-    lost write           an acknowledged write of a committed transaction is not in the last read, or a value that a
-                         reader has returned
+    lost write           an acknowledged write of a committed transaction is not in the last read, or a value that
+                         a reader has returned is not in it
     torn transaction     some acknowledged writes of a transaction are in the last read, and others are not
     duplicate            a value is in a log twice
-    dirty write (G0)     a transaction that began after another one was committed stands before it in a partition
+    dirty write (G0)     a transaction that began after the commit of another one is before it in a partition
     circular reads       transactions that read from each other in a circle
       (G1c)
     offsets and records  the offsets of a transaction count and its records do not, or the reverse

@@ -57,7 +57,7 @@ OF_COORDINATORS: dict[str, float] = {
 OF_TRANSACTIONS: dict[str, float] = {
     "producer_killed": 1.6,
     "producer_paused": 1.6,  # longer than the transaction timeout, half of the time
-    "zombie": 2.0,  # a producer stands still, another takes its transactional id, and the first wakes
+    "zombie": 2.0,  # a producer is paused, another one takes its transactional id, and the first one resumes
     "producer_doubled": 1.0,  # a second producer takes the id while the first one runs
     "ends_late": 2.0,  # a copy of EndTransaction arrives during the next transaction (KAFKA-17754)
     "produce_late": 1.6,  # a copy of a batch arrives during the next transaction

@@ -310,7 +310,8 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self._prove(faults)
 
     def _create_shards(self) -> None:
-        """Create the topic of the shards on a broker that then goes away; ``self.logs`` replace its partitions."""
+        """Create the topic of the shards on a broker that is then removed. ``self.logs`` replace the partitions of the
+        topic."""
         broker = self.decide(
             RegisterBroker(
                 cluster_id=CLUSTER,

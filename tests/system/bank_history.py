@@ -1,19 +1,19 @@
-"""Record the transfers between the accounts of a bank, each in one transaction, and find anomalies. Pure.
+"""Record the transfers between the accounts of a bank, each in one transaction, and find anomalies. No I/O.
 
 A *transfer* moves money between two or three partitions. Each of its records (*entries*) names the transfer, the number
-of entries, the partition and the amount; the amounts of a transfer sum to 0. A reader therefore knows from a single
-entry what else must be visible. Partitions get their markers at different moments, so an incomplete transfer is an
+of entries, the partition and the amount; the amounts of a transfer sum to 0. So a reader knows from a single entry
+which other entries must be visible. Partitions get their markers at different moments, so an incomplete transfer is an
 anomaly only if it stays incomplete for longer than a bound.
 
     aborted     an entry of an aborted transfer was read
-    lost        an entry of a committed transfer is missing at the end
-    torn        some entries of a transfer are missing at the end, or a pass began later than the bound after another
-                entry became visible, and lacks the entry
-    late        the same for a committed transfer, none of whose entries the pass has
+    lost        an entry of a committed transfer is missing in the last read
+    torn        some entries of a transfer are missing in the last read, or in a pass that began later than the bound
+                after another entry of the transfer became visible
+    late        such a pass lacks all entries of a committed transfer
     twice       an entry is at two offsets
     altered     an offset has different entries in two passes, or the entries of a transfer do not sum to 0
     misplaced   an entry is in another partition than the one it names
-    reordered   in one partition, a producer's transfers are in another order than it began them
+    reordered   in one partition, a producer's transfers are not in the order in which it began them
     zombie      a producer committed a transfer after its successor had got its identity
     unknown     an entry was read that no producer sent
 """
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """``life``: the number of the process; one process after the other has the transactional id."""
+    """``life`` is the number of the process. Processes use the transactional id one after the other."""
 
     transactional_id: str
     life: int
@@ -159,7 +159,7 @@ class BankHistory:
                     self._finds("altered", transfer, f"its entries do not sum to 0: {sorted(entries.values())}")
                 continue
             decided_s = known.decided_s
-            if decided_s is None:  # no answer says that it is committed
+            if decided_s is None:  # no response confirms the commit
                 continue
             incomplete += bool(entries)
             missing = sorted(set(range(count)) - set(entries))

@@ -1,4 +1,4 @@
-"""A real cluster, each node in its own process, in which a test can break everything.
+"""A real cluster with each node in its own process, in which a test can break every part.
 
 Every connection between nodes is routed through ``FaultyNetwork``, and every node's disk can lose power or become slow
 (``PowerLossFileSystem``). Clients connect to coordinators through the network, and to brokers directly (or through the
@@ -128,7 +128,7 @@ class FaultyCluster:
             if kind is None:
                 self.network.heal()
                 self._local.down()
-            else:  # what matters is what they wrote until now
+            else:  # only the data that the nodes have written until now matters
                 for node in self._local.state().nodes:
                     self._local.kill(node.role, node.id)
         finally:
@@ -174,7 +174,7 @@ class FaultyCluster:
         for name, pid in list(self._pids.items()):
             try:
                 descriptors = os.listdir(f"/proc/{pid}/fd")
-            except OSError:  # it is dead
+            except OSError:  # the process is dead
                 continue
             for descriptor in descriptors:
                 try:
@@ -252,7 +252,8 @@ class FaultyCluster:
         )
 
     def ask(self, question: Callable[[Admin], Any]) -> Any:
-        """The answer of any live broker to an admin call; None if the call fails, so that the caller tries again."""
+        """The answer of any live broker to an admin call, or None if the call fails. After None, the caller tries
+        again."""
         try:
             if self._admin is None:
                 self._admin = Admin(bootstrap_servers=self.everybody)
@@ -362,7 +363,7 @@ class FaultyCluster:
     # -- faults
 
     def kill(self, *names: str) -> None:
-        """kill -9, all at once; the page cache stays."""
+        """Kill all these nodes at once with kill -9. The page cache stays."""
         for name in names:
             self._signal(name, signal.SIGKILL)
         for name in names:
@@ -458,7 +459,7 @@ class FaultyCluster:
 
             try:
                 eventually(lambda logs=logs: len(set(logs())) == 1, "the replicas are the same", within_s=within_s)
-            except NotInTimeError as never:  # (all are in sync, and nothing is sent any more)
+            except NotInTimeError as never:  # (all replicas are in sync, and clients send no more records)
                 differences = _differences(dict(zip(names, logs(), strict=True)))
                 raise SafetyViolation(
                     f"the replicas of {topic}-{description.partition} differ: {differences}"

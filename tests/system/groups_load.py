@@ -4,10 +4,10 @@ Every group reads all records of a steady producer. Its members commit processed
 they read, which commits were acknowledged, and which partitions they got and lost. ``GroupsLoad.judge`` then finds
 
     skipped     a record that no member of a group has read
-    repeated    a member took a partition up before an offset whose commit had been acknowledged by then
-    jumped      a member's reading of a partition, between two callbacks, is not one offset after the other
+    repeated    a member began to read before an offset whose commit was already acknowledged
+    jumped      between two callbacks, a member read offsets of a partition out of order or with gaps
     shared      two members read a partition at the same time
-    lost        an acknowledged commit is not there
+    lost        an acknowledged commit is missing
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.system.process_reader import ProcessReader
 from tests.worlds.readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
 
 COMMIT_EVERY_S = 0.1
-#: Many members in few processes: they may get records in large portions.
+#: Many members in few processes: they may get many records at a time.
 SETTINGS = {"fetch.min.bytes": 100_000, "fetch.max.wait.ms": 50}
 
 
@@ -164,7 +164,7 @@ class GroupsLoad:
         for group in self.groups:
             try:
                 group.until_read(ends)
-            except NotInTimeError as never:  # they read on, and this is not among it
+            except NotInTimeError as never:  # the members have read later records, but not this one
                 raise SafetyViolation(f"skipped: {never}") from never
             with Watcher(group.bootstrap, group.group, group.topic, self.partitions) as watcher:
                 committed = watcher.committed()

@@ -50,7 +50,7 @@ class ProcessReader:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if not line.endswith("\n"):  # it died over it
+            if not line.endswith("\n"):  # the process ended because of it
                 return
             kind, *values = json.loads(line)
             if kind == "read":
@@ -77,7 +77,7 @@ class ProcessReader:
         self.check()
 
     def kill(self) -> None:
-        """kill -9; everything that it had told is known when this returns."""
+        """kill -9. When this returns, the test has received all output of the process."""
         self._was_killed = True
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()

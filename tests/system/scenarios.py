@@ -54,7 +54,8 @@ class Run:
     load: Load
     rng: random.Random
     seconds: float
-    #: (from, to) of ``time.monotonic``: what was sent then may be lost though it was acknowledged.
+    #: (from, to) of ``time.monotonic``: records that were sent within this time may be lost although they were
+    #: acknowledged.
     lossy: list[tuple[float, float]] = field(default_factory=list)
     #: An unclean election was requested: records sent then may be lost although a consumer has read them.
     unclean: bool = False
@@ -178,7 +179,7 @@ def a_leader_loses_power_and_the_tail_of_its_log_is_torn(run: Run) -> None:
         leader = run.leader(partition)
         run.cluster.lose_power(leader, loss=run.rng.choice([Loss.PREFIX, Loss.BLOCKS]))
         tail = sorted(run.cluster.replica(leader, run.topic, partition).glob("*.log"))[-1]
-        with tail.open("ab") as file:  # half of a batch, and nonsense
+        with tail.open("ab") as file:  # half of a batch, and random bytes
             file.write(tail.read_bytes()[:40] + run.rng.randbytes(run.rng.randrange(1, 200)))
         run.goes_on(f"with {leader} dead")
         run.cluster.start(leader)
@@ -194,7 +195,7 @@ def a_leader_is_frozen_until_its_session_is_over_and_thaws(run: Run) -> None:
         run.goes_on(f"while {leader} is frozen")
         eventually(lambda p=partition, old=leader: run.leader(p) != old, f"{leader} is not replaced")
         run.goes_on("with a new leader")
-        run.cluster.resume(leader)  # it believes that it leads
+        run.cluster.resume(leader)  # it still considers itself the leader
         run.heals()
 
 
@@ -248,7 +249,8 @@ def a_leader_is_cut_off_from_all_other_nodes_while_clients_reach_it(run: Run) ->
         run.heals()
 
 
-@scenario(silence_s=BROKEN_LINK_S, config={"replica.lag.time.max.ms": "30000"})  # Kafka's default: it is not waited for
+# Kafka's default: leaders do not wait for this replica
+@scenario(silence_s=BROKEN_LINK_S, config={"replica.lag.time.max.ms": "30000"})
 def a_leader_and_one_follower_are_cut_off_from_each_other(run: Run) -> None:
     for number in run.rounds():
         partition = number % run.partitions
@@ -391,12 +393,14 @@ def the_disk_of_one_replica_is_full(run: Run) -> None:
 def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
     for _ in run.rounds():
         run.goes_on("at first", 300)
-        leader = run.cluster.preferred_leader(run.topic, 0)  # a former leader is not read, and notices nothing
+        # no consumer reads at a former leader, so it does not notice the damage
+        leader = run.cluster.preferred_leader(run.topic, 0)
         start = sorted(run.cluster.replica(leader, run.topic, 0).glob("*.log"))[0]
         before = run.cluster.replica_bytes(leader, run.topic, 0)
         said = len(run.cluster.log(leader))
         _flip(start, position=start.stat().st_size // 3, rng=run.rng)
-        # A new consumer reads there; the leader notices, steps down, and copies the log from the others.
+        # A new consumer reads the damaged part. The leader notices the damage, steps down, and copies the log from the
+        # other replicas.
         run.cluster.until_logged(leader, "corrupt", since=said)
         run.goes_on(f"after the log of {leader} was damaged")
         run.heals()
@@ -551,7 +555,7 @@ def an_unclean_leader_is_elected_only_when_asked_for(run: Run) -> None:
                 f"{run.cluster.describe(run.topic)}"
             ),
         )
-        for _ in range(20):  # none leads, although two of them are alive
+        for _ in range(20):  # no replica leads, although two of them are alive
             assert run.cluster.describe(run.topic)[0].leader == -1
             run.load.stopping.wait(0.1)
         partition = TopicPartition(run.topic, 0)

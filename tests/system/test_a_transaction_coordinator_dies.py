@@ -1,5 +1,5 @@
-"""Kill a coordinator with 25 open transactions, and 25 decided ones whose markers are held back. Each producer's next
-commit or abort must be quick."""
+"""Kill a coordinator with 25 open transactions, and with 25 decided transactions whose markers are delayed. Each
+producer's next commit or abort must be quick."""
 
 from __future__ import annotations
 

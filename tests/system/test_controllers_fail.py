@@ -36,7 +36,7 @@ class Writers:
             for number, bootstrap in enumerate(bootstraps)
         ]
         self._lock = threading.Lock()
-        #: (name, when it was asked for, when it was acknowledged)
+        #: (name, time of the request, time of the acknowledgement)
         self.acknowledged: list[tuple[str, float, float]] = []
         self.refused: list[tuple[str, HeadraceError]] = []
 
@@ -161,7 +161,7 @@ def test_a_leader_that_is_frozen_is_followed_and_shows_nothing_old_when_it_thaws
         frozen = time.monotonic()
         writers.first_asked_after(frozen)
         controllers.local.resume("controller", leader)
-        # What it decides, or is asked to decide, from here on is in the one history, or refused.
+        # From here on, every decision of this leader is in the one history, or is refused.
         with Admin(bootstrap_servers=controllers.addresses[leader]) as admin:
 
             def takes_a_write() -> bool:

@@ -43,7 +43,7 @@ def test_broker_without_descriptors_leads_nothing_and_comes_back() -> None:
         )
 
         def leads_again() -> bool:
-            admin.elect_leaders()  # preferred: it gets its partition back once it has said that it can lead
+            admin.elect_leaders()  # preferred leader: it gets its partition back after it has reported that it can lead
             return victim in leaders()
 
         until(leads_again, "it leads again")

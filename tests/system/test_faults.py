@@ -1,10 +1,10 @@
-"""Real processes and real faults: the scenarios of ``scenarios.py``, run on one cluster after the other.
+"""Run the scenarios of ``scenarios.py`` with real processes and real faults, on one cluster after the other.
 
-    HEADRACE_FAULTS      what runs
-    (not set)            the everyday scenarios, a round each: a part of ``make test``
-    rotate               two scenarios of a minute, chosen by HEADRACE_TEST_SEED: a part of CI
-    full                 all of them, a minute each (``make verify``; HEADRACE_FAULTS_PART=2/4: its second quarter)
-    name,name...         these, a minute each
+    HEADRACE_FAULTS      the scenarios that run
+    (not set)            the everyday scenarios, one round each (a part of ``make test``)
+    rotate               two scenarios of a minute, chosen by HEADRACE_TEST_SEED (a part of CI)
+    full                 all scenarios, a minute each (``make verify``; HEADRACE_FAULTS_PART=2/4: its second quarter)
+    name,name...         these scenarios, a minute each
 
 HEADRACE_FAULTS_SECONDS sets the duration of a scenario; the default is a minute. See docs/faults.md.
 """
@@ -141,8 +141,8 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path, rng: random.Random) -> None:
-    """The test of the verdict itself: a topic that does not wait for the disk, on a single broker, loses acknowledged
-    records when the power fails, and the verdict reports that."""
+    """Test of the final check. A topic on a single broker does not wait for the disk, so it loses acknowledged records
+    when the power fails. The check must report this loss."""
     with FaultyCluster(tmp_path / "cluster", brokers=1, controllers=1, rng=rng) as cluster:
         cluster.make_topic("careless", 1, copies=1, **{"log.flush": "os"})
         with Load(cluster, "careless", 1, seed=1, consumers=1) as load:

@@ -1,10 +1,10 @@
 """Groups of real consumers while coordinators, brokers and members die, freeze and are cut off. See docs/faults.md.
 
-HEADRACE_FAULTS      what runs
-(not set)            the everyday ones, a round each: a part of ``make test``
-rotate               one of half a minute, chosen by HEADRACE_TEST_SEED: a part of CI
-full                 all of them, with 10 groups of 10 members and 30 kills of coordinators (``make verify``)
-name,name...         these, half a minute each
+HEADRACE_FAULTS      the scenarios that run
+(not set)            the everyday scenarios, one round each (a part of ``make test``)
+rotate               one scenario of half a minute, chosen by HEADRACE_TEST_SEED (a part of CI)
+full                 all scenarios, with 10 groups of 10 members and 30 kills of coordinators (``make verify``)
+name,name...         these scenarios, half a minute each
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CONFIG = {
     "broker.session.disconnect.grace.ms": "1000",
     "offsets.topic.num.partitions": str(SHARDS),
     "log.dir.reserve.bytes": str(4 << 20),
-    # For a slow machine: a member that returns after a moment must be in time.
+    # The value is high enough for a slow machine. A member that returns after a moment must be in time.
     "group.consumer.connection.grace.ms": "4000",
 }
 
@@ -126,7 +126,7 @@ def a_coordinator_is_frozen_until_its_shards_are_gone_and_thaws(cluster: FaultyC
             eventually(
                 lambda group=group, victim=victim: load.coordinator_of(group) != victim, f"{victim} keeps its shards"
             )
-            cluster.resume(victim)  # in the midst of commits, which it must not answer
+            cluster.resume(victim)  # during commits, which it must not answer
             load.goes_on(f"after {victim} was frozen")
         load.judge()
         assert load.changes() == [], "nobody need move when a coordinator is frozen"
@@ -237,7 +237,7 @@ def a_member_is_cut_off_until_others_have_its_partitions(cluster: FaultyCluster,
             owned = lonely.partitions
             for number in (1, 2):
                 cluster.network.refuse("member", f"coordinator-{number}")
-            # (One may have been on its way through when it was refused.)
+            # (One commit may have been in transit when the refusal began.)
             eventually(lambda: not cluster.network.reset("member"), "the member's connections do not break")
             others = [each for each in group.living if each is not lonely]
             eventually(
@@ -248,7 +248,7 @@ def a_member_is_cut_off_until_others_have_its_partitions(cluster: FaultyCluster,
             cluster.network.heal()
             load.until_shared()
             load.goes_on("with all of them")
-        load.judge()  # also: it had stopped before the others began
+        load.judge()  # the reader had also stopped before the other members began
 
 
 @pytest.fixture(scope="module")

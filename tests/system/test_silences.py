@@ -46,7 +46,7 @@ def factor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 def test_it_is_the_longest_of_any_one_partition() -> None:
     silences = Silences(2)
     for now in range(10):
-        silences.acknowledged(0, float(now))  # another partition's acknowledgements hide nothing
+        silences.acknowledged(0, float(now))  # acknowledgements of another partition do not end the silence
         if now in (1, 8):
             silences.acknowledged(1, float(now))
     assert silences.longest_s(9.0) == 7.0
@@ -120,7 +120,8 @@ def test_a_groups_silence_above_the_bound_of_a_dead_coordinator_fails(
 
 
 def fill_a_disk(monkeypatch: pytest.MonkeyPatch, role: str, silence_s: float) -> None:
-    """Groups that do well, but for a silence of the one whose shard's leader, or follower, has the full disk."""
+    """Groups without anomalies. Only the group whose shard has its leader or a follower on the full disk has a
+    silence."""
     cluster, load = MagicMock(small_disk="broker-3", broker_ids=[1, 2, 3]), MagicMock(groups=["leader", "follower"])
     cluster.node.return_value.id = 3
     cluster.preferred_leader.side_effect = lambda _, shard: ("broker-3", "broker-1")[shard]

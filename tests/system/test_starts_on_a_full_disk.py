@@ -1,5 +1,5 @@
-"""A broker whose disk is full to the last byte when it starts: it serves reads, refuses writes, and takes writes again
-by itself when there is room."""
+"""A broker starts although its disk is full to the last byte. It serves reads and refuses writes, and accepts writes
+again when the disk has room."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_broker_that_starts_on_a_full_disk_serves_reads_and_recovers_by_itself
         cluster.kill(BROKER)
     with small_disk.full(cluster):
         if stop == signal.SIGTERM:
-            cluster.stop(BROKER)  # a clean stop needs room, too: it must not damage anything
+            cluster.stop(BROKER)  # a clean stop also needs disk space, and must damage no file
         cluster.start(BROKER)
         assert read(cluster, RECORDS) == values
         assert written(cluster, 5.0) != ""

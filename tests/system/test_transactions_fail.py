@@ -1,11 +1,11 @@
 """Run transactions on real processes, while nodes and clients die, freeze and lose connections: a bank, and a group
 that transforms records. See docs/faults-transactions.md.
 
-HEADRACE_FAULTS      how long
-(not set)            two faults of one of them: a part of ``make test``
-rotate               a minute of the other one: a part of CI, which so has both
-full                 ten minutes each (``make verify``)
-name,name...         these faults, a minute
+HEADRACE_FAULTS      what runs, and for how long
+(not set)            two faults in one of the two tests (a part of ``make test``)
+rotate               the other test for a minute (a part of CI, which so runs both tests)
+full                 both tests, ten minutes each (``make verify``)
+name,name...         these faults, for a minute
 
 HEADRACE_TEST_SEED determines the order of the faults; HEADRACE_TRANSACTIONS_SECONDS sets the duration.
 """
@@ -227,7 +227,8 @@ def chosen(faults: Faults, rng: random.Random) -> Iterator[tuple[str, Callable[[
 
 
 def loads() -> list[type[Bank | Transform]]:
-    """By the seed; with the same seed, a run of CI has one of them in each of its two steps."""
+    """The seed chooses one of the two tests for this step. With the same seed, a run of CI runs the other one in its
+    second step."""
     every: list[type[Bank | Transform]] = [Bank, Transform]
     if WHICH not in ("", "rotate"):
         return every

@@ -56,8 +56,8 @@ class _Producing(threading.Thread):
             while not self._load.stopping.is_set():
                 life += 1
                 self._live(f"{self.name}.{life}")
-                self._load.stopping.wait(0.5)  # what failed it may last
-        except BaseException as error:  # told to the test, which would wait for ever
+                self._load.stopping.wait(0.5)  # the error of the last failed send
+        except BaseException as error:  # reported to the test, which would otherwise wait for ever
             self._load.broken = error
             raise
 
@@ -82,7 +82,7 @@ class _Producing(threading.Thread):
                         key=name.encode(),
                         on_delivery=_Delivered(self, mark, partition, failed),
                     )
-                except HeadraceError as error:  # it was not even queued
+                except HeadraceError as error:  # the record was not even queued
                     load.refuse(mark, error)
                     self._free[partition].release()
                 load.stopping.wait(load.pause_s)
@@ -94,7 +94,7 @@ class _Producing(threading.Thread):
             self._load.acknowledge(mark, partition, metadata.offset)
         elif type(error) is DeliveryTimeoutError or isinstance(error, NotEnoughReplicasError):
             self._load.refuse(mark, error)
-        else:  # also what we do not know: nothing is claimed of it
+        else:  # records with an unknown outcome too: the history claims nothing about them
             self._load.unknown(mark, error)
             return isinstance(error, UnknownOutcomeError)
         return True
@@ -159,8 +159,8 @@ class Silences:
         self._ended: float | None = None
 
     def skip(self, since: float, until: float) -> None:
-        """Do not count the time between ``since`` and ``until``, in which no node runs. What came before counts as a
-        silence of its own."""
+        """Do not count the time between ``since`` and ``until``, in which no node runs. The time before ``since``
+        counts as a separate silence."""
         for partition, last in self._last.items():
             self._longest[partition] = max(self._longest[partition], since - last)
             self._last[partition] = max(last, until)
@@ -172,8 +172,8 @@ class Silences:
         self._last[partition] = now
 
     def end(self, now: float) -> None:
-        """End the measurement, because no more records are sent: a silence that lasts until now counts, later ones do
-        not."""
+        """End the measurement, because no more records are sent: a silence that lasts until now counts, but later
+        silences do not."""
         if self._ended is None:
             for partition in self._last:
                 self.acknowledged(partition, now)
@@ -295,8 +295,8 @@ class Load:
 
     @contextmanager
     def without_nodes(self) -> Iterator[None]:
-        """All nodes are stopped and started in this ``with`` block, whose duration depends on the machine: it counts
-        for no silence."""
+        """All nodes are stopped and started in this ``with`` block, and the duration depends on the machine. So the
+        block counts for no silence."""
         since = time.monotonic()
         yield
         with self._lock:
@@ -363,7 +363,8 @@ class Load:
             )
 
     def _stable(self, ask: Callable[[], Any]) -> Any:
-        """The log ends, once they no longer change: a record below acks=all is acknowledged before it is committed."""
+        """Wait until the log ends no longer change, and return them. With less than acks=all, a record is acknowledged
+        before it is committed."""
         found = [ask()]
 
         def stand() -> bool:

@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A running controller and broker, shared; make topics of your own."""
+    """A running controller and broker, shared by the tests. Each test creates its own topics."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 

@@ -38,7 +38,7 @@ def test_acknowledged_records_survive_kill_9_and_offsets_go_on(make_cluster):
         for number in range(400):
             records = batch(*[b"%d" % number] * 10)
             stream.send(produce_request(number, produce_partition("orders", records, number % 2)))
-        for _ in range(200):  # and 200 are under way when the broker dies
+        for _ in range(200):  # and 200 requests have no response yet when the broker dies
             (result,) = stream.receive().results
             acknowledged[result.partition] = max(acknowledged[result.partition], result.base_offset + 10)
         cluster.broker.kill()
@@ -79,7 +79,7 @@ def test_sigterm_stops_cleanly_and_the_next_start_trusts_it(make_cluster):
 
 
 def test_sigterm_finishes_what_is_under_way_and_tells_the_rest(make_cluster):
-    """Every request gets its offset, or a refusal, or the stream's end with the reason: the broker shuts down."""
+    """Every request gets its offset, a refusal, or the end of the stream with the reason that the broker shuts down."""
     cluster = make_cluster()
     orders = cluster.topic("orders")
     fetching = fetch_stream(cluster)
@@ -131,7 +131,7 @@ def test_a_broker_does_not_start_on_a_directory_that_was_not_formatted(tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert "not formatted" in done.stderr
-    assert "goes on" not in done.stderr  # it was said of an only directory too
+    assert "goes on" not in done.stderr  # the message also appeared for a broker with only one directory
 
     cure = re.search("`headrace (format .*?)`", done.stderr)
     assert cure is not None
@@ -160,7 +160,7 @@ def test_a_damaged_log_is_not_served_and_the_others_are(make_cluster):
     cluster.broker.terminate()
     (segment,) = (cluster.broker.data / "broken-0").glob("*.log")
     content = bytearray(segment.read_bytes())
-    content[100] ^= 0xFF  # inside of the first batch, sound ones after it: no torn tail
+    content[100] ^= 0xFF  # damage inside of the first batch with sound batches after it, which is not a torn tail
     segment.write_bytes(content)
     (cluster.broker.data / checkpoints.CLEAN_SHUTDOWN).unlink()
     (cluster.broker.data / checkpoints.RECOVERY_POINTS).unlink()
@@ -197,7 +197,8 @@ def test_the_broker_outlives_its_controller(make_cluster):
 
 
 def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
-    """SIGSTOP past the session: the controller fences it; when it resumes it learns that, and serves again."""
+    """A broker is stopped (SIGSTOP) for longer than its session, so the controller fences it. When it resumes, it
+    learns that it is fenced, and then serves again."""
     made = Cluster(tmp_path / "cluster", **{"broker.heartbeat.interval.ms": "100"})
     made.controller.keys["broker.session.timeout.ms"] = "600"
     with made as cluster:
@@ -216,7 +217,7 @@ def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
 
 
 def test_health_says_not_serving_before_the_broker_is_unfenced(tmp_path):
-    """Without a controller the listeners answer, and say that they do not serve."""
+    """Without a controller the listeners answer that they do not serve."""
     broker = Node("broker", tmp_path / "broker", "tests", **{"controller.quorum.bootstrap.servers": "127.0.0.1:1"})
     with socket_port() as port:
         broker.keys["listeners"] = f"client://127.0.0.1:{port},internal://127.0.0.1:0"
@@ -233,7 +234,7 @@ def test_health_says_not_serving_before_the_broker_is_unfenced(tmp_path):
 
 
 class socket_port:
-    """A port that was free a moment ago."""
+    """A port that was free just now."""
 
     def __enter__(self) -> int:
         import socket

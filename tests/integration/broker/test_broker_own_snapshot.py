@@ -1,4 +1,5 @@
-"""A broker starts from its own snapshot of the metadata: what that saves, what it must not hide, and failures."""
+"""A broker starts from its own snapshot of the metadata: the saved work, the changes that it must not hide, and
+failures."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def test_a_clean_stop_leaves_a_snapshot_and_the_next_start_goes_on_from_there(ma
 
 
 def test_a_topic_made_anew_after_the_snapshot_keeps_its_records_though_the_snapshot_knows_its_namesake(make_cluster):
-    """The broker is killed: it starts from the old snapshot, and acts on nothing until its metadata are current."""
+    """A killed broker starts from its old snapshot, and takes no action until its metadata is current."""
     cluster = make_cluster()
     cluster.topic("orders").produce(b"of the first")
     cluster.broker.terminate()

@@ -1,4 +1,4 @@
-"""Changes in the cluster while a broker starts: it must miss none."""
+"""A broker misses no change that happens in the cluster while it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention and compaction on real processes, with the SDK: what a user sees of them."""
+"""Effects of retention and compaction that a user of the SDK sees, on real processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def create(cluster: Cluster, name: str, **config: str) -> TopicPartition:
 
 
 def records_of(cluster: Cluster, partition: TopicPartition) -> list[Record]:
-    """Everything that a consumer can read now, from start to end; offsets ascend."""
+    """Read everything from start to end as a consumer does now. Offsets must ascend."""
     with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
@@ -111,7 +111,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key(quick: Cluster) -> N
     until(buried, "the tombstones to go")
     values[b"last"] = b"another " + b"." * 4000
     assert table_of(records_of(quick, partition)) == values
-    # It is said after the swap that a reader sees at once.
+    # The log line is written after the swap, and readers see the swap at once.
     until(lambda: quick.broker.log().count("LogCleaned partition=table-0") > 1, "the second cleaning to be told")
     assert "LogUncleanable" not in quick.broker.log()
     quick.broker.terminate()
@@ -221,7 +221,8 @@ class Reader(threading.Thread):
                         assert number > seen.get(record.key, -1), "an older value after a newer one"
                         seen[record.key] = number
                 missing = {key: (seen.get(key), number) for key, number in before.items() if seen.get(key, -1) < number}
-                # Compaction may remove a value that is not read yet for a newer one behind ``end``: read on to that.
+                # Compaction may remove an unread value because a newer value exists beyond ``end``. So read on until
+                # that newer value.
                 if not missing or is_at_end:
                     break
         assert not missing, f"lost the last value of {missing}"
@@ -232,7 +233,8 @@ class Reader(threading.Thread):
 def test_consumers_read_while_compaction_and_deletion_run(
     make_cluster: Callable[..., Cluster], open_files: str, seed: int
 ) -> None:
-    """No record twice or backwards, no last value of a key lost, no closed file; with few descriptors, too."""
+    """Readers get no record twice or out of order, lose no last value of a key, and meet no closed file, even with few
+    descriptors."""
     cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "20", "log.open.files.max": open_files})
     partition = create(
         cluster,
@@ -282,7 +284,7 @@ def test_consumers_read_while_compaction_and_deletion_run(
 def test_a_consumer_that_retention_overtakes_goes_on_at_the_start_and_misses_nothing_else(
     make_cluster: Callable[..., Cluster], seed: int
 ) -> None:
-    """Offsets jump only past a log start that has moved above them; DeleteRecords is used, too."""
+    """Offsets jump only if the log start has moved above them. The test also uses DeleteRecords."""
     cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "20"})
     partition = create(
         cluster, "short", retention_bytes="30000", segment_bytes="4000", file_delete_delay_ms="0", segment_ms="100"
@@ -360,11 +362,12 @@ def test_a_broker_killed_while_it_compacts_and_deletes_loses_no_last_value(
             if number == 1:
                 with Admin(bootstrap_servers=cluster.broker.address()) as admin:
                     start = records_of(cluster, partition)[0].offset
-                    admin.delete_records({partition: start})  # moves files, and takes no living record
+                    # moves files, and removes no record that is the last of its key
+                    admin.delete_records({partition: start})
         cluster.broker.kill()
         cluster.restart()
         assert table_of(records_of(cluster, partition)) == wanted, f"life {life}"
-    # Each life may have been too short for a cleaning; the last one is as long as it takes.
+    # Each run of the broker can be too short for a cleaning. The last run lasts until the cleaning is done.
     until(lambda: "LogCleaned partition=table-0" in cluster.broker.log(), "a cleaning")
     assert table_of(records_of(cluster, partition)) == wanted
     log = cluster.broker.log()

@@ -21,7 +21,7 @@ from tests.worlds.broker_world import (
     values_of,
 )
 
-#: A wait that a test must never reach the end of: longer than the call's own deadline.
+#: A wait time that no test may reach. It is longer than the deadline of the call.
 FOREVER_MS = 600_000
 
 
@@ -270,7 +270,7 @@ def test_another_leader_epoch_than_the_brokers_is_refused(make_cluster, step, er
     cluster = make_cluster()
     orders = cluster.topic("orders")
     cluster.broker.terminate()
-    cluster.restart()  # so that there is an epoch before the present one
+    cluster.restart()  # so that an earlier epoch exists
     epoch = orders.leader_epoch()
     with fetch_stream(cluster) as stream:
         stream.send(fetch_request(1, fetch_partition(orders.name, epoch=epoch + step), max_wait_ms=FOREVER_MS))

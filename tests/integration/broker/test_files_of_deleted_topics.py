@@ -1,5 +1,5 @@
-"""The log of a deleted topic goes when its last reader ends, also while Python collects no garbage. Otherwise the log
-would keep its file descriptor, and the disk space of the removed file, for minutes."""
+"""The log of a deleted topic is closed when its last reader ends, even if Python's garbage collector does not run.
+Otherwise the log would hold its file descriptor, and so the disk space of the removed file, for minutes."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def test_random_bytes_harm_nobody(cluster, topic, seed, service, method):
 
 
 def test_damaged_batches_are_refused_each_with_a_typed_error(cluster, topic, seed):
-    """A bit flipped anywhere behind the base offset: refused, unless it was the leader epoch's, which is not the
-    producer's to say."""
+    """A batch with one flipped bit after the base offset is refused. The leader epoch is an exception, because the
+    broker overwrites it."""
     rng = random.Random(seed)
     orders = topic()
     sound = batch(b"a" * 40, b"b" * 40, b"c")
@@ -87,5 +87,6 @@ def test_damaged_batches_are_refused_each_with_a_typed_error(cluster, topic, see
             assert result.error.code != errors.UnknownServerError.number, result.error.message
         else:
             accepted += 1
-            assert records[:8] + records[16:] == sound[:8] + sound[16:]  # only the leader epoch differs, which is ours
+            # only the leader epoch differs, which the broker sets
+            assert records[:8] + records[16:] == sound[:8] + sound[16:]
     assert orders.read() == [b"a" * 40, b"b" * 40, b"c"] * accepted

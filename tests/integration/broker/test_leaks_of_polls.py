@@ -1,7 +1,7 @@
 """Abandoned long polls and dropped streams leave nothing behind in the broker.
 
-Small counts by default, in which a descriptor a round shows, or some KiB of memory; HEADRACE_FULL_LEAKS=1 runs those of
-the requirement instead (100,000 polls, 10,000 streams), as `make verify` does.
+By default the counts are small, but they show a leak of one descriptor or some KiB of memory per round.
+HEADRACE_FULL_LEAKS=1 runs the required counts (100,000 polls, 10,000 streams), as `make verify` does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ FOREVER_MS = 600_000
 
 
 def counts(small: int, full: int) -> Any:
-    """The number of rounds, and how many MiB the broker may grow by from the tenth part of them to the last."""
+    """The number of rounds. The second number is the allowed growth of the broker in MiB, after the first tenth of the
+    rounds."""
     return pytest.mark.parametrize(("rounds", "growth_max_mib"), [(full, 5.0) if IS_FULL else (small, 2.0)])
 
 
@@ -36,7 +37,7 @@ class Use:
 
 
 class Opened:
-    """A call with a long poll that is known to wait: an earlier request has been answered."""
+    """A call with a long poll that surely waits, because the broker has answered an earlier request on the stream."""
 
     def __init__(self, method: Any, *requests: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -56,7 +57,7 @@ def check(cluster: Cluster, before: Use, growth_max_mib: float) -> None:
     grown = (cluster.rss_bytes() - before.rss) / MIB
     assert grown < growth_max_mib, f"the broker grew by {grown:.2f} MiB"
     until(lambda: cluster.descriptors() <= before.descriptors, "descriptors to be as many as before")
-    # gRPC's pool of workers grows by one or another while all are busy; a leak grows by a thread for every few rounds.
+    # gRPC's pool of threads grows by a few threads while all are busy. A leak would add a thread every few rounds.
     assert cluster.threads() <= before.threads + 4
     print(f"grew by {grown:.2f} MiB")
 
@@ -98,10 +99,9 @@ def test_streams_dropped_while_they_wait_leave_nothing_behind(make_cluster, roun
 @counts(1_000, 5_000)
 @pytest.mark.timeout(600)
 def test_streams_dropped_in_the_midst_of_bulk_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
-    """Two in each round: a fetch stream with answers under way, and a produce stream with requests under way.
-
-    About 0.3 KiB stay behind for each: a write that is under way when its call is cancelled is lost inside grpc.aio
-    (gRPC issue 43360), and no server can avoid that one. So 10,000 of them have to stay below 5 MiB.
+    """Each round opens two streams: a fetch stream with unread responses, and a produce stream with unanswered
+    requests. Each stream leaks about 0.3 KiB inside grpc.aio, which loses a pending write when its call is cancelled
+    (gRPC issue 43360). A server cannot avoid this leak. So 10,000 streams must leak less than 5 MiB.
     """
     cluster = make_cluster(**{"log.flush": "os"})
     orders = cluster.topic("orders")
@@ -129,7 +129,8 @@ def test_streams_dropped_in_the_midst_of_bulk_leave_nothing_behind(make_cluster,
 @counts(1_500, 20_000)
 @pytest.mark.timeout(600)
 def test_watches_of_the_metadata_that_are_dropped_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
-    """The call's own task does not write: gRPC would lose the memory of what it writes when it is cancelled."""
+    """The task of the call does not write, because gRPC leaks the memory of a pending write when the task is
+    cancelled."""
     cluster = make_cluster()
     cluster.topic("wide", 500)
     request = metadata_pb2.MetadataRequest(all_topics=True)

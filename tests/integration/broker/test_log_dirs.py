@@ -45,7 +45,7 @@ class TwoDirectories:
         self.names = {read_meta(str(path)).directory_id: path.name for path in (self.one, self.two)}
 
     def image(self, condition: Callable[[MetadataImage], Any]) -> MetadataImage:
-        """The controller's committed state, as soon as it is so."""
+        """Wait until the controller's committed state fulfils the condition, and return the state."""
 
         async def follow() -> MetadataImage:
             follower = MetadataFollower([self.cluster.controller.address("internal")], "tests")
@@ -62,7 +62,7 @@ class TwoDirectories:
         return asyncio.run(follow())
 
     def places(self, topic: Topic) -> list[str]:
-        """The directory of each partition, once the controller knows them all."""
+        """The directory of each partition, after the controller knows all of them."""
 
         def known(image: MetadataImage) -> bool:
             found = image.topics.get(topic.topic_id)
@@ -72,7 +72,7 @@ class TwoDirectories:
         return [self.names[each.directories[0]] for each in partitions]
 
     def until_in(self, topic: Topic, wanted: list[str]) -> None:
-        """Until the controller knows the partitions to be there."""
+        """Wait until the controller knows that the partitions are in this directory."""
 
         def there(image: MetadataImage) -> bool:
             found = image.topics.get(topic.topic_id)
@@ -100,7 +100,7 @@ def client(world: TwoDirectories) -> Iterator[Admin]:
 
 
 def cli(world: TwoDirectories, *arguments: str, code: int = 0) -> Any:
-    """``headrace ... -o json`` against the broker: its document, or what it says on stderr."""
+    """``headrace ... -o json`` against the broker: return its JSON document, or its output on stderr."""
     done = subprocess.run(
         [HEADRACE, *arguments, "-b", world.cluster.broker.address(), "-o", "json"],
         capture_output=True,
@@ -155,7 +155,8 @@ def test_a_directory_that_goes_away_takes_its_partitions_and_comes_back_with_the
     described = cli(world, "topics", "describe", "t")["partitions"]
     assert [each["offline_replicas"] for each in described] == [[] if leader == 1 else [1] for leader in wanted]
 
-    # A restart without the directory: the broker serves the rest, and creates no log that is only absent.
+    # A restart without the directory: the broker serves the other partitions, and does not create a new log in place of
+    # an absent one.
     world.cluster.broker.terminate()
     world.cluster.restart()
     assert world.leaders(topic) == wanted

@@ -20,7 +20,7 @@ FILES_MAX = 20
 
 
 def log_descriptors(pid: int) -> int:
-    """How many descriptors of a process are files of the topic's logs."""
+    """The number of a process's descriptors that are files of the topic's logs."""
     found = 0
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -35,7 +35,7 @@ def broker_pid(cluster: LocalCluster) -> int:
 
 
 def open_files_limit(pid: int) -> tuple[str, str]:
-    """(soft, hard), as the system has them."""
+    """The system's limits (soft, hard)."""
     line = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open"))
     soft, hard = line.split()[3:5]
     return soft, hard
@@ -81,7 +81,8 @@ def test_every_partition_is_written_and_read_through_few_descriptors():
 
 @pytest.mark.long
 def test_the_benchmark_of_partitions_runs(tmp_path: Path):
-    """Small: its figures mean nothing, but every case must finish and every bar be measured."""
+    """The benchmark is small, so its figures mean nothing. But every case must finish, and every bar must be
+    measured."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "partitions.py"), "--smoke", "--work", str(tmp_path)],
         capture_output=True,

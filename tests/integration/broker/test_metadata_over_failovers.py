@@ -1,7 +1,7 @@
 """Metadata reads while controllers crash, hang and return: three real controllers, two real brokers.
 
-Every read reports its maximum age (``metadata_lag_ms``). The test compares it with its own history: everything
-acknowledged that long before the read began must be in it. All processes share the machine's clock.
+Every read reports its maximum age (``metadata_lag_ms``). The test compares the read with its own history. The read must
+contain every change that was acknowledged before its start minus this age. All processes share the machine's clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 from tests.worlds.waiting import until
 
-#: A node without a response for this long is dead or hangs; a late response is checked nevertheless.
+#: A node that does not respond for this long is dead or hangs. The test still checks a late response.
 _TIMEOUT_S = 5.0
-#: How long a write is looked for at one node.
+#: The maximum time to wait until a write appears at one node.
 _READ_S = 1.0
 
 
@@ -111,7 +111,8 @@ class Nodes:
         return int(answer.metadata_lag_ms) if answer.HasField("metadata_lag_ms") else None
 
     def leader(self) -> int:
-        """The leading controller, as one of the brokers has it; it has answered a barrier a moment ago."""
+        """The leading controller according to one of the brokers. This controller has just answered a ReadIndex
+        barrier."""
 
         def led() -> int | None:
             answer = self.metadata("broker 1")
@@ -132,7 +133,8 @@ def nodes() -> Iterator[Nodes]:
 
 
 class Traffic:
-    """One thread reads at each node, one writes through each in turn and reads its own writes through all others."""
+    """One thread reads at each node. Another thread writes through each node in turn, and reads its own writes through
+    all others."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.history = History()
@@ -185,7 +187,7 @@ class Traffic:
             for name in names:
                 try:
                     answer = self._nodes.metadata(name, _READ_S, topics=[topic], min_metadata_offset=offset)
-                except HeadraceError as error:  # it says so; it never answers without what was written
+                except HeadraceError as error:  # it reports its age; it never leaves out a record that was written
                     self.history.unread.append(error.code)
                     continue
                 assert not answer.topics[0].error.code, f"{topic}, written through {through}, is not seen at {name}"
@@ -236,7 +238,7 @@ def test_without_a_majority_the_lag_grows_and_later_metadata_is_refused_until_it
             lag_ms = until(lambda: (lag := nodes.lag_ms(name)) and lag > 1_500 and lag, f"the lag of {name} to grow")  # noqa: B023
             assert lag_ms <= (time.monotonic() - began_s) * 1_000 + 2_000
             answer = nodes.metadata(name, topics=["before"], min_metadata_offset=offset)
-            assert not answer.topics[0].error.code  # what was applied is shown, with its age
+            assert not answer.topics[0].error.code  # the node returns the applied metadata, with its age
             with pytest.raises(HeadraceError) as failed:
                 nodes.metadata(name, 0.5, min_metadata_offset=offset + 1_000)
             assert failed.value.code == "REQUEST_TIMED_OUT"
@@ -249,7 +251,7 @@ def test_without_a_majority_the_lag_grows_and_later_metadata_is_refused_until_it
     assert {broker.broker_id for broker in brokers} == {1, 2}  # no broker was fenced by it
 
     def shown() -> dict[int, int]:
-        """Each broker's metadata age as the leader reports it, asked through a broker."""
+        """The metadata age of each broker as the leader reports it. The request goes through a broker."""
         stub = admin_pb2_grpc.AdminStub(nodes.channel("broker 2"))
         quorum = stub.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), timeout=_TIMEOUT_S)
         return {each.broker_id: each.metadata_lag_ms for each in quorum.brokers if each.HasField("metadata_lag_ms")}

@@ -37,7 +37,7 @@ class TwoDirectoriesWorld:
         return directory_of(self.cluster, self.topic).get(0)
 
     def found(self) -> dict[str, list[str]]:
-        """{directory: what it has of the partition}, by looking."""
+        """{directory: its files of the partition}, read from the file system."""
         return {
             name: sorted(
                 path.name for path in root.glob("orders-0*") if path.is_dir() and not path.name.endswith("-delete")

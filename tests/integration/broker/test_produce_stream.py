@@ -1,4 +1,4 @@
-"""The guarantees of produce.proto over the wire, and the errors when they cannot be kept."""
+"""The guarantees of produce.proto over the wire, and the errors when a broker cannot keep them."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_answers_for_one_partition_keep_their_order_refusals_included(cluster, t
 
 
 def test_compressed_batches_keep_their_place_among_the_others(cluster, topic):
-    """They are checked on a thread: what comes behind them for the same partition waits, refusals included."""
+    """A thread checks large batches. Later requests for the same partition wait, also requests that will be refused."""
     orders = topic(2)
     sent: list[bytes] = []
     with produce_stream(cluster) as stream:
@@ -346,7 +346,7 @@ def test_a_message_beyond_the_wires_limit_ends_one_call_and_not_the_broker(clust
 
 
 def test_a_broken_stream_does_not_tear_what_it_sent(cluster, topic):
-    """Cancelled in the midst of many appends: what is in the log is a prefix of what was sent, in whole batches."""
+    """A stream is cancelled during many appends. The log has a prefix of the sent records, in whole batches."""
     orders = topic()
     sent = [b"%05d" % number for number in range(2000)]
     with produce_stream(cluster) as stream:
@@ -354,14 +354,15 @@ def test_a_broken_stream_does_not_tear_what_it_sent(cluster, topic):
             stream.send(produce_request(number, produce_partition(orders.name, batch(value, value))))
         for _ in range(50):
             stream.receive()
-    arrived = orders.produce(b"last").base_offset  # everything that had reached the broker before lies below it
+    arrived = orders.produce(b"last").base_offset  # all records that reached the broker earlier have lower offsets
     stored = orders.read()
     assert 100 <= arrived < len(stored)
     assert stored[:arrived] == [value for value in sent for _ in (0, 1)][:arrived]
 
 
 def test_back_pressure_bounds_what_the_broker_holds(cluster, topic):
-    """A client that never stops sending, and reads no answer, is held back; others are served meanwhile."""
+    """A client that never stops sending, and reads no answer, is slowed down. The broker serves other clients
+    meanwhile."""
     orders, others = topic(), topic()
     own = cluster.connect()
     flood = batch(*[b"x" * 1000] * 900)

@@ -19,7 +19,7 @@ from tests.worlds.waiting import until
 
 DISK_FULL = errors.DiskFullError.number
 STORAGE_ERROR = errors.StorageError.number
-#: What a partition says whose disk has failed: first the broker, then the controller's view of it.
+#: The errors of a partition whose disk has failed: first from the broker, then from the controller's metadata.
 OFFLINE = {STORAGE_ERROR, errors.LeaderNotAvailableError.number, errors.NotLeaderOrFollowerError.number}
 MIB = 1024 * 1024
 SMALL_BYTES = 24 * MIB
@@ -27,7 +27,8 @@ SMALL_BYTES = 24 * MIB
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 24 MiB, bound to the directory that is yielded: so that it may be unmounted and come back."""
+    """Mount a tmpfs of 24 MiB and bind it to the yielded directory, so that the test can unmount it and mount it
+    again."""
     disk, path = tmp_path / "disk", tmp_path / "small"
     disk.mkdir()
     path.mkdir()
@@ -42,7 +43,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def breakable(tmp_path: Path) -> Iterator[Path]:
-    """An ext4 file system of 64 MiB in a file, mounted at the directory that is yielded."""
+    """Mount an ext4 file system of 64 MiB, which is in a file, at the yielded directory."""
     image, path = tmp_path / "image", tmp_path / "small"
     path.mkdir()
     with image.open("wb") as file:
@@ -71,9 +72,9 @@ def two_directories(make_cluster: Callable[..., Cluster], home: Path, small: Pat
 
 @contextlib.contextmanager
 def stopped(cluster: Cluster) -> Iterator[None]:
-    """Stop the broker's process while it is in no system call. An fdatasync that is under way while ext4's journal is
-    aborted may say that all is well, and lose its bytes (Linux 6.18: 2 of 50 times in a plain loop of pwrite and
-    fdatasync, no broker needed): this test is not about guarantees that the kernel breaks."""
+    """Stop the broker's process while it is in no system call. If ext4's journal is aborted during an fdatasync, the
+    fdatasync can report success and lose its bytes. On Linux 6.18 this happened 2 of 50 times in a loop of pwrite and
+    fdatasync without a broker. This test does not test guarantees that the kernel breaks."""
     tasks = Path(f"/proc/{cluster.pid}/task")
     os.kill(cluster.pid, signal.SIGSTOP)
     try:
@@ -112,7 +113,7 @@ def test_a_small_disk_is_filled_to_the_brim_and_heals(
     assert [load.errors for load in big] == [{}, {}], "the other directory's partitions never missed a write"
     assert all(set(load.errors) == {DISK_FULL} for load in filling)
 
-    # Nothing at all is free, and the broker starts on it: after a kill, and after a stop.
+    # The disk has no free byte, and the broker still starts: after a kill, and after a stop.
     brim = small / "brim"
     with brim.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)):
@@ -126,7 +127,7 @@ def test_a_small_disk_is_filled_to_the_brim_and_heals(
         assert topic.produce(b"x" * 1000, partition=filling[0].partition).error.code == DISK_FULL
         assert not topic.produce(b"probe", partition=big[0].partition).error.code
 
-    # A client deletes records: only that frees space; nothing is restarted.
+    # A client deletes records. Only this frees space; the test restarts nothing.
     brim.unlink()
     more = [Load(topic, load.partition, value_bytes=32 * 1024, first=load.next_number) for load in filling]
     until(lambda: all(load.errors[DISK_FULL] for load in more), "the producers to be refused again")
@@ -152,7 +153,7 @@ def test_a_disk_that_turns_read_only_under_load(
     big, breaking = loads[:2], loads[2:]
     until(lambda: all(len(load.acknowledged) > 20 for load in loads), "all producers to be at work")
     with stopped(cluster):
-        run("mount", "-o", "remount,abort", str(breakable))  # what the kernel does by itself when the disk fails
+        run("mount", "-o", "remount,abort", str(breakable))  # the kernel does the same when a disk fails
     until(lambda: all(OFFLINE & set(load.errors) for load in breaking), "the failed disk's partitions to go offline")
     before = [len(load.acknowledged) for load in big]
     until(

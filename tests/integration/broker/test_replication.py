@@ -1,4 +1,5 @@
-"""Three brokers as real processes: records acknowledged by one survive on the others, whatever happens to it."""
+"""Three brokers as real processes: acknowledged records survive on the other brokers, for every kind of failure of one
+broker."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def test_what_acks_all_acknowledged_is_on_every_replica_byte_for_byte(fleet: Fle
     topic.wait_isr(1, 2, 3)
     offsets = [topic.append(b"value %d" % number, b"and another") for number in range(20)]
     assert offsets == list(range(0, 40, 2))
-    # No waiting here: with all three in sync, each had the record before its producer was answered.
+    # The test does not wait here. With all three in sync, each broker has the record before the producer gets its
+    # response.
     assert topic.bytes_on(1) == topic.bytes_on(2) == topic.bytes_on(3) != b""
     assert topic.offset() == 40
 
@@ -42,7 +44,7 @@ def test_a_follower_that_was_killed_is_left_behind_and_comes_back(fleet: Fleet) 
     topic.wait_isr(1, 2, 3)
     check_nothing_lost(topic, load.stop())
     topic.wait_same_bytes(1, 2, 3)
-    assert topic.leader() == 1  # leadership had no reason to move
+    assert topic.leader() == 1  # the leader did not change, because nothing failed
 
 
 def test_a_leader_that_was_killed_has_an_heir_with_all_that_was_acknowledged(fleet: Fleet) -> None:
@@ -69,7 +71,8 @@ def test_what_a_leader_had_alone_is_cut_when_another_has_led(fleet: Fleet) -> No
     fleet.kill(1)
     fleet.kill(2)
     topic.wait_isr(3)
-    topic.append(b"on one")  # acknowledged by the only one in sync, which is then lost: an operator's choice
+    # acknowledged by the only in-sync replica, which is then lost, because an operator chose an unclean election
+    topic.append(b"on one")
     fleet.kill(3)
     fleet.restart(1)
     fleet.restart(2)
@@ -132,7 +135,7 @@ def test_damage_that_a_running_leader_finds_costs_it_the_lead_and_is_healed(flee
         byte = file.read(1)[0]
         file.seek(500)
         file.write(bytes([byte ^ 0x10]))
-    # A reader finds the damage. That broker stops leading, another one answers, and the log is copied again.
+    # A reader finds the damage. The damaged broker stops leading, another broker answers, and the log is copied again.
     until(lambda: topic.leader() != 2 or not topic.try_read(0), "the damage to be found", LONG_S)
     topic.wait_leader(lambda leader: leader != 2)
     topic.wait_isr(1, 2, 3)

@@ -27,7 +27,7 @@ from tests.worlds.broker_world import WAIT_S, Cluster, Stream, Topic, batch, pro
 from tests.worlds.waiting import until
 
 GROUP = "orders"
-#: Of the offsets topic in these tests.
+#: The number of partitions of the offsets topic in these tests.
 SHARDS = 6
 
 
@@ -76,7 +76,7 @@ class Coordinator:
         return bool(answer.should_shutdown)
 
     def close(self) -> None:
-        """As if its process had ended."""
+        """End the streams of the coordinator as if its process had ended."""
         self.heartbeats.__exit__()
         self.channel.close()
 
@@ -100,7 +100,7 @@ def find(cluster: Cluster, *keys: str) -> list[metadata_pb2.CoordinatorOfKey]:
 
 
 def owner(cluster: Cluster, key: str, coordinator: Coordinator) -> metadata_pb2.CoordinatorOfKey:
-    """Where ``key`` is coordinated once that is this coordinator, which heartbeats meanwhile."""
+    """Send heartbeats until this coordinator owns the shard of ``key``, and return that shard."""
 
     def owned() -> metadata_pb2.CoordinatorOfKey | None:
         coordinator.beat()
@@ -230,7 +230,7 @@ def test_what_is_no_coordinators_append_is_refused(own: Cluster, coordinator: Ca
 
 def test_a_former_life_learns_that_it_is_over(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
     first = coordinator()
-    first.epoch -= 1  # (its stream ends as that of another, so its session runs out)
+    first.epoch -= 1  # (the controller ends its stream as that of a wrong coordinator, so its session times out)
     with pytest.raises(grpc.RpcError, match="STALE_BROKER_EPOCH"):
         first.beat()
     stranger = cluster_pb2_grpc.ClusterStub(first.channel)

@@ -1,5 +1,5 @@
-"""Real processes: after load a process has the threads that it had after its start. So one more in a soak is a leak.
-(gRPC's native threads vary: docs/soak.md.)"""
+"""After load, a real process has as many threads as after its start. So one more thread in a soak test is a leak. (The
+number of gRPC's native threads varies: docs/soak.md.)"""
 
 from __future__ import annotations
 

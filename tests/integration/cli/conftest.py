@@ -1,4 +1,5 @@
-"""The command line as users run it: a process, its two outputs, its exit code, against the run's real cluster."""
+"""The command line as users run it: a process with its two outputs and its exit code, against the real cluster of the
+test run."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ Cli = Callable[..., Outcome]
 def run_headrace(
     *arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0, timeout_s: float = 180
 ) -> Outcome:
-    """Run ``headrace`` in a warm process; asserts the exit code unless ``code`` is None."""
+    """Run ``headrace`` in a warm process, and assert its exit code unless ``code`` is None."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     if bootstrap:
         environment["HEADRACE_BOOTSTRAP_SERVERS"] = bootstrap

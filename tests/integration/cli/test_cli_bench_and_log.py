@@ -1,4 +1,4 @@
-"""``bench`` and ``log dump`` on a real cluster: the shapes of their documents, and that they can fail."""
+"""``bench`` and ``log dump`` on a real cluster: the structure of their JSON documents, and their failures."""
 
 from __future__ import annotations
 
@@ -131,13 +131,14 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
 def test_a_directory_is_what_lies_in_it_whatever_its_name(
     bare_cli: Cli, headrace: LocalCluster, cli: Cli, tmp_path: Path
 ) -> None:
-    """``up`` names log directories as partitions are named: broker-1, controller-1."""
+    """``up`` names node directories as partition directories are named: broker-1, controller-1."""
     cli("topics", "create", "named", "-p", "1")
     cli("produce", "-t", "named", stdin=b"v\n")
     cluster = tmp_path / "a-1"
     for row in headrace.ps():
         home = Path(row["data_dirs"][0])
-        kept = shutil.ignore_patterns("[!_n]*-[0-9]*")  # of the run's other topics none; they may come and go
+        # no assertion about the run's other topics, which other tests create and delete
+        kept = shutil.ignore_patterns("[!_n]*-[0-9]*")
         shutil.copytree(home, cluster / f"{row['role']}-{row['id']}", ignore=kept)
     broker = cluster / "broker-1"
     for path in (cluster, broker, cluster / "controller-1", broker / "named-0"):
@@ -207,7 +208,7 @@ def test_log_dump_goes_on_behind_damage_and_blames_nothing_else(
     (copy / "00000000000000000002.log").write_bytes(data[last:])
     for suffix in (".index", ".timeindex"):
         (copy / f"00000000000000000002{suffix}").write_bytes(b"")
-    for place in (8, last // 2 + 8):  # the length of a batch: what follows is not where it was
+    for place in (8, last // 2 + 8):  # the length of a batch, so that the next batch cannot be found
         damaged = bytearray(data[:last])
         damaged[place] ^= 0x40
         first.write_bytes(damaged)

@@ -1,6 +1,5 @@
-"""`headrace doctor` and `headrace top` on one real cluster: silent while it is healthy, then with many faults at once.
-
-The tests run in the order in which they stand: the last one leaves the cluster beyond repair.
+"""`headrace doctor` and `headrace top` on one real cluster: one line while the cluster is healthy, then many faults at
+once. The tests run in the order of the file, because the last test destroys the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.worlds import waiting
 TIMEOUT_S = 120.0
 eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.1)
 TOPIC, GROUP = "orders", "billing"
-#: A coordinator of another version, on a machine whose clock is a minute and a half ahead.
+#: A coordinator of another version. The clock of its machine is a minute and a half ahead.
 STRANGE_COORDINATOR = """
 import importlib.metadata, runpy, time
 right, own = time.time_ns, importlib.metadata.version
@@ -40,7 +39,8 @@ runpy.run_module("headrace_coordinator", run_name="__main__", alter_sys=True)
 
 
 class ExaminedCluster:
-    """Four brokers, three controllers, a coordinator; and what tests start by hand in the place of one of them."""
+    """A cluster of four brokers, three controllers and a coordinator, and the processes that tests start in the place
+    of a node."""
 
     def __init__(self, cli: Callable[..., Any], data: Path) -> None:
         self._cli, self.data = cli, data
@@ -195,14 +195,14 @@ def test_a_doctor_whom_nobody_answers_says_why(bare_cli: Callable[..., Any]) -> 
 
 
 def polled(first: Consumer, *others: Consumer) -> Consumer:
-    """``first``, when all of them have looked for records, and so for news of their group."""
+    """Return ``first`` after every member has polled, and so has received changes of the group."""
     for consumer in (*others, first):
         consumer.poll(timeout=0.05)
     return first
 
 
 def storm(examined: ExaminedCluster) -> None:
-    """Members come and go: ten rebalances, as quickly as they can be had."""
+    """Members come and go: ten rebalances, as fast as possible."""
     settings = {"bootstrap_servers": examined.bootstrap, "group_id": GROUP}
     with Consumer(**settings) as stays:
         stays.subscribe([TOPIC])
@@ -214,7 +214,7 @@ def storm(examined: ExaminedCluster) -> None:
             eventually(lambda: len(polled(stays).assignment()) == 6, "the first one has all again")
 
 
-@pytest.mark.timeout(300)  # a minute of it is one cluster's troubles, on a quiet machine
+@pytest.mark.timeout(300)  # on a quiet machine the whole test takes one minute
 def test_much_is_wrong_at_once_and_each_of_it_is_found(examined: ExaminedCluster) -> None:
     with Admin(bootstrap_servers=examined.bootstrap) as admin:
         admin.create_topics(
@@ -265,7 +265,8 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(examined: ExaminedCluster
     eventually(all_is_found, "all that is planted is found")
 
     def seen_in_a_storm() -> Any:
-        """None on a machine so slow that the storm took longer than the minute that it is judged by."""
+        """Return None if the rebalances took longer than the minute that the rule judges, because the machine is too
+        slow."""
         storm(examined)
         examined.starve("broker", 1)
         output = examined.doctor("-o", "json", code=1).json()
@@ -287,6 +288,6 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(examined: ExaminedCluster
     assert "0.0.9: coordinator 1" in found["version-mix"]["what"]
     assert GROUP in found["group-storm"]["what"]
     shown = examined.doctor(code=1)
-    assert shown.lines[0].startswith("error: ")  # errors first, each with its cure, then the sum
+    assert shown.lines[0].startswith("error: ")  # errors first, each with its remedy, then the totals
     assert shown.text.count("    cure:  ") >= len(planted)
     assert re.search(r"^\d+ errors, \d+ warnings; 3 controllers, 4 brokers", shown.lines[-1])

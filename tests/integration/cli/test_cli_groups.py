@@ -17,7 +17,8 @@ from tests.worlds.waiting import until
 
 
 class Outcome(NamedTuple):
-    """Of a command that ran in this process: there are many of them here, and starting Python takes longest."""
+    """The result of a command that ran in this process. The file runs many commands, and starting Python would take
+    most of the time."""
 
     code: int
     text: str
@@ -59,7 +60,7 @@ def produce(headrace: LocalCluster, topic: str, values: list[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def consumers(headrace: LocalCluster) -> Iterator[list[Consumer]]:
-    """Two members that share four partitions of 25 records each, of which they have read and committed 40."""
+    """Two members that share four partitions of 25 records each. They have read and committed 40 records."""
     at = headrace.bootstrap_servers
     with Admin(bootstrap_servers=at) as admin:
         admin.create_topics([NewTopic(TOPIC, 4)])
@@ -188,7 +189,7 @@ def test_a_group_without_members_is_reset_read_again_and_deleted(
         until(lambda: seen.extend(consumer.poll(timeout=0.5)) or len(seen) >= 74, "all that is to be read again")
     first = {record.partition: record.offset for record in reversed(seen)}
     assert (first, len(seen)) == ({0: 3, 1: 3, 2: 10, 3: 10}, 74)
-    # Offsets went back in a group without members: an operator's reset, and no fault of a consumer.
+    # Offsets went back in a group without members: an operator's reset, and not an error of a consumer.
     assert "REWIND" not in cli("groups", "describe", GROUP).text
     forgot = cli("groups", "delete-offsets", GROUP, "-t", f"{TOPIC}:3", "-o", "json").json()
     assert forgot["deleted"] == [{"topic": TOPIC, "partition": 3}]
@@ -231,7 +232,8 @@ def test_a_group_reads_at_the_command_line_what_it_has_not_read_yet(cli: Cli, he
 
 
 def test_ctrl_c_commits_what_was_printed(program: str, cli: Cli, headrace: LocalCluster) -> None:
-    """Long before the five seconds of auto.commit.interval.ms: a short look must not read all of it again."""
+    """The offsets are committed long before the five seconds of auto.commit.interval.ms, so a second short read does
+    not repeat the records."""
     cli("topics", "create", "typed", "-p", "2")
     produce(headrace, "typed", [b"%d" % number for number in range(20)])
     command = [program, "consume", "-b", headrace.bootstrap_servers, "-G", "typists", "typed", "-q"]

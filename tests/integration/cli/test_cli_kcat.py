@@ -21,7 +21,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def topic(cli: Cli, request: pytest.FixtureRequest) -> str:
-    """A topic of one partition, named after the test; it keeps records whose times are of long ago."""
+    """A topic of one partition, named after the test. Retention does not delete its records with old timestamps."""
     name: str = request.node.name.replace("[", "-").replace("]", "")[:200]
     cli("topics", "create", name, "-p", "1", "-c", "retention.ms=-1")
     return name
@@ -145,7 +145,7 @@ def test_an_offset_that_is_gone_or_to_come_is_where_auto_offset_reset_says(cli: 
         assert not read(offset, "earliest", "-q").err
     assert "reading from 3, the start" in read("1", None).err
     assert "reading from 5, the end" in read("99999", None).err
-    for offset in ("3", "-2", "-100", "beginning"):  # these are there: nothing to decide, nothing to say
+    for offset in ("3", "-2", "-100", "beginning"):  # these offsets exist, so no reset and no message is needed
         found = read(offset, "none")
         assert found.text == "34"
         assert "not there" not in found.err
@@ -187,7 +187,7 @@ def test_consume_waits_for_what_comes_and_ctrl_c_ends_it_with_130(
         [program, "consume", "-t", topic, "-u", "-o", "json", "-b", headrace.bootstrap_servers],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # what is read here must not take along what communicate() reads later
+        bufsize=0,  # this read must not take bytes that communicate() reads later
     )
     try:
         assert process.stdout is not None
@@ -214,7 +214,7 @@ def test_a_reader_that_goes_away_ends_consume_quietly(
     try:
         os.close(writer)
         assert os.read(reader, 3) == b"one"
-        os.close(reader)  # nothing more is ever produced: it must notice by itself
+        os.close(reader)  # no further record is produced, so the command must notice the closed pipe without one
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()

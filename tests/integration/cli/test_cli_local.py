@@ -1,4 +1,5 @@
-"""``up``, ``ps``, ``down``, ``restart``: a cluster's life at the command line, with the real nodes."""
+"""``up``, ``ps``, ``down``, ``restart``: a cluster is started, stopped and restarted at the command line, with real
+nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from headrace_tools.local import ports
 Cli = Callable[..., Any]
 
 
-#: The cheapest cluster: these tests are about processes and files, not about copies.
+#: The smallest cluster, because these tests are about processes and files, not about replication.
 SMALL = ("--brokers", "1", "--controllers", "1", "--coordinators", "0")
 
 
@@ -109,11 +110,12 @@ def test_overrides_of_a_running_cluster(bare_cli: Cli, data: Path) -> None:
 
 
 def test_nodes_keep_none_of_the_callers_descriptors(program: str, bare_cli: Cli, data: Path) -> None:
-    """`headrace up -d` in a script's pipe must not keep the pipe open; nor a lock that the script holds."""
+    """`headrace up -d` in a script must not keep the script's pipe open, and must not keep a lock that the script
+    holds."""
     held = data.parent / "held-by-the-caller"
     with held.open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        done = subprocess.run(  # returns only at the end of the pipe: had a node kept it, never
+        done = subprocess.run(  # returns only when the pipe is closed, so never if a node keeps the pipe
             [program, "up", "--data", str(data), *SMALL, "--port", "0", "-d"],
             capture_output=True, timeout=60, check=True, close_fds=False,
         )  # fmt: skip

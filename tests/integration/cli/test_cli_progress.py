@@ -1,4 +1,4 @@
-"""Long commands, with stderr on a terminal and without one: the bar is beside the data, never in it."""
+"""Long commands, with stderr on a terminal and without one: the progress bar is on stderr, never in the data."""
 
 from __future__ import annotations
 

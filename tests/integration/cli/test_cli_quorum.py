@@ -1,5 +1,5 @@
-"""The quorum with real processes: several controllers, one grown to three and back, a voter that lost its disk. Every
-recipe of docs/operations/controllers.md is run here."""
+"""The quorum with real processes: several controllers, a quorum that grows from one to three voters and back, a voter
+that lost its disk. Every recipe of docs/operations/controllers.md is run here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace_core.shell.state import load
 from tests.worlds.waiting import until
 
 Cli = Callable[..., Any]
-#: Nothing here waits longer than this for anything.
+#: The maximum time of every wait in this file.
 TIMEOUT_S = 60.0
 
 
@@ -95,7 +95,7 @@ class Writes:
         self._thread.join(TIMEOUT_S)
 
     def goes_on(self) -> None:
-        """Returns once a write that began after this was acknowledged."""
+        """Wait until a write that began after this call is acknowledged."""
         soon = len(self.acknowledged) + 2
         until(lambda: len(self.acknowledged) >= soon, f"a write is acknowledged; refused: {self.refused[-3:]}")
 
@@ -111,7 +111,7 @@ class Writes:
                 number += 1
                 try:
                     admin.create_topics([NewTopic(f"t{number}", partitions=1)], timeout=TIMEOUT_S)
-                except HeadraceError as error:  # its outcome may be unknown; the next name is another one
+                except HeadraceError as error:  # its outcome may be unknown, so the next attempt uses another name
                     self.refused.append(error)
                 else:
                     self.acknowledged.append(f"t{number}")
@@ -159,7 +159,8 @@ def test_one_voter_grows_to_three_and_back_while_writes_go_on(cluster: Cluster) 
         writes.goes_on()
         cluster("quorum", "transfer", "3")
         writes.goes_on()
-        cluster("quorum", "remove", cluster.key(3))  # the leader takes the vote from itself, and hands over
+        # the leader removes itself from the voters, and hands its leadership over
+        cluster("quorum", "remove", cluster.key(3))
         cluster("quorum", "remove", cluster.key(2))
         quorum = cluster.quorum()
         assert [each["id"] for each in quorum["voters"]] == [1]
@@ -215,7 +216,7 @@ def test_without_a_majority_status_says_so_soon_and_controllers_come_back_one_by
     cluster.up(3)
     for node_id in (1, 2, 3):
         cluster.kill("controller", node_id)
-    cluster.restart("controller", 1)  # it waits for others; that it came up must do
+    cluster.restart("controller", 1)  # it waits for other voters, so the test checks only that it started
     done = cluster("quorum", "status", "--timeout", "1", code=1)
     assert "no controller leads: a majority of the voters must run" in done.err
     assert "REQUEST_TIMED_OUT" in done.err

@@ -1,4 +1,4 @@
-"""Commands that print end with 141 (128 + SIGPIPE) when the reader of their output has gone: `headrace ... | head`.
+"""Commands that print exit with 141 (128 + SIGPIPE) when the reader of their output has ended: `headrace ... | head`.
 
 The commands are taken from the command tree, so a new one fails here until it is listed.
 """
@@ -20,7 +20,7 @@ from headrace_tools.cli.root import build
 
 TOPIC, GROUP, TRANSACTIONAL_ID = "readers-gone", "readers-gone-group", "readers-gone-id"
 
-#: What prints lists: its arguments. ``{...}``: filled in by the test.
+#: The arguments of each command that prints a list. The test fills in ``{...}``.
 _PRINTS = {
     "ps": "--data {data}",
     "consume": "-t {topic} -e",
@@ -54,7 +54,7 @@ _PRINTS = {
     "random-uuid": "",
     "version": "",
 }  # fmt: skip
-#: What changes something, or measures: it prints a line or two at its end, when what was asked for is done.
+#: Commands that change or measure something. They print a line or two at the end, after their work is done.
 _CHANGES = {
     "up", "down", "restart", "format", "produce", "topics create", "topics alter", "topics delete", "configs alter",
     "records delete", "groups delete", "groups delete-offsets", "groups remove-members",
@@ -66,7 +66,7 @@ _CHANGES = {
 
 
 def _commands() -> Iterator[str]:
-    """Every command of the tree that is no alias, groups before their verbs."""
+    """Every command of the tree except aliases, with groups before their subcommands."""
     root = get_command(build(()))
     for name, each in root.commands.items():
         verbs = getattr(each, "commands", None)
@@ -79,7 +79,7 @@ def test_every_command_is_listed_here() -> None:
 
 @contextlib.contextmanager
 def _nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """stdout is a pipe whose reader has gone, buffered as Python buffers a pipe."""
+    """stdout is a pipe without a reader, buffered as Python buffers a pipe."""
     theirs, ours = os.pipe()
     os.close(theirs)
     with contextlib.suppress(BrokenPipeError), os.fdopen(ours, "w") as pipe:
@@ -92,7 +92,7 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def address_options(headrace: LocalCluster) -> Callable[[str], list[str]]:
-    """Fills in the arguments: a topic with records, and a group that has read it."""
+    """Fill in the arguments: a topic with records, and a group that has read this topic."""
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(TOPIC, partitions=1)])
     with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:

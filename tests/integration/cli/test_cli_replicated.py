@@ -1,6 +1,6 @@
-"""`headrace up` with its defaults (three brokers, three controllers, a coordinator): copies, elections, moves, a death.
-
-One cluster for the file; the tests run in the order in which they stand, and the last one leaves it with a broker less.
+"""`headrace up` with its defaults (three brokers, three controllers, a coordinator): replicas, elections,
+reassignments, and the death of a broker. The file uses one cluster. Its tests run in the order of the file, because the
+last test kills a broker.
 """
 
 from __future__ import annotations

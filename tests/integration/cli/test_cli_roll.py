@@ -1,6 +1,5 @@
-"""`headrace cluster roll` on real processes that are in use: refused, ended half way, and done, with nothing lost.
-
-One cluster for the file; the tests run in the order in which they stand, and each leaves it whole.
+"""`headrace cluster roll` on real processes that are in use. A roll is refused, interrupted or completed, and no record
+is lost. The file uses one cluster. Its tests run in the order of the file, and each leaves all nodes running.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Writer:
             ]  # fmt: skip
 
     def stop(self) -> list[Any]:
-        """Every outcome: an exception, or the offset."""
+        """The outcome of every record: an exception, or the offset."""
         self._stop.set()
         self._thread.join()
         outcomes = [future.exception(WAIT_S) or future.result(0).offset for future in self._futures]

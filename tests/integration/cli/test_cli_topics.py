@@ -1,4 +1,4 @@
-"""Topics, configurations and records at the command line: effects, and the shapes of the JSON."""
+"""Topics, configurations and records at the command line: their effects, and the structure of their JSON."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused_with_its_reason() -> None:
 
 
 def test_a_cluster_within_this_process(tmp_path: Path) -> None:
-    """Up at once; kept data is found again by a cluster of either kind; a node that was cut short starts again."""
+    """The cluster is up at once. A cluster of either mode finds kept data again. A killed node starts again."""
     values = [b"%d" % number for number in range(100)]
     threads = threading.active_count()
     with LocalCluster(brokers=1, controllers=1, mode="inprocess", data=tmp_path / "kept") as cluster:
@@ -150,15 +150,16 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
         assert "clean=False" in cluster.log("coordinator", 1)
         assert "BrokerRegistered" in cluster.log("broker", 1)
     assert (tmp_path / "kept" / "broker-1" / ".kafka_cleanshutdown").exists()  # stopped, for the data is kept
-    assert threading.active_count() <= threads + 6  # those of the clients, and of work for threads, stay for the next
+    # the threads of the clients, and of the thread pools, stay for the next cluster
+    assert threading.active_count() <= threads + 6
     with LocalCluster(data=tmp_path / "kept") as cluster:
         assert _read(cluster, 100) == values
         assert _committed(cluster) == 60
 
 
 def test_clusters_within_this_process_leave_nothing_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    """A killed node is gone even if it could still reach others; no descriptor stays, and no line in the program's
-    log."""
+    """A killed node stops even if it could still reach other nodes. It leaves no open descriptor, and no line in the
+    program's log."""
     caplog.set_level(logging.INFO)
     level = logging.getLogger("headrace.broker").level
     descriptors = []
@@ -170,7 +171,8 @@ def test_clusters_within_this_process_leave_nothing_in_it(caplog: pytest.LogCapt
                 assert [row["pid"] for row in cluster.ps() if row["role"] == role] == [None]
         gc.collect()  # a killed node closes no files
         descriptors.append(len(os.listdir("/proc/self/fd")))
-    assert descriptors[-1] <= descriptors[0] + 2  # the first one has opened what stays for the next: a loop, a poller
+    # the first cluster has opened the resources that stay for the next cluster: a loop, a poller
+    assert descriptors[-1] <= descriptors[0] + 2
     lines = [record for record in caplog.records if record.name.startswith(("headrace.broker", "headrace.co"))]
     assert lines == []
     assert logging.getLogger("headrace.broker").level == level
@@ -192,7 +194,7 @@ def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inproce
         admin.create_topics([NewTopic("after", partitions=1)])
         cluster.restart("controller", leader)
         until(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters), within_s=20)
-        if mode == "process":  # a leader that stands still is no leader for long
+        if mode == "process":  # a suspended leader soon loses its leadership
             leader = admin.describe_quorum().leader_id
             cluster.pause("controller", leader)
             until(lambda: admin.describe_quorum().leader_id not in (leader, -1), within_s=20)
@@ -222,7 +224,8 @@ print(cluster.directory, *[row["pid"] for row in cluster.ps()], flush=True)
 
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "raise RuntimeError", "time.sleep(60)"])
 def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str) -> None:
-    """Exit, exception, kill -9: the interpreter's end or the guardian ends the nodes and deletes the data."""
+    """After an exit, an exception or a kill -9, the nodes end and the data is deleted. The ending interpreter does
+    this, or the guardian process."""
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER.format(ending=ending)],
         stdout=subprocess.PIPE,
@@ -238,7 +241,7 @@ def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str
             owner.send_signal(signal.SIGKILL)
         owner.wait(timeout=30)
         if "sleep" not in ending:
-            assert not os.path.exists(directory)  # an interpreter that ends does not leave it to the guardian
+            assert not os.path.exists(directory)  # an interpreter that ends normally deletes the data itself
         until(lambda: not any(_alive(int(pid)) for pid in pids), within_s=20)
         until(lambda: not os.path.exists(directory), within_s=20)
     finally:
@@ -261,7 +264,7 @@ print(cluster.directory, flush=True)
 
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "time.sleep(60)", "kept"])
 def test_an_owner_that_never_stops_the_cluster_within_it_leaves_nothing_behind(ending: str, tmp_path: Path) -> None:
-    """An interpreter that ends closes its clients first, and then the nodes that they need."""
+    """An interpreter that ends closes its clients first, and then the nodes, because the clients need the nodes."""
     script = _ABANDONED.format(ending="" if ending == "kept" else ending)
     kept, errors = tmp_path / "kept", tmp_path / "errors"
     with errors.open("w") as stderr:

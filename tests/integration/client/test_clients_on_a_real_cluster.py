@@ -218,7 +218,7 @@ def test_arrow_table_goes_out_and_comes_back(bootstrap: str, topic: str) -> None
         elif record.key is not None:
             assert record.partition == key_partition(record.key, 3)
         assert record.headers == ([("h", b"1")] if number % 100 == 0 else [])
-    for partition in range(3):  # the order of rows is kept within a partition of keyed rows
+    for partition in range(3):  # keyed rows keep their order within a partition
         keyed = [int(r.value[6:]) for r in records if r.partition == partition and r.key is not None]
         assert keyed == sorted(keyed)
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as inp:
@@ -290,7 +290,8 @@ def test_compressed_record_above_the_brokers_limit_fails_at_once_and_holds_nothi
 
 
 def test_batches_are_made_to_fit_into_small_segments(bootstrap: str) -> None:
-    """Small segments are how one sees retention and compaction at work: the producer's default batch is larger."""
+    """Retention and compaction work on whole segments, so the test uses small segments. The producer's default batch
+    would be larger."""
     name = f"client-{os.getpid()}-{next(_names)}"
     with Admin(bootstrap_servers=bootstrap) as admin, Producer(bootstrap_servers=bootstrap) as producer:
         admin.create_topics([NewTopic(name, partitions=1, config={"segment.bytes": "20000"})])
@@ -498,7 +499,8 @@ print(json.dumps(codes))
 
 
 def test_programs_that_are_started_beside_an_open_client_start(bootstrap: str, topic: str) -> None:
-    """With a preexec_fn, Python's own fork handlers and gRPC's run; PySpark starts Java so. One in ten died."""
+    """With a preexec_fn, Python's and gRPC's fork handlers run. PySpark starts Java this way. Before the fix, one child
+    in ten died."""
     done = run(BESIDE, bootstrap, topic)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [0] * 100
@@ -567,6 +569,6 @@ def test_ctrl_c_ends_a_wait_at_once_and_close_still_flushes(bootstrap: str, topi
 
 
 def _wait_for_sends(futures: list[tuple[bytes, Any]], count: int) -> None:
-    """Until ``count`` more sends have been made, and the last of them has its outcome."""
+    """Wait until ``count`` more sends have been made, and the last of them has its outcome."""
     last = len(futures) + count - 1
     until(lambda: len(futures) > last and futures[last][1].done(), within_s=60)

@@ -1,4 +1,5 @@
-"""Run the programs in examples/ about delivery guarantees, whose worker is killed; count lost and doubled receipts."""
+"""Run the programs in examples/ about delivery guarantees, while the test kills their worker. Count lost and duplicated
+receipts."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class ConsumerGroupWorld:
         return made
 
     def member(self, name: str = "a", **settings: Any) -> Consumer:
-        """One that subscribes, and whose callbacks are noted."""
+        """A consumer that subscribes. The test records the calls of its callbacks."""
         made = self.consumer(**settings)
         made.subscribe([self.topic], **self.callbacks(name))
         return made
@@ -88,7 +88,7 @@ class ConsumerGroupWorld:
         return {f"on_{what}": note(what) for what in ("assigned", "revoked", "lost")}
 
     def fill(self, count: int = 10) -> None:
-        """So many records in each partition."""
+        """Write ``count`` records to each partition."""
         with Producer(bootstrap_servers=self.bootstrap) as out:
             for number in range(count):
                 for tp in self.partitions:
@@ -151,7 +151,7 @@ def test_reading_begins_where_the_group_committed(make_world: Callable[..., Cons
 def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_committed(
     make_world: Callable[..., ConsumerGroupWorld],
 ) -> None:
-    """Kafka's rule; without it a migrated program would start from the beginning each time."""
+    """This is Kafka's rule. Without it, a migrated program would start from the beginning each time."""
     world = make_world(3)
     world.fill()
     with world.consumer(enable_auto_commit=True) as first:
@@ -367,7 +367,8 @@ def test_a_caller_that_does_nothing_for_too_long_is_out_and_learns_why(
 
 
 def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., ConsumerGroupWorld]) -> None:
-    """One poll's records, or one slice's, may take longer than the interval together: each step of a loop counts."""
+    """The records of one poll or one slice may together take longer than the interval, because each step of a loop
+    counts as progress."""
     world = make_world(1)
     world.fill()
     member = world.member("a", max_poll_interval_ms=1_500)
@@ -506,7 +507,7 @@ def test_a_consumer_that_is_forgotten_leaves(make_world: Callable[..., ConsumerG
 
 
 class Application:
-    """As people write them: it has its consumer, whose callbacks are its methods."""
+    """A class as users write it: it has a consumer, and the consumer's callbacks are methods of the class."""
 
     def __init__(self, world: ConsumerGroupWorld) -> None:
         self.partitions: list[TopicPartition] = []
@@ -528,7 +529,7 @@ def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(
 
     begin()
     other = world.member("other")
-    gc.collect()  # the two refer to each other, and nothing else refers to them
+    gc.collect()  # the object and its consumer refer to each other, and nothing else refers to them
     poll_until(lambda: other.assignment(), other)
 
 
@@ -539,7 +540,7 @@ def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., Con
     member.subscribe([])
     assert world.reported == [("a", "assigned", [0]), ("a", "revoked", [0])]
     assert member.subscription() == frozenset()
-    member.assign(world.partitions)  # which who is subscribed may not
+    member.assign(world.partitions)  # a subscribed consumer may not do this
     other.subscribe([world.topic])
     poll_until(lambda: other.assignment(), other)
 
@@ -626,7 +627,8 @@ def test_a_closed_consumer_says_so(make_world: Callable[..., ConsumerGroupWorld]
 
 
 def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[..., ConsumerGroupWorld]) -> None:
-    """By an operator, or a process that believed it dead: the older one must not come back and fight."""
+    """An operator, or a process that assumed its death, has replaced the member. The older member must not return and
+    take the place back."""
     world = make_world(1)
     first = world.member("first", group_instance_id="me")
     poll_until(lambda: first.assignment(), first)
@@ -662,7 +664,8 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callab
 
 
 def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., ConsumerGroupWorld]) -> None:
-    """The iterating thread returns once, learns its loss, and waits: it must join again without another call."""
+    """The iterating thread returns once, learns that its partitions are lost, and waits. The member must join again
+    without another call."""
     world = make_world(1)
     world.fill(2)
     member = world.member("a", max_poll_interval_ms=1_000)
@@ -670,7 +673,8 @@ def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., Con
     for record in member:
         offsets.append(record.offset)
         if len(offsets) == 1:
-            until(lambda: member._core.reading.inbox.alarm, within_s=LIMIT_S)  # (he handles the first one for too long)
+            # (it handles the first record for too long)
+            until(lambda: member._core.reading.inbox.alarm, within_s=LIMIT_S)
         if record.offset == 1:
             break
     assert offsets == [0, 0, 1]  # nothing was committed

@@ -20,7 +20,8 @@ DAY_MS = 1_700_000_000_000
 
 @pytest.fixture
 def topic(headrace: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """Two partitions: five records with their times out of order, of which two are deleted, and none."""
+    """A topic of two partitions. The first has five records with timestamps out of order, two of them deleted; the
+    second is empty."""
     name = f"offsets-{os.getpid()}-{request.node.name}"[:200]
     with (
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,
@@ -46,7 +47,7 @@ def test_starts_ends_and_times_are_found(headrace: LocalCluster, topic: str) -> 
         assert at("earliest") == (2, -1)
         assert at("latest") == (5, -1)
         assert at("max-timestamp") == (2, DAY_MS + 50)
-        assert at(DAY_MS) == (2, DAY_MS + 50)  # what lay at that time is deleted
+        assert at(DAY_MS) == (2, DAY_MS + 50)  # the record of that time is deleted
         assert at(DAY_MS + 51) == (-1, -1)
         both = admin.list_offsets({empty: "latest", full: "latest"})
         assert [(partition, found.offset) for partition, found in both.items()] == [(empty, 0), (full, 5)]

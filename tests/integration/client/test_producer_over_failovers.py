@@ -1,5 +1,5 @@
-"""A producer and a consumer at three real brokers whose leaders are killed, stopped and started under them: with the
-settings that ship, nothing that was acknowledged is lost, nothing is there twice, and nothing changes places."""
+"""A producer and a consumer use three real brokers, while the test kills, stops and starts the leaders. With the
+default settings no acknowledged record is lost, no record is duplicated, and the order stays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Stream:
             self._stop.wait(0.01)
 
     def stop(self) -> list[Any]:
-        """Every outcome: an exception or the offset."""
+        """The outcome of every record: an exception or the offset."""
         self._stop.set()
         self._thread.join()
         outcomes = [future.exception(WAIT_S) or future.result(0).offset for future in self.futures]

@@ -1,4 +1,4 @@
-"""isolation.level=read_committed on a real broker, whose partitions hold committed, aborted and open transactions."""
+"""isolation.level=read_committed on a real broker, whose partitions have committed, aborted and open transactions."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def producer(bootstrap: str, topic: str, **settings: Any) -> Producer:
 
 
 def values(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> set[bytes]:
-    """The records up to the last stable offset (or the end), without doubles."""
+    """The records up to the last stable offset (or the end), without duplicates."""
     everywhere = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation_level) as inp:
         ends = inp.end_offsets(everywhere)

@@ -1,4 +1,4 @@
-"""The command line's side of the contract: what scripts and terminals see of it."""
+"""The contract of the command line with scripts and terminals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Terminal:
         if self.pid == 0:
             for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background, or by nohup
                 signal.signal(number, signal.SIG_DFL)
-            # Buffered, as for most people: what a dead terminal does not take is tried again at the end.
+            # The output is buffered, as usual. Python writes the bytes that a dead terminal refused again at the end.
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
             os.execve(command[0], list(command), environment)
         self.shown = b""
@@ -94,7 +94,7 @@ def test_ctrl_c_stops_the_cluster_and_keeps_the_data(foreground: tuple[Terminal,
 
 def test_closing_the_terminal_stops_the_cluster(foreground: tuple[Terminal, Path], bare_cli: Cli) -> None:
     terminal, directory = foreground
-    os.close(terminal.fd)  # what is said from now on cannot be written anywhere
+    os.close(terminal.fd)  # from now on no output can be written
     assert terminal.wait() == 0
     assert pids(bare_cli, directory) == [None, None]
 

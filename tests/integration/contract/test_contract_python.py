@@ -1,4 +1,4 @@
-"""The Python side of the contract, as a third party's script would use it."""
+"""The contract of the Python API, as a third party's script would use it."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_thousand_partitions_start_together(bootstrap: str, topic: str) -> Non
 
 
 def requests_counted(consumer: Consumer) -> list[int]:
-    """The sizes of the ListOffsets requests that the consumer sends from now on."""
+    """Collect the sizes of the ListOffsets requests that the consumer sends from now on."""
     sizes: list[int] = []
     connections = consumer._core.engine.connections
     offsets: Callable[[str], Any] = connections.offsets
@@ -246,7 +246,7 @@ def test_a_topic_that_was_deleted_under_a_producer_is_named_as_the_cause(bootstr
 
 
 def test_a_record_of_a_producer_that_nothing_else_holds_is_delivered(bootstrap: str, topic: str) -> None:
-    """The producer is collected while its record waits: it sends what it has before it ends."""
+    """The producer is garbage-collected while its record waits. It sends its records before it ends."""
     metadata = Producer(bootstrap_servers=bootstrap, linger_ms=100).send(topic, b"v").result(60)
     assert (metadata.topic, metadata.offset) == (topic, 0)
 

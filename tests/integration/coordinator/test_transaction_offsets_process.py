@@ -43,7 +43,7 @@ def topic(cluster: GroupsCluster) -> str:
 
 
 def stable(cluster: GroupsCluster, group: str, topic: str) -> int | None:
-    """Return the stable offset of partition 0; None while a transaction may change it."""
+    """Return the committed offset of partition 0, or None while a transaction may change it."""
     request = fetch(group, topic)
     request.require_stable = True
 

@@ -135,7 +135,8 @@ def topic(cluster: GroupsCluster) -> str:
 def test_readers_see_the_committed_transactions_of_two_producers_and_no_other(
     transactions: Transactions, topic: str
 ) -> None:
-    """Each transaction writes to all partitions and ends before the markers of the former one are awaited."""
+    """Each transaction writes to all partitions, and ends before the markers of the previous transaction are
+    written."""
     producers = [Producer(transactions, transactions.name_at(number), topic) for number in (1, 2)]
     expected = []
     for number in range(12):

@@ -1,7 +1,7 @@
 """The leader's high watermark against its definition, computed from the whole history.
 
     the largest M, over all moments of this epoch so far at which the committed in-sync set was large enough, of
-    min(what each member of the maximal in-sync set had settled by its last word that counts)
+    min(durable end that each member of the maximal in-sync set reported in its last valid acknowledgement)
 
 The model keeps the whole history as plain lists, independent of the leader's code.
 """
@@ -32,7 +32,7 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         self.min_insync = min_insync
         self.asked: IsrChange | None = None
         self.is_repeat = self.is_uncertain = False
-        #: Of each follower: (life, settled end) of its last word that counts; and its present life.
+        #: For each follower: (life, durable end) of its last valid acknowledgement, and its present life.
         self.words: dict[int, tuple[int, int]] = {}
         self.joined: dict[int, int] = {}
         self.lives = dict.fromkeys(REPLICAS, 1)
@@ -58,8 +58,8 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         return {*self.isr, *(self.asked.members if self.asked else ())}
 
     def look(self) -> None:
-        """This moment's candidate, and whether the leader waits for a joining follower (then the value may be lower:
-        checked separately)."""
+        """The candidate of this moment, and whether the leader waits for a joining follower. If it waits, the value may
+        be lower, and a separate check covers this case."""
         if len(self.isr) >= min(self.min_insync, len(REPLICAS)):
             durable = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
             self.largest = max(self.largest, min([self.flushed, *durable]))

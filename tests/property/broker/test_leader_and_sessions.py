@@ -13,14 +13,14 @@ from headrace_core.errors import HeadraceError, NotLeaderOrFollowerError
 from headrace_core.types import FlushPolicy, TopicPartition
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
-#: Every record has so many bytes.
+#: The size of every record in bytes.
 RECORD_BYTES = 10
 
 numbers = st.integers(0, 2)
 
 
 class Reader:
-    """A session and what its client knows. ``waiting``: a poll waits for so many bytes of records."""
+    """A session and what its client knows. ``waiting`` is the number of bytes for which a poll waits."""
 
     def __init__(self) -> None:
         self.session = FetchSession(self.woken)
@@ -40,7 +40,7 @@ class LeaderMachine(RuleBasedStateMachine):
         self.readers = [Reader(), Reader()]
         self.promised = [0, 0, 0]
         self.starts = [0, 0, 0]
-        #: (partition, end offset, what the waiter heard) of every producer.
+        #: (partition, end offset, result that the waiter received) of every producer.
         self.producers: list[tuple[int, int, list[HeadraceError | None]]] = []
 
     def elected(
@@ -58,7 +58,7 @@ class LeaderMachine(RuleBasedStateMachine):
         )
 
     def moved(self, number: int) -> None:
-        """The model: what is promised never goes back."""
+        """The model: an end that the leader has promised never becomes smaller."""
         leader = self.leaders[number]
         promise = leader.flushed_end if leader.flush_policy is FlushPolicy.COMMIT else leader.log_end
         self.promised[number] = max(self.promised[number], promise)
@@ -95,7 +95,7 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def new_leader(self, number: int) -> None:
-        """It resigns; the next one has the whole log, on the disk."""
+        """The leader resigns. The next leader has the whole log on its disk."""
         old = self.leaders[number]
         reason = NotLeaderOrFollowerError("moved")
         old.resign(reason)
@@ -134,7 +134,7 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), most=st.integers(1, 8), wants=st.integers(1, 60))
     def poll(self, which: int, most: int, wants: int) -> None:
-        """Takes up to ``most`` records from what is ready; where there was nothing, waits for ``wants`` bytes."""
+        """Take up to ``most`` of the available records. Without available records, wait for ``wants`` bytes."""
         reader = self.readers[which]
         reader.session.expect(None)
         taken = 0

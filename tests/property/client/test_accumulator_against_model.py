@@ -1,7 +1,6 @@
-"""The producer's hot path against a plain model: the same batches, wake-ups, counts and outcomes.
-
-Chance is kept out: keys or partitions choose the queue, or there is one partition. The model packs records with the
-reference codec, so that it knows when a batch is full.
+"""The producer's accumulator has the same batches, wake-ups, counts and outcomes as a simple model. No queue is chosen
+at random: keys or partitions choose it, or there is only one partition. The model packs records with the reference
+codec, to know when a batch is full.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ headers = st.none() | st.just([("h", b"x")]) | st.just({"d": None})
 
 @dataclass
 class Batch:
-    """The model's state of a batch. ``numbers``: of its records, in order."""
+    """The model's state of a batch. ``numbers`` are the numbers of its records, in order."""
 
     builder: Any = field(default_factory=lambda: BatchBuilder(BATCH_BYTES))
     numbers: list[int] = field(default_factory=list)
@@ -120,7 +119,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         )
         self.producer = NativeProducer(self.acc)
         self.topic = self.acc.topics["t"] = TopicQueues(self.acc, "t", partitions, LARGEST)
-        #: Of each accepted record by number: itself, its future (None: not returned), its outcome.
+        #: Number of each accepted record -> the record, its future (None: not returned), its outcome.
         self.records: list[tuple[Any, ...]] = []
         self.futures: list[Any] = []
         self.outcomes: list[Any] = []
@@ -167,7 +166,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
     def send_what_is_no_bytes(self, bad: Any, where: str) -> None:
         given: dict[str, Any] = {"key": b"k", "value": b"v", "headers": None}
         given["headers" if where == "header" else where] = [("h", bad)] if where == "header" else bad
-        if self.model.is_full:  # a full buffer sends everything the slow way, unseen
+        if self.model.is_full:  # a full buffer sends all records by the slow path, which the model does not see
             assert self.producer.send("t", partition=0, timestamp_ms=5, **given) == "slow"
         else:
             with pytest.raises(InvalidTypeError):
@@ -238,7 +237,8 @@ class AccumulatorMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def put_back(self, which: int) -> None:
-        """An attempt failed and is made again: before all that waits. Only the newest of its queue, to keep order."""
+        """A batch whose attempt failed is sent again before all waiting batches. Only the newest batch of its queue may
+        do this, to keep the order."""
         if not self.in_flight:
             return
         which %= len(self.in_flight)

@@ -1,7 +1,6 @@
-"""An idempotent producer's book against a model broker: random failures, lost answers, leader changes, give-ups.
-
-The sender around the book is the real one's in small: a queue, batches in flight on one ordered stream, failed ones
-held until nothing is in flight, then tried again, oldest first.
+"""An idempotent producer's sequence numbers against a model broker, with random failures, lost responses, leader
+changes and expired batches. The sender in this test is a small version of the real one. It has a queue, and batches in
+flight on one ordered stream. It holds failed batches until no batch is in flight, and then retries them, oldest first.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _WRAP = 2**31
 
 
 class Broker:
-    """A partition's leader, by the rules of KIP-98 and KIP-360 as the broker has them: the last five batches of a
-    producer are remembered, a producer that is not known may begin anywhere, a new epoch begins at 0."""
+    """A partition's leader, by the rules of KIP-98 and KIP-360 as the broker applies them. It remembers the last five
+    batches of a producer. An unknown producer may begin at any sequence number, and a new epoch begins at 0."""
 
     def __init__(self) -> None:
         self.log: list[int] = []
@@ -64,13 +63,13 @@ class SequencesWorld:
         self.queue: deque[int] = deque()
         self.counts: dict[int, int] = {}
         self.stream: deque[tuple[int, Stamp]] = deque()  # written, not read by the broker yet
-        self.ghosts: list[tuple[int, Stamp]] = []  # of broken streams: the broker may read them yet
+        self.ghosts: list[tuple[int, Stamp]] = []  # from broken streams: the broker may still read them
         self.answers: deque[tuple[int, str]] = deque()
         self.failed: list[int] = []
         self.acknowledged: list[int] = []
-        self.refused: set[int] = set()  # told: surely not written
+        self.refused: set[int] = set()  # the producer has learned that they were not written
         self.unknown: set[int] = set()
-        self.lost = False  # by an unclean election, with what was acknowledged
+        self.lost = False  # by an unclean election, together with acknowledged records
 
     @property
     def in_flight(self) -> int:
@@ -109,7 +108,7 @@ class SequencesWorld:
             assert self.in_flight <= WINDOW
 
     def broker_reads(self, most: int, verdict: str) -> None:
-        """The broker handles what is on the stream; the first of it meets ``verdict``."""
+        """The broker handles the batches on the stream. The first batch gets ``verdict``."""
         for _ in range(min(most, len(self.stream))):
             batch, stamp = self.stream.popleft()
             code, verdict = verdict or self.broker.append(batch, self.counts[batch], stamp), ""
@@ -128,7 +127,8 @@ class SequencesWorld:
             self._answered(batch, code)
 
     def stream_breaks(self, read: int, haunts: bool) -> None:
-        """The broker had read some, and their answers are lost; the rest is lost, or comes late."""
+        """The stream breaks. The broker had read some batches, and their responses are lost. The other batches are
+        lost, or arrive late."""
         for _ in range(min(read, len(self.stream))):
             batch, stamp = self.stream.popleft()
             self.broker.append(batch, self.counts[batch], stamp)
@@ -147,7 +147,7 @@ class SequencesWorld:
             self.broker.append(batch, self.counts[batch], stamp)
 
     def time_is_over(self, count: int) -> None:
-        """delivery.timeout.ms of the oldest batches without an outcome."""
+        """delivery.timeout.ms ends for the oldest batches without an outcome."""
         open_batches = sorted({*self.flying, *self.failed, *self.queue} - self.unknown - self.refused)
         for batch in open_batches[:count]:
             self._give_up(batch, in_flight=batch in self.flying)
@@ -163,7 +163,7 @@ class SequencesWorld:
             self.broker.producers.clear()
 
     def unclean_election(self, batches: int) -> None:
-        """The new leader lacks the end of the log, and knows of the producer what the rest says."""
+        """The new leader lacks the end of the log. Its state of the producer comes from the records that it has."""
         known = self.broker.producers.get(7)
         if known is not None and len(known[1]) > batches and len(self.broker.log) > batches and not self.ghosts:
             self.lost = True
@@ -226,7 +226,7 @@ class SequencesWorld:
         assert not self.refused & set(self.broker.log), "told as not written, and it is in the log"
 
     def all_is_well_again(self) -> None:
-        """Without more faults everything gets its outcome."""
+        """Without further faults, every batch gets its outcome."""
         for _ in range(3 * len(self.counts) + 10):
             self.send(8)
             self.broker_reads(8, "")
@@ -273,7 +273,7 @@ def test_the_log_has_each_record_once_and_in_order_whatever_fails(first: int, st
 
 @pytest.mark.parametrize("seed", range(40))
 def test_long_stories_by_chance(seed: int) -> None:
-    """Shrinks nothing, but goes deeper: 25 stories of 200 actions for each seed."""
+    """This test does not shrink failures, but runs longer histories: 25 histories of 200 actions for each seed."""
     rng = random.Random(seed)
     for _ in range(25):
         world = SequencesWorld(rng.choice([0, _WRAP - 7]))

@@ -37,7 +37,7 @@ junk = st.one_of(
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
     st.just(object()),
 )
-#: Names that are nearly right, of other components, or nothing at all.
+#: Names that are nearly right, names of other components, and names that do not exist.
 names = st.one_of(
     st.sampled_from(sorted({name for definition in DEFINITIONS for name in definition.keys})),
     st.sampled_from(sorted({f"{family}x.y" for definition in DEFINITIONS for family in definition.families})),
@@ -51,7 +51,7 @@ names = st.one_of(
 
 
 def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
-    """Legal values of a key, as far as its declaration says."""
+    """Values that are legal by the declaration of a key."""
     if key.status is Status.REFUSED or key.kind is Kind.CLASS:
         return st.just(key.default)
     if key.kind is Kind.BOOLEAN:
@@ -99,7 +99,7 @@ def test_junk_is_a_value_or_an_invalid_configuration(definition: ConfigDef, name
     except InvalidConfigError as error:
         refusal = error.message
     if refusal:
-        assert len(refusal) < 4 * VALUE_CHARACTERS_SHOWN + 1_000  # an error repeats no more than helps
+        assert len(refusal) < 4 * VALUE_CHARACTERS_SHOWN + 1_000  # an error does not repeat a long value completely
         return
     ((found, typed),) = parsed.items()
     key = definition.key(found)

@@ -1,12 +1,12 @@
 """Some coordinators, one shard, one log: the product's runtime and state machine on a log that loses, delays and
 truncates.
 
-A seeded choice picks each event: a client's request; an append that arrives at the leader (also one of a former owner,
-long after); a commit of written records, or the loss of its response; the death of the leader with some uncommitted
+A seeded choice picks each event: a client's request; an append that arrives at the leader (also a late append of a
+former owner); a commit of written records, or the loss of its response; the death of the leader with some uncommitted
 batches; a move of the shard while the old coordinator continues.
 
-Checked all the time: no acknowledged commit is lost, no committed offset goes back, a read at the shard's owner returns
-at least what had been acknowledged when it was requested, and the owner's state machine matches its log.
+After every event it checks: no acknowledged commit is lost, no committed offset goes back, a read at the shard's owner
+returns at least what had been acknowledged when it was requested, and the owner's state machine matches its log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLIENTS = 4
 
 
 class Written(NamedTuple):
-    """A record in the log; ``commit``: (partition, offset) when it is one."""
+    """A record in the log. ``commit`` is (partition, offset) if the record is an offset commit."""
 
     record: ShardRecord
     epoch: int
@@ -52,7 +52,7 @@ def _commit_in(record: ShardRecord) -> tuple[int, int] | None:
 
 @dataclass
 class Waiting:
-    """An append that the leader has taken: answered once ``end`` is committed."""
+    """An append that the leader has accepted. The leader answers when ``end`` is committed."""
 
     owner: Owner
     attempt: int
@@ -61,7 +61,7 @@ class Waiting:
 
 
 class Partition:
-    """The shard's log at its leader. Guards: the epoch, and the end."""
+    """The shard's log at its leader. An append must have the right epoch and the right end."""
 
     def __init__(self) -> None:
         self.log: list[Written] = []
@@ -88,7 +88,8 @@ class Partition:
             raise UnexpectedLogEndError("another end")
 
     def cut(self, rng: random.Random) -> list[Waiting]:
-        """Another leader: of what was not committed it has some whole batches. Whose outcome is unknown now?"""
+        """Elect another leader, which has some whole batches of the uncommitted records. Return the appends whose
+        outcome is unknown now."""
         tail = sorted({one.batch for one in self.log[self.committed :]})
         kept = set(tail[: rng.randint(0, len(tail))])
         self.log = [one for at, one in enumerate(self.log) if at < self.committed or one.batch in kept]
@@ -99,7 +100,7 @@ class Partition:
 
 @dataclass
 class Owner:
-    """A coordinator in one of its lives, with the shard under one epoch."""
+    """A coordinator from one start to its end, with the shard under one epoch."""
 
     epoch: int
     shard: Shard
@@ -109,7 +110,8 @@ class Owner:
 
 
 class Client:
-    """A plain consumer of a partition of its own. It commits larger and larger offsets, one at a time."""
+    """A consumer without a group membership, which reads its own partition. It commits increasing offsets, one at a
+    time."""
 
     def __init__(self, number: int) -> None:
         self.group_id = f"g{number % 2}"
@@ -175,7 +177,7 @@ class History:
         self._ask(self.owner, request, answered)
 
     def _read(self) -> None:
-        """At the owner; a former one knows by its lease that it is to keep silent."""
+        """Read at the owner. A former owner does not answer, because its lease has ended."""
         owner, client = self.owner, self.rng.choice(self.clients)
         at_least = client.acknowledged
 
@@ -187,7 +189,7 @@ class History:
         self._ask(owner, FetchOffsets(client.group_id), answered)
 
     def _arrive(self) -> None:
-        """An append gets to the leader: of any owner, however old."""
+        """An append of any present or former owner arrives at the leader."""
         owner = self.rng.choice([each for each in self.owners if each.flying] or [self.owner])
         if not owner.flying:
             return
@@ -198,19 +200,19 @@ class History:
             owner.shard.append_failed(append.attempt, error)
 
     def _replicate(self) -> None:
-        """All in-sync replicas have what is written."""
+        """All in-sync replicas have the written records."""
         self.partition.committed = len(self.partition.log)
         waiting, self.partition.waiting = self.partition.waiting, []
         for one in waiting:
             one.owner.shard.appended(one.attempt, one.base_offset)
 
     def _lose_answer(self) -> None:
-        """The connection breaks: it is written, or on its way, and its coordinator hears of a time-out."""
+        """The connection breaks. The append is written or still in transit, and its coordinator gets a time-out."""
         owner = self.rng.choice(self.owners)
         for one in [one for one in self.partition.waiting if one.owner is owner]:
             self.partition.waiting.remove(one)
             owner.shard.append_failed(one.attempt, RequestTimedOutError("no answer"))
-        for append in owner.flying:  # it stays on its way
+        for append in owner.flying:  # it stays in transit
             owner.shard.append_failed(append.attempt, RequestTimedOutError("no answer"))
 
     def _leader_dies(self) -> None:
@@ -274,7 +276,7 @@ class History:
         return _offsets(state_machine, self.now_ms)
 
     def _heal(self) -> None:
-        """No more faults: the last owner serves, answers everything, and knows what the log says."""
+        """End the faults. The last owner then serves, answers every request, and has the state of the log."""
         for _ in range(500):
             for event in (self._arrive, self._replicate, self._replay, self._resume):
                 event()

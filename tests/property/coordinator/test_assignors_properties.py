@@ -1,4 +1,4 @@
-"""What every assignment must be, for any members and topics; and what each assignor promises on top of it."""
+"""Rules of every assignment for any members and topics, and the further guarantees of each assignor."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def test_each_topic_is_even_to_within_one(name: str, members: Members, topics: T
 
 
 def fewest_moves(members: Members, topics: Topics) -> int:
-    """How many partitions that have an owner must leave it, whichever even assignment is chosen: tried out."""
+    """The minimum number of partitions that must leave their owner for an even assignment. The function tries all even
+    assignments."""
     claimed: set[tuple[bytes, int]] = set()
     held = []
     everything = wanted(members, topics)
@@ -148,7 +149,8 @@ small_groups = st.dictionaries(
 def test_different_subscriptions_get_the_most_even_shares_there_are(
     name: str, members: Members, topics: Topics
 ) -> None:
-    """The largest share as small as can be, then the next one: against all assignments there are."""
+    """The largest share is as small as possible, then the second largest, and so on. The test compares with all
+    possible assignments."""
     parts = sorted(wanted(members, topics))
     readers = [[member for member in sorted(members) if topic_id in members[member].topics] for topic_id, _ in parts]
     empty = dict.fromkeys(members, 0)

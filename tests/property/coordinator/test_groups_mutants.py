@@ -1,6 +1,5 @@
-"""Each guard of the groups, broken: the machine (groups_machine.py) must notice.
-
-Each guard has a story in which the machine notices at once. Random runs of the machine found the stories.
+"""For each broken guard of the groups, the state machine test (groups_machine.py) must fail. Each guard has a list of
+steps in which it fails at once. Random runs of the machine found these lists.
 """
 
 from __future__ import annotations
@@ -52,9 +51,10 @@ def changed_topics_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups.Groups, "_review", lambda self, turn, group: None)
 
 
-#: For each broken guard the shortest story in which the machine notices it: how the group begins (assignor, interval,
-#: static members), then the machine's rules. When a change of the groups lets a guard's story end well, find another
-#: story: draw random rules, keep what fails only without the guard, and drop every rule that is not needed for that.
+#: For each broken guard, the shortest list of steps in which the machine fails. A list begins with the group's settings
+#: (assignor, interval, static members), followed by the machine's rules. If a list no longer fails after a change of
+#: the groups, find another one. Draw random rules, keep a list that fails only without the guard, and remove every rule
+#: that is not needed.
 STORIES: dict[Patch, tuple[Begin, tuple[Step, ...]]] = {
     crossing_heartbeats_count: (
         ("uniform", 0, False),
@@ -103,7 +103,7 @@ def _run(begin: Begin, steps: tuple[Step, ...]) -> None:
 
 @every_mutant
 def test_a_broken_guard_is_noticed_in_its_story(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    _run(*STORIES[mutant])  # with the guard the story ends well
+    _run(*STORIES[mutant])  # with the guard, the steps succeed
     mutant(monkeypatch)
     with pytest.raises((AssertionError, HeadraceError)):
         _run(*STORIES[mutant])

@@ -1,8 +1,9 @@
 """Compare a shard's offsets with a simple model: commits, transactions, deletions, topics that are deleted and created
 again, members, time, crashes.
 
-The book is written by hand, with the rules that a user would state. After every step the shard agrees with it, and so
-does a successor that replays the shard's log. Then the rules are broken one by one, to see that it would be noticed.
+The model is written by hand, with the rules that a user would state. After every step the shard must agree with the
+model, and so must a successor that replays the shard's log. Further tests break the rules one by one, and check that
+the model test fails.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Entry:
 
 
 class History:
-    """One random life of a shard, and the book beside it."""
+    """One random history of a shard, with the model beside it."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -104,7 +105,7 @@ class History:
             self.check()
 
     def _ask(self, request: object) -> Decision | None:
-        """None: the request was refused, and nothing has changed."""
+        """Return None if the request was refused and changed nothing."""
         before = self._offsets(self.state)
         try:
             decision = self.state.handle(request, self.now_ms)
@@ -198,7 +199,7 @@ class History:
         self._ask(TopicsChanged(topics, frozenset({name}) if self.rng.random() < 0.5 else None))
         self._forget(lambda key: key[1].topic == name)
         if self.rng.random() < 0.5:
-            # perhaps to the new topic, before the old one's offsets are buried
+            # perhaps to the new topic, before the offsets of the old topic are deleted
             self.rng.choice((self.commit, lambda: self.send(may_crash=False)))()
         self._tick()
 
@@ -211,7 +212,7 @@ class History:
             group.topics = set(self.rng.sample(TOPICS, self.rng.randrange(3)))
 
     def wait(self) -> None:
-        """Time passes as for a ticking runtime; or it jumps, temporarily or permanently."""
+        """Time passes in the steps of the runtime's ticks, or the clock jumps, temporarily or permanently."""
         if self.rng.random() < 0.2:
             self.now_ms += self.rng.choice((-10 * DAY_MS, -CHECK_MS, 3 * CHECK_MS, 10 * DAY_MS))
             self._tick()

@@ -1,8 +1,8 @@
 """A directory's checkpoints against a plain model: partitions are created, deleted and created again, and the power
 fails at any point.
 
-The model knows what was durable of each partition and what was in progress when the power failed: after the start each
-fact is the old or the new one, and a re-created log has nothing of the old one with its name.
+The model knows the durable state of each partition, and the operation in progress when the power failed. After the
+start, each value is the old one or the new one. A re-created log has no state of the deleted log with the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ partitions = st.sampled_from(PARTITIONS)
 
 @dataclass
 class Known:
-    """The durable state of a partition. Where the power failed, each may also be what it was to become."""
+    """The durable state of a partition. After a power failure, each value may also be the value that the interrupted
+    operation writes."""
 
     topic_id: uuid.UUID
     end: int = 0
@@ -65,7 +66,8 @@ class CheckpointMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what is done, whole or not
 
     def doing(self, action: Callable[[], object], *, crash: int | None, loss: Loss) -> bool:
-        """Does it; ``crash``: the power fails at this file operation of it. Whether the operation has completed."""
+        """Run the operation, and return whether it completed. With ``crash``, the power fails at this file operation of
+        it."""
         if crash is None:
             action()
             return True
@@ -95,7 +97,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         found = self.directory.logs.get(partition)
         if found is not None:
             assert found.topic_id in (None, topic_id), "a log that was deleted is back"
-            self.directory.create(partition, topic_id, CONFIG)  # a creation that did not come to its end is finished
+            self.directory.create(partition, topic_id, CONFIG)  # the start completes a creation that was interrupted
             self.model[partition] = Known(topic_id)
         self.check_all()
 
@@ -113,7 +115,7 @@ class CheckpointMachine(RuleBasedStateMachine):
 
     @rule(partition=partitions, loss=losses)
     def make_anew(self, partition: TopicPartition, loss: Loss) -> None:
-        """Checkpoints that speak of the log, then another one of its name, then the power fails."""
+        """Write checkpoints with the log, replace the log by another one of the same name, and let the power fail."""
         if partition not in self.model:
             return
         for known, log in zip(self.model.values(), map(self.directory.logs.get, self.model), strict=True):
@@ -184,7 +186,7 @@ class CheckpointMachine(RuleBasedStateMachine):
 
     @rule(crash=crashes, loss=losses)
     def stop(self, crash: int | None, loss: Loss) -> None:
-        """A clean stop, or one in which the power fails; then a start."""
+        """A clean stop, or a stop during which the power fails, and then a start."""
         if self.doing(lambda: self.directory.close(broker_epoch=3), crash=crash, loss=loss):
             for known in self.model.values():
                 known.flushed = known.end
@@ -201,7 +203,7 @@ class CheckpointMachine(RuleBasedStateMachine):
 
     @rule(crash=st.integers(0, 40), loss=losses)
     def lose_power_twice(self, crash: int, loss: Loss) -> None:
-        """The second time while it starts."""
+        """The power fails a second time, during the start."""
         self.fs.crash(self.rng, loss)
         if self.doing(self.open, crash=crash, loss=loss):
             self.check_all()
@@ -211,7 +213,7 @@ class CheckpointMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(name=st.sampled_from(CHECKPOINTS), data=st.binary(max_size=12))
     def damage(self, name: str, data: bytes) -> None:
-        """Without its checkpoint a log starts from what is safe, and nothing else is forgotten."""
+        """Without its checkpoint, a log starts from a safe value, and no other state is lost."""
         for log in self.directory.logs.values():
             log.flush()
         self.directory.close(clean=False)

@@ -1,6 +1,6 @@
 """A byte of a header is damaged while the log is in use, and then the log is truncated: it ends at the right offset, or
-is reported as damaged and not truncated. Never elsewhere: the simulator's seed 4945 had a voter whose log ended seven
-entries too early."""
+it is reported as damaged and not truncated. It never ends at another offset. In the simulator's seed 4945, a voter's
+log ended seven entries too early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import FlushPolicy
 from tests.worlds.damage_world import NOW_MS, ORDERS, ROOT
 
-#: One segment with hardly an index, as the metadata log's; and several, with each batch in the index.
+#: A log of one segment with few index entries, as the metadata log has, and a log of several segments with every batch
+#: in the index.
 SHAPES = {
     "one segment": LogConfig(flush=FlushPolicy.OS),
     "several": LogConfig(segment_bytes=420, index_interval_bytes=1, segment_index_bytes=1200, flush=FlushPolicy.OS),
@@ -31,7 +32,7 @@ def opened(fs: CrashingFileSystem, config: LogConfig) -> LogDirectory:
 
 
 def log_of_eleven_batches(config: LogConfig) -> tuple[CrashingFileSystem, list[int]]:
-    """... after a clean stop; and where each batch ends."""
+    """The log after a clean stop, and the end position of each batch."""
     fs = CrashingFileSystem(keep_trace=False)
     format_directory(fs, ROOT, cluster_id="c", node_id=1)
     directory = opened(fs, config)

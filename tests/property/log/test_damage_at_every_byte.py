@@ -1,8 +1,7 @@
 """Damage every byte of every file of a small log, one at a time: the log serves the written records, or names the
-damage.
-
-Never a changed record, a missing middle, another offset, a wrong answer to a search by time; and no other partition.
-Of a log's bytes each third is damaged, others each day; HEADRACE_FULL=1 damages all of them (`make verify` does).
+damage. It never serves a changed record, a gap, another offset, or a wrong answer to a search by time. No other
+partition is affected. The test damages every third byte of a log, other bytes each day. With HEADRACE_FULL=1 it damages
+all bytes, as `make verify` does.
 """
 
 from __future__ import annotations
@@ -124,12 +123,12 @@ def test_a_damaged_checkpoint_loses_nothing_and_is_named(images: dict[str, Image
 
 @pytest.mark.parametrize("name", ["partition.metadata", "meta.properties"])
 def test_a_damaged_identity_is_never_believed(images: dict[str, Image], name: str) -> None:
-    """A topic's id that is another's would have the log deleted as that of a topic that is gone."""
+    """If the file contains the id of another topic, the broker could delete the log as that of a deleted topic."""
     assert set(judged(images[CLEAN], flips(images[CLEAN], (name,)))) == {Outcome.NAMED}
 
 
 def _while_open(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
-    """Opens the sound log, reads some of it, and only then finds the bytes of ``fs``."""
+    """Open the sound log and read a part of it. Only then replace its files by the bytes of ``fs``."""
     changing = image.damaged()
     with said():
         log = open_directory(changing).logs[ORDERS]

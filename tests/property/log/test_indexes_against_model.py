@@ -1,5 +1,5 @@
-"""A segment's two indexes against plain lists: appended to, truncated, written, dropped from memory, crashed and read
-back. What survives of an index file is a prefix of what was appended, or is known to be damaged."""
+"""A segment's two indexes against plain lists, through appends, truncations, writes, drops from memory, crashes and
+reads. After a crash, an index file has a prefix of the appended entries, or it is detected as damaged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule()
     def close_and_reopen(self) -> None:
-        """A clean stop: all of it is there again."""
+        """After a clean stop, the index has all entries again."""
         for index in (self.offset_index, self.time_index):
             index.file.sync()
             index.file.close()
@@ -87,7 +87,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(loss=st.sampled_from(Loss))
     def crash(self, loss: Loss) -> None:
-        """What is found is believed only if it is a prefix; else it is rebuilt, as recovery does."""
+        """The file is accepted only if it is a prefix. Otherwise it is rebuilt, as recovery does."""
         self.fs.crash(self.rng, loss)
         self.open()
         try:
@@ -99,7 +99,8 @@ class IndexMachine(RuleBasedStateMachine):
         found = [(BASE + offset, position) for offset, position in zip(offsets, positions, strict=True)]
         found_times = [(time_ms, BASE + offset) for time_ms, offset in zip(times, time_offsets, strict=True)]
         is_prefix = found == self.places[: len(found)] and found_times == self.times[: len(found_times)]
-        if loss is Loss.NONE:  # the process was killed: all that it wrote is there, if not durably
+        # the process was killed: all written bytes are in the file, although they are not durable
+        if loss is Loss.NONE:
             assert is_prefix, "not what was written"
         if loss is not Loss.ALL or not is_prefix:
             self.rebuild()  # zeros, a truncation that was not durable: nothing depends on an index being durable

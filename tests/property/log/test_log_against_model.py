@@ -1,7 +1,5 @@
-"""The log against a plain list, under any sequence of operations, crashes included.
-
-While the owner works, a reader looks in at each of its file operations: it sees the log as it was before or will be
-after, record by record, and nothing in between.
+"""The log against a plain list, under any sequence of operations including crashes. At each file operation of the log's
+owner, a reader reads the log. It must see each record as it was before the operation or as it is after it.
 """
 
 from __future__ import annotations
@@ -86,7 +84,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @contextmanager
     def reader_beside(self, up_to: int) -> Iterator[None]:
-        """A reader of offsets below ``up_to``, where a batch begins, at each file operation done meanwhile."""
+        """A reader that reads the offsets below ``up_to`` (the start of a batch) at each file operation of the
+        owner."""
         known = {record.offset: record for record in self.records}
         is_reading = False
 
@@ -117,7 +116,7 @@ class LogMachine(RuleBasedStateMachine):
             assert self.log.cuts % 2, "only a truncation may send a reader away"
             return
         if result is None:
-            return  # to be asked again by a thread that may wait
+            return  # the read must be repeated by a thread that may wait
         found = [
             record
             for span in split_batches(result.records)
@@ -194,12 +193,12 @@ class LogMachine(RuleBasedStateMachine):
         self.flushed = min(self.flushed, self.end_offset)
 
     def batch_of(self, offset: int) -> int:
-        """Where the batch begins that holds the offset."""
+        """The first offset of the batch that contains this offset."""
         return next((record.batch for record in self.records if record.offset == offset), min(offset, self.end_offset))
 
     def cut(self, offset: int) -> None:
-        """Whole batches go: the one that straddles the offset too. A log whose first records were deleted up to the
-        midst of that batch is empty then, and stays where it starts: nothing deleted comes back."""
+        """Truncation removes whole batches, also the batch that contains the offset. If the log start offset is inside
+        of that batch, the log is empty afterwards and keeps its log start offset. No deleted record returns."""
         if offset >= self.end_offset:
             return
         batch = self.batch_of(offset)
@@ -238,8 +237,9 @@ class LogMachine(RuleBasedStateMachine):
         self.log.reconfigure(self.config)
 
     def start_after_retention(self, most_bytes: int | None, most_ms: int | None, high_watermark: int) -> int:
-        """Segment by segment from the oldest on: it goes if its records are deleted, if what is left without it is not
-        below the limit of bytes, or if its latest record is too old; never above the high watermark."""
+        """Retention checks segment by segment, from the oldest. It deletes a segment if its records are deleted, if the
+        rest of the log still reaches the limit of bytes, or if its latest record is too old. It never deletes above the
+        high watermark."""
         segments = self.log.segments
         ends = [*(segment.base_offset for segment in segments[1:]), self.end_offset]
         start, size = self.start_offset, sum(segment.size for segment in segments)
@@ -257,7 +257,7 @@ class LogMachine(RuleBasedStateMachine):
                     "time": most_ms is not None and (latest is None or self.clock.now_ms() - latest > most_ms),
                 }[rules[0]]
             ):
-                del rules[0]  # a rule ends at the first segment that it keeps; the next one goes on from there
+                del rules[0]  # a rule ends at the first segment that it keeps; the next rule continues there
             if not rules:
                 break
             size -= segment.size

@@ -1,5 +1,5 @@
-"""Power fails after an append and before its flush: any of the touched blocks may be on disk. Any such rest, at any
-block border, is no damage: the log opens with the flushed records."""
+"""The power fails after an append and before its flush, so any of the written blocks may be on disk. Such a remainder
+is no damage, at any block border. The log opens with the flushed records."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ ROOT = "/data"
 ORDERS = TopicPartition("orders", 0)
 PATH = f"{ROOT}/orders-0/{0:020}.log"
 NOW_MS = 1_700_000_000_000
-#: So many that the next batch's base offset is no zero in its last byte but one either.
+#: The number is so large that the second last byte of the next batch's base offset is not zero either.
 FLUSHED_RECORDS = 300
-#: As a broker keeps its logs, and as a voter keeps the metadata log, where a batch that is whole and wrong is no tail.
+#: The settings of a broker's logs, and those of a voter's metadata log. In a metadata log, a complete but wrong batch
+#: is no torn tail.
 CONFIGS = {"broker": LogConfig(), "voter": LogConfig(refuse_whole_tail=True)}
 
 
@@ -32,8 +33,8 @@ def open_directory(fs: CrashingFileSystem, config: LogConfig) -> LogDirectory:
 
 
 def batch_of(count: int, size: int) -> bytes:
-    """A batch of ``count`` records and ``size`` bytes. (The length of a value may take up one byte more than it did:
-    the key has another byte then.)"""
+    """A batch of ``count`` records and ``size`` bytes. If the length of the value needs one byte less than planned, the
+    key gets one more byte."""
     for key in (b"", b"k", b"kk"):
         records: list[tuple[int, bytes, bytes, list[tuple[str, bytes]]]] = [(NOW_MS, key, b"", [])] * count
         missing = size - len(encode_batch(records))
@@ -46,9 +47,9 @@ def batch_of(count: int, size: int) -> bytes:
 
 
 def written(config: LogConfig, before: int, behind: int) -> tuple[CrashingFileSystem, int, bytes]:
-    """A log whose flushed batch ends ``before`` bytes before a border, whose next one ends ``behind`` bytes behind the
-    next border (below 0: before it), and with a third one behind that; how much of it is flushed; and what the file
-    holds."""
+    """Create a log of three batches. The first is flushed and ends ``before`` bytes before a block border. The second
+    ends ``behind`` bytes after the next border (before it, if negative), and the third follows. Return the number of
+    flushed bytes and the content of the file."""
     fs = CrashingFileSystem(keep_trace=False)
     format_directory(fs, ROOT, cluster_id="c", node_id=1)
     log = open_directory(fs, config).create(ORDERS, uuid.UUID(int=1), config)
@@ -72,7 +73,8 @@ BORDERS = [*((each, 700) for each in range(1, 17)), *((700, each) for each in ra
 def test_an_append_of_which_only_some_blocks_arrived_is_a_torn_tail(
     before: int, behind: int, is_last: bool, kind: str
 ) -> None:
-    """The simulator, seed 3515: six bytes behind the border were lost, and their voter took the batch for rot."""
+    """From the simulator's seed 3515: six bytes after the border were lost, and the voter reported the batch as
+    damaged."""
     config = CONFIGS[kind]
     fs, flushed, data = written(config, before, behind)
     second_end = 4 * BLOCK_BYTES + behind
@@ -94,7 +96,8 @@ def test_an_append_of_which_only_some_blocks_arrived_is_a_torn_tail(
 
 @pytest.mark.parametrize("behind", range(1, 17))
 def test_a_flipped_bit_is_no_lost_block_where_a_batch_ends_behind_a_border(behind: int) -> None:
-    """In the metadata log: what a voter acknowledged is never cut, and few of its bytes may lie in the last block."""
+    """In the metadata log, recovery never truncates acknowledged entries, even if only a few of their bytes are in the
+    last block."""
     config = CONFIGS["voter"]
     fs, flushed, data = written(config, 700, behind)
     end = 4 * BLOCK_BYTES + behind

@@ -50,7 +50,7 @@ class ProducerMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- the truth
 
     def headers(self) -> list[BatchHeader]:
-        """Of every batch with a producer id, in the log's order."""
+        """The headers of every batch with a producer id, in the log's order."""
         return [
             header
             for segment in self.log.segments
@@ -59,7 +59,7 @@ class ProducerMachine(RuleBasedStateMachine):
         ]
 
     def windows(self) -> dict[int, list[BatchHeader]]:
-        """Each producer's last batches, of its last epoch."""
+        """The last batches of each producer in its last epoch."""
         found: dict[int, list[BatchHeader]] = {}
         for header in self.headers():
             batches = found.setdefault(header.producer_id, [])
@@ -192,7 +192,7 @@ class ProducerMachine(RuleBasedStateMachine):
                     table.appended(header)
             try:
                 found = ProducerTable.from_snapshot(data, path, offset)
-            except CorruptLogError:  # damaged, or torn, and not asked for since
+            except CorruptLogError:  # damaged or torn, and not read since
                 continue
             scanned = {entry.producer_id: (entry.epoch, entry.last_batch) for entry in found}
             assert scanned == {entry.producer_id: (entry.epoch, entry.last_batch) for entry in table}

@@ -42,8 +42,7 @@ def test_every_flipped_byte_is_named(image: Image) -> None:
 
 
 def test_every_cut_of_a_segment_is_named(image: Image) -> None:
-    """At the end of the last batch but one in the last segment nothing tells it from a log that ends there, but for a
-    recovery point above it."""
+    """A log that lacks its last batch looks like a shorter log. Only a recovery point above its end shows the loss."""
     segments = [path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path]
     for path in segments[:-1]:
         data = image.fs.files()[path]
@@ -56,7 +55,7 @@ def test_every_cut_of_a_segment_is_named(image: Image) -> None:
 
 
 def test_a_moved_offset_is_damage_and_no_torn_tail(image: Image) -> None:
-    """The batches behind it cannot follow it, and are no torn tail for that."""
+    """The next batches do not follow the damaged one, but that does not make them a torn tail."""
     path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
     spans = split_batches(image.fs.files()[path])
     assert len(spans) >= 2
@@ -93,8 +92,8 @@ def test_a_last_batch_without_its_end_is_a_torn_tail(image: Image, kept: int) ->
 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 60, 61, -1])
 def test_a_whole_last_batch_with_another_byte_in_it_is_no_torn_tail(image: Image, at: int) -> None:
-    """It may have been damaged after it was acknowledged: verify reports it, even if the next start would truncate
-    it."""
+    """The batch may have been damaged after its acknowledgement. So verify reports it, even if the next start would
+    truncate it."""
     path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
     data = image.fs.files()[path]
     last = split_batches(data)[-1]

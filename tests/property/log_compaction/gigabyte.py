@@ -2,8 +2,8 @@
 
     python tests/property/log_compaction/gigabyte.py DIRECTORY [RECORDS] [MAP_BYTES] [KEYS]
 
-Writes the log (unless it is there), cleans it until nothing is dirty, prints one JSON object. Peak RSS is that of the
-cleaning alone: the log is written by a process of its own.
+The program writes the log (unless it exists), cleans it until no dirty records are left, and prints one JSON object.
+Peak RSS covers only the cleaning, because a separate process writes the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH_BYTES = 64 * 1024
 
 
 def rss_kib_max() -> int:
-    """VmHWM of this program. (ru_maxrss would include the parent's, if that was larger.)"""
+    """VmHWM of this program. (ru_maxrss would include the parent's value if that is larger.)"""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1])
 
@@ -43,7 +43,7 @@ def open_log(root: Path) -> PartitionLog:
 
 
 def write(root: Path, records: int, keys: int) -> None:
-    """``keys`` different keys of 8 bytes, in an order that no hash table likes."""
+    """``keys`` different keys of 8 bytes, in an order that is bad for hash tables."""
     log = open_log(root)
     builder = BatchBuilder(BATCH_BYTES)
     value = random.Random(1).randbytes(VALUE_BYTES)

@@ -1,7 +1,6 @@
-"""Compaction against a plain model: random histories, each cleaning crashed at each of its steps.
-
-12 histories by default, other ones each day; HEADRACE_FULL_COMPACTION=1 runs 2,000 (half an hour; `make verify` does).
-A failure prints the history's seed: HEADRACE_HISTORY=seed runs it alone.
+"""Compaction against a plain model: random histories, each cleaning crashes at each of its steps. By default the test
+runs 12 histories, different ones each day. HEADRACE_FULL_COMPACTION=1 runs 2,000 histories in half an hour, as `make
+verify` does. A failure prints the seed of its history, and HEADRACE_HISTORY=seed runs only this history.
 """
 
 from __future__ import annotations

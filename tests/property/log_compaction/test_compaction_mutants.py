@@ -1,4 +1,4 @@
-"""Each guard of the cleaner, removed, is noticed by the model test within a few histories."""
+"""If a guard of the cleaner is removed, the model test fails within a few histories."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headrace_core.log.segment import LOG_SUFFIX, segment_name
 from headrace_core.records import ABORT, BatchHeader
 from tests.worlds.compaction_world import Counts, run_history
 
-#: Tried when the history that has found a mutant before does not find it any more.
+#: Histories to try when the known history no longer finds a mutant.
 HISTORIES = range(60)
 
 
 def markers_go_with_their_data(patch: pytest.MonkeyPatch) -> None:
-    """KAFKA-8351, 13727, 14055: an ABORT marker goes at once, while a header of its transaction may stay."""
+    """KAFKA-8351, 13727, 14055: an ABORT marker is removed at once, while a header of its transaction may stay."""
     judge = TransactionJudge.judge
 
     def hasty(self: TransactionJudge, header: BatchHeader, control_type: int) -> int:
@@ -40,7 +40,8 @@ def aborted_records_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def aborts_from_before_the_dirty_part_count(patch: pytest.MonkeyPatch) -> None:
-    """A pass that begins behind an ABORT marker takes the producer's next transaction for aborted (our own bug)."""
+    """A pass that begins after an ABORT marker treats the producer's next transaction as aborted (a former bug of
+    Headrace)."""
     init = TransactionJudge.__init__
 
     def forgetful(self: TransactionJudge, aborted: Iterable[transactions.AbortedTransaction], now_ms: int) -> None:
@@ -50,7 +51,7 @@ def aborts_from_before_the_dirty_part_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def producers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Empty batches go, and with them the last sequences."""
+    """Empty batches are removed, and so the last sequence numbers are lost."""
     clean = cleaner.Cleaner.clean
 
     def clean_without(self: cleaner.Cleaner, *args: object, **options: object) -> CleaningReport:
@@ -64,7 +65,7 @@ def tombstones_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_stable_offset_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """An open transaction's records replace older ones; aborted later, both are gone."""
+    """Records of an open transaction replace older ones. If the transaction is aborted later, both are lost."""
     plan = CleanerManager.plan
 
     def reckless(self: CleanerManager, *args: object, **options: object) -> object:
@@ -75,7 +76,7 @@ def the_stable_offset_is_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_log_takes_its_name_first(patch: pytest.MonkeyPatch) -> None:
-    """KAFKA-12520: the new log is there under its name, a crash, and the segments that it replaces come back."""
+    """KAFKA-12520: the new segment has its final name, the process crashes, and the replaced segments return."""
     finish = swap.finish_swap
 
     def hasty(fs: FileSystem, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
@@ -97,7 +98,7 @@ def readers_find_the_old_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "replace_segments", lambda self, old, new: None)
 
 
-#: Each with a history that finds it out: one that does not costs fifteen seconds.
+#: Each mutant with a history that finds it. A history that does not find its mutant costs fifteen seconds.
 MUTANTS = {
     markers_go_with_their_data: 16,
     aborted_records_stay: 16,

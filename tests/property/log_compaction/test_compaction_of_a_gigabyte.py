@@ -1,5 +1,5 @@
-"""1 GiB with ten million keys, in bounded memory. Takes a minute and 3 GiB of disk, so only with
-HEADRACE_FULL_COMPACTION=1; by default a fiftieth of it."""
+"""Compact 1 GiB with ten million keys in bounded memory. The test takes a minute and 3 GiB of disk, so it does this
+only with HEADRACE_FULL_COMPACTION=1. By default it compacts a fiftieth of the data."""
 
 from __future__ import annotations
 

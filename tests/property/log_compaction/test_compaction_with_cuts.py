@@ -1,7 +1,6 @@
-"""Compaction while the log is shortened at both ends: a new leader's truncation takes back what was, or is being,
-cleaned, open transactions and all; retention takes the oldest segments. Against the same plain model as ever.
-
-HEADRACE_HISTORY=seed runs one history alone.
+"""Compaction while the log is shortened at both ends, against the model of test_compaction_against_model.py. A new
+leader's truncation removes records that are cleaned or being cleaned, also those of open transactions. Retention
+removes the oldest segments. HEADRACE_HISTORY=seed runs only one history.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ class ShortenedWorld(CompactionWorld):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: All that was true of a producer at some time.
+        #: All states that a producer had at some time.
         self.acknowledged: set[tuple[int, Known]] = set()
 
     def truncate(self) -> None:
-        """As a follower does it: the end goes back to anywhere, and the producers' state is what the log still says."""
+        """Truncate the log as a follower does. The new end is any offset, and the producers' state follows from the
+        rest of the log."""
         log = self.log
         offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
         log.truncate_to(offset)
@@ -60,15 +60,16 @@ class ShortenedWorld(CompactionWorld):
         self.acknowledged |= known_of(self.table).items()
 
     def check_producers_after_a_cut(self) -> None:
-        """The log may know more than its batches say, for snapshots tell of some that a cleaning took. It knows no
-        less, nothing of what was cut off, and nothing that never was."""
+        """The log's state may include batches that a cleaning removed, because snapshots contain them. It must include
+        all existing batches. It must not include truncated batches, or states that never existed."""
         log = self.log
         self.acknowledged = {
             (producer_id, known) for producer_id, known in self.acknowledged if known.last_offset < log.log_end_offset
         }
         found, rebuilt = known_of(log.producers), known_of(producers_of(batches_of(log)))
         acknowledged = {(producer_id, known[:3]) for producer_id, known in self.acknowledged}
-        # A marker that stayed, where the data before it went for the sake of what is cut off, tells its epoch only.
+        # A marker is left, but compaction removed the data before it because of records that are truncated now. The
+        # marker contains only its epoch.
         acknowledged |= {(producer_id, (known.epoch, -1, -1)) for producer_id, known in self.acknowledged}
         assert {(producer_id, known[:3]) for producer_id, known in found.items()} <= acknowledged, (
             f"seed {self.seed}: the log knows what never was"
@@ -81,24 +82,26 @@ class ShortenedWorld(CompactionWorld):
             )
 
     def expire(self) -> None:
-        """As retention does it: whole segments, from the oldest on, none of an open transaction."""
+        """Delete whole segments from the oldest, as retention does, but no segment of an open transaction."""
         log = self.log
         starts = [segment.base_offset for segment in log.segments if segment.base_offset <= self.stable_offset]
-        if not starts:  # its marker was cut off, and its first records are gone: only the snapshots tell of it
+        # its marker was truncated, and its first records are removed, so that only the snapshots contain it
+        if not starts:
             return
         log.delete_records(self.rng.choice(starts))
         log.drop_segments_below_start()
 
     def check_cleaned(self, before: list[Batch], report: CleaningReport) -> None:
-        """A marker that was cut off leaves its transaction open, below what the producers' state calls stable: the
-        cleaning then stops before it, perhaps at once."""
+        """When a marker is truncated, its transaction is open again, perhaps below the last stable offset of the
+        producers' state. The cleaning then stops before the transaction, perhaps at once."""
         if report.segments_before:
             super().check_cleaned(before, report)
         else:
             assert [batch.raw for batch in batches_of(self.log)] == [batch.raw for batch in before]
 
     def clean_and_shorten(self) -> None:
-        """The log is shortened before a cleaning's first swap: the cleaning gives up, and nothing is lost by it."""
+        """The log is shortened before the first swap of a cleaning. The cleaning ends without changes, and no record is
+        lost."""
         targets = self.manager.plan(
             {PARTITION: self.log}, stable_offset_of=lambda log: self.stable_offset, now_ms=self.clock.now_ms()
         )

@@ -1,4 +1,5 @@
-"""Apache Kafka's DumpLogSegments reads what a cleaning left: segments, indexes, delete horizons, producer snapshots.
+"""Apache Kafka's DumpLogSegments reads the files after a cleaning: segments, indexes, delete horizons, producer
+snapshots.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars.
 """
@@ -108,7 +109,8 @@ def test_kafka_prints_the_keys_and_sizes_of_what_was_left(
 
 
 def _indexes(directory: Path, batches: list[Batch]) -> list[Path]:
-    """But of segments with nothing but headers left: there Kafka's tool finds no record for the one time entry."""
+    """This excludes segments that have only batch headers left, in which Kafka's tool finds no record for the one time
+    entry."""
     with_records = {batch.segment for batch in batches if batch.records}
     assert with_records
     return sorted(
@@ -122,7 +124,7 @@ def test_kafka_finds_no_mismatch_in_the_indexes(
     cleaned: tuple[Path, list[Batch], CompactionWorld],
     cleaned_of_every_codec: tuple[Path, list[Batch], CompactionWorld],
 ) -> None:
-    """The second world went on from a crash, so recovery has made some of its indexes."""
+    """The second log crashed and continued, so recovery has built some of its indexes."""
     indexes = [
         path for directory, batches, _ in (cleaned, cleaned_of_every_codec) for path in _indexes(directory, batches)
     ]

@@ -1,8 +1,9 @@
 """The time indexes of compacted logs, as Kafka's DumpLogSegments checks them, but without Kafka.
 
 Each entry names the last offset of a batch, and the largest timestamp of that batch's records. Compaction leaves
-batches without records: their headers keep a time that is no record's, so only a segment of nothing else has such
-entries. This holds for indexes written by a cleaning, rebuilt by a recovery, or written by a follower.
+batches without records. The timestamp in their headers belongs to no record, so only a segment that has only such
+batches has time entries for them. This holds for indexes written by a cleaning, rebuilt by a recovery, or written by a
+follower.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SEEDS = 8
 
 
 def follower_of(world: CompactionWorld, batches: list[Batch]) -> tuple[CrashingFileSystem, PartitionLog]:
-    """What replicates the leader's batches as they are."""
+    """A follower's log, which gets the leader's batches unchanged."""
     fs = CrashingFileSystem(keep_trace=False)
     for path in (Path(DIRECTORY).parent.as_posix(), DIRECTORY):
         fs.mkdir(path)
@@ -36,7 +37,7 @@ def follower_of(world: CompactionWorld, batches: list[Batch]) -> tuple[CrashingF
 
 
 def check(fs: CrashingFileSystem, log: PartitionLog, what: str) -> int:
-    """Fails where Kafka's tool complains, or ours; returns how many entries were looked at."""
+    """Fail if the check of Kafka's tool or Headrace's check would fail. Return the number of checked entries."""
     batches = batches_of(log)
     log.close()
     by_last = {batch.header.last_offset: batch for batch in batches}

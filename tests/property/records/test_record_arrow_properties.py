@@ -1,4 +1,4 @@
-"""Arrow agrees with records (rows in, batches, rows out), and the compiled code with the plain one."""
+"""Arrow agrees with records (rows in, batches, rows out), and the compiled code agrees with the Python code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWINS = {"pure": (_arrow_pure.Encoder, _arrow_pure.Decoder), "native": (_arrow_e
 
 
 def _on(backend: str, act):
-    """Run ``act`` with arrow.py on one backend; its result, or the kind of its error."""
+    """Run ``act`` with arrow.py on one backend. Return its result, or the kind of its error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow, "BACKEND", backend)
         patch.setattr(arrow, "Encoder", TWINS[backend][0])

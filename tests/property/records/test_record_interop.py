@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from headrace_core.records import Compression, _compiled, recompress
 from headrace_core.testing.strategies import compressions, records
 
-# kafka-python wants python-snappy; cramjam, which aiokafka and we use, speaks the same raw format.
+# kafka-python wants python-snappy; cramjam, which aiokafka and we use, has the same raw format.
 kafka.codec.snappy = SimpleNamespace(
     compress=lambda data: bytes(cramjam.snappy.compress_raw(data)),
     decompress=lambda data: bytes(cramjam.snappy.decompress_raw(data)),
 )
 kafka_records.codecs = kafka.codec
 
-#: aiokafka takes a first timestamp of -1 (none) for "nothing appended yet" and writes another base: not drawn here.
+#: aiokafka treats a first timestamp of -1 (none) as "nothing appended yet" and writes another base timestamp, so the
+#: test does not draw -1.
 timed_lists = st.lists(records.filter(lambda record: record[0] >= 0), min_size=1, max_size=40)
 
 LIBRARIES = {"kafka-python": kafka_records, "aiokafka": aiokafka_records}
@@ -82,7 +83,8 @@ def test_we_read_theirs_and_a_broker_would_take_them(name, written, compression)
 @given(timed_lists)
 def test_uncompressed_batches_are_the_same_bytes(name, written):
     theirs = _their_batch(LIBRARIES[name], written, Compression.NONE)
-    leader_epoch = _compiled.read_header(theirs).leader_epoch  # each has its own "none"; no CRC covers it
+    # each library has its own value for "none", and no CRC covers this field
+    leader_epoch = _compiled.read_header(theirs).leader_epoch
     assert _compiled.encode_batch(written, leader_epoch=leader_epoch) == theirs
 
 

@@ -113,7 +113,7 @@ LIMITS = DecodeLimits(max_decompressed_bytes=1 << 20, max_records=10_000, max_he
 
 
 def _outcome(act):
-    """What an action yields, or the kind of its error: comparable between the two codecs."""
+    """The result of an action, or the kind of its error, in a form that is equal for both codecs."""
     try:
         return [item if isinstance(item, BatchHeader) else item._fields() for item in act()]
     except HeadraceError as error:

@@ -1,4 +1,4 @@
-"""Retention and the cleaners inside a broker: what they report to leaders, what they skip, how they end."""
+"""Retention and the cleaners inside a broker: their reports to leaders, the logs that they skip, and their end."""
 
 from __future__ import annotations
 

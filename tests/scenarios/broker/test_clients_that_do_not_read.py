@@ -48,12 +48,14 @@ def test_a_producer_is_held_back_while_it_leaves_its_answers_unread():
 
 
 def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
-    """Its producers get their errors in time; its uncommitted log uses no memory and no part of the broker's budget."""
+    """The producers of the partition get their errors in time. Its uncommitted log uses no memory and no part of the
+    broker's budget."""
 
     async def scenario() -> None:
         limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)
         async with ReplicationWorld(SoloBroker(CrashingFileSystem(), limits=limits)) as here:
-            await here.topic("stuck", partitions=1)  # its follower never joins, and stays in the in-sync set
+            # the partition's follower never joins, and stays in the in-sync set
+            await here.topic("stuck", partitions=1)
             await here.broker.topic("sound")
             budget = here.broker.context.budget
             handler, stream = here.broker.producer()
@@ -111,7 +113,8 @@ def test_records_that_wait_for_the_disk_count_though_their_producer_has_been_ans
     ids=["stream", "broker"],
 )
 def test_produce_request_counts_with_all_its_bytes_not_only_those_of_its_records(limits: BrokerLimits):
-    """Names and field headers fill memory too: a request of many names and no records was free."""
+    """Names and field headers fill memory too: before the fix, a request with many names and no records was not
+    counted."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem(), limits=limits) as broker:

@@ -1,4 +1,4 @@
-"""Reads of data outside the page cache: on a thread, in order, and dropped with their stream."""
+"""Reads of data outside the page cache: they run on a thread, stay in order, and end with their stream."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ def ids_of(broker: SoloBroker) -> dict[str, uuid.UUID]:
 
 
 async def append(broker: SoloBroker, topic: str, value: bytes, partition: int = 0) -> int:
-    """Returns the error's number, 0: none."""
+    """Return the error's number, or 0 without an error."""
     return int((await broker.append(topic, batch(value), partition)).error.code)
 
 
 async def two_directories(fs: CrashingFileSystem) -> tuple[SoloBroker, dict[TopicPartition, uuid.UUID]]:
-    """A broker that has stopped, "orders" in /one and "payments" in /two, and what the controller knows of that."""
+    """A stopped broker with "orders" in /one and "payments" in /two, and the controller's metadata about it."""
     async with SoloBroker(fs, "/one", "/two") as broker:
         await broker.topic("orders")
         await broker.topic("payments")

@@ -25,7 +25,7 @@ def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
         fs = CrashingFileSystem()
         async with SoloBroker(fs, "/one", "/two") as broker:
             await broker.topic("orders")
-            await broker.topic("payments")  # to the other directory, which has fewer
+            await broker.topic("payments")  # to the other directory, which has fewer partitions
             assert not (await broker.append("orders", batch(b"a"))).error.code
             fs.fail("sync", errno.EIO, path_contains="/orders-0/", times=1000)
             consumer, answers = broker.consumer()
@@ -41,7 +41,7 @@ def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
             kinds = [type(event) for event in broker.events]
             assert kinds.count(LogDirectoryFailed) == 1
             assert kinds.count(PartitionFailed) == 1
-            await broker.topic("late")  # only one directory is left for it
+            await broker.topic("late")  # only one directory is left for the topic
             assert not (await broker.append("late", batch(b"e"))).error.code
 
     asyncio.run(scenario())
@@ -89,7 +89,7 @@ def test_a_stop_marks_no_directory_whose_flush_failed_and_the_next_start_forces_
         fs = CrashingFileSystem()
         async with SoloBroker(fs, "/one", "/two") as broker:
             await broker.topic("orders")
-            await broker.topic("payments")  # to the other directory, which has fewer
+            await broker.topic("payments")  # to the other directory, which has fewer partitions
             assert not (await broker.append("orders", batch(b"a"))).error.code
             fs.fail("sync", errno.EIO, path_contains="/one/orders-0/")
             assert (await broker.append("orders", batch(lost))).error.code == errors.StorageError.number

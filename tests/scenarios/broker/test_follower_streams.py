@@ -134,7 +134,7 @@ class Replica:
 
 
 def at(*ports: int) -> MetadataImage:
-    """The leader, registered with each of these ports after the other."""
+    """Register the leader with each of these ports, one after another."""
     image = EMPTY_IMAGE
     for epoch, port in enumerate(ports, 1):
         endpoint = BrokerEndpoint("internal", "127.0.0.1", port)
@@ -313,7 +313,7 @@ def test_a_leave_is_confirmed_behind_the_last_word() -> None:
             streams.confirm_leave(goes, lambda: confirmed.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
             await until(lambda: confirmed)
             assert confirmed == [True]
-            await until(lambda: len(leader.leaves) == 2)  # and the follower ends the handle that it joined for it
+            await until(lambda: len(leader.leaves) == 2)  # and the follower ends the join with that handle
             assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
 
     asyncio.run(scenario())
@@ -327,7 +327,8 @@ def test_a_stream_whose_last_partition_the_leader_let_go_of_ends_when_that_one_g
             streams.join(near)
             streams.join(far)
             await until(lambda: near.is_following and far.is_following)
-            for stream in leader.streams:  # each follower knows its own handle, and both lanes count from one
+            # each follower has its own handle, and both lanes number their handles from one
+            for stream in leader.streams:
                 stream.send(wire.response_to_proto(Response(ended=(Ended(far.handle, None, other_lane=True),))))
             await until(lambda: not any(count for _, _, count, _ in streams.describe()))
             far.lane = Lane.LIVE

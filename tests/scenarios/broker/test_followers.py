@@ -1,6 +1,6 @@
 """A following broker: pushes, writes, acknowledgements, truncation, and where its replicas are placed.
 
-The leader is the test (followers_world.py); everything behind it is the broker's own.
+The test plays the leader (followers_world.py). All other parts are the broker's own.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_a_log_is_cut_where_the_leaders_history_says_and_joins_again() -> None:
             await change(broker, leader=OTHER, leader_epoch=2)
             join = await leader.asked()
             assert (join.leader_epoch, join.log_end, join.last_epoch) == (2, 3, 0)
-            assert leader.follower.high_watermark == 1  # it went from one epoch to the next
+            assert leader.follower.high_watermark == 1  # the log continued from one epoch to the next
             leader.answer(diverging=Divergence(0, 1))
             join = await leader.welcome()
             assert (join.log_end, join.last_epoch) == (1, 0)
@@ -218,7 +218,7 @@ def test_who_is_sent_to_the_other_lane_joins_there() -> None:
             leader.push(batches(0, b"a"))
             leader.end(other_lane=True)
             await leader.until(lambda: leader.wanted == [Lane.LIVE])
-            assert (await leader.welcome()).log_end == 1  # what was on its way came before
+            assert (await leader.welcome()).log_end == 1  # pushes in transit arrived before
 
     asyncio.run(scenario())
 
@@ -359,8 +359,8 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
 
 @pytest.mark.parametrize("answer_first", [True, False], ids=["the answer comes first", "the metadata come first"])
 def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_are_here(answer_first: bool) -> None:
-    """With the metadata alone it would join; without the response it would report again that it is empty, and be
-    removed from the in-sync set although it has every record."""
+    """With the metadata alone the follower would join. Without the response it would again report an empty log. The
+    leader would then remove it from the in-sync set, although it has every record."""
 
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):

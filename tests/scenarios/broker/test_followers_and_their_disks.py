@@ -24,17 +24,17 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
             await leader.acknowledged(1)
             fs.fail("write", error=errno.ENOSPC, path_ends=".log")
             leader.push(batches(1, b"b"))
-            leader.push(batches(2, b"c"))  # in flight behind it: must not be written over the gap
+            leader.push(batches(2, b"c"))  # in flight after the refused push: must not be written after the gap
             await leader.until(lambda: leader.left)
             assert leader.said_cannot_append == leader.left == 1, "the leader hears it at once, and once"
             assert leader.acks[-1].log_end == 1
-            # While space is short it joins to learn the log start, asks for one batch, and accepts none: a disk at the
-            # threshold must not make the in-sync set change back and forth.
+            # While space is short it joins to learn the log start, asks for one batch, and accepts none: otherwise a
+            # disk at the threshold would change the in-sync set again and again.
             join = await leader.welcome()
             assert (join.log_end, join.window_bytes) == (1, 1)
             leader.push(batches(1, b"b"))
             assert leader.said_cannot_append == 2
-            for writer in broker.storage.writers():  # as the housekeeping does
+            for writer in broker.storage.writers():  # as the broker's regular check does
                 assert writer.space is not None
                 assert writer.space.is_short
                 writer.space.measure()
@@ -49,7 +49,7 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
 
 
 def test_a_follower_asks_for_a_whole_window_when_there_is_room_before_the_batch_that_it_asked_for_comes() -> None:
-    """With the one-batch window of its join it would have one batch in flight for ever."""
+    """If the follower kept the one-batch window of its join, it would have only one batch in flight for ever."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

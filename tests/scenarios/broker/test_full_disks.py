@@ -21,14 +21,14 @@ DISK_FULL = errors.DiskFullError.number
 
 
 def measure(broker: SoloBroker) -> None:
-    """As the housekeeping does now and then."""
+    """Measure the disk, as the broker's regular check does."""
     for writer in broker.storage.writers():
         assert writer.space is not None
         writer.space.measure()
 
 
 async def append(broker: SoloBroker, topic: str, value: bytes, partition: int = 0) -> int:
-    """Returns the error's number, 0: none."""
+    """Return the error's number, or 0 without an error."""
     return int((await broker.append(topic, batch(value), partition)).error.code)
 
 
@@ -287,7 +287,7 @@ def test_a_shortage_outlasts_the_refusal_until_there_is_room_to_spare_and_longer
         gauge.measure()
         return gauge.is_short
 
-    fs.mount("/one", 10_000 * 2**20)  # so that 5 % of it are more than what is asked for
+    fs.mount("/one", 10_000 * 2**20)  # so that 5 % of it are more than the configured reserve
     assert not free(10_000)
     fs.total_bytes = lambda path: 10_000 * 2**20  # type: ignore[method-assign]
     assert free(63), "below the reserve"

@@ -1,4 +1,4 @@
-"""Idempotent producers and acks=all, as a leader with a second replica answers them."""
+"""Idempotent producers and acks=all, at a leader with a second replica."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batch(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0
 
 
 async def replicated(broker: SoloBroker, *, min_insync: int = 1) -> PartitionLeader:
-    """A partition with a second replica, played by the test; both are in sync."""
+    """A partition with a second replica, which the test plays. Both replicas are in sync."""
     await broker.change(
         TopicRecord("orders", TOPIC_ID),
         ConfigRecord(int(ConfigResourceType.TOPIC), "orders", "min.insync.replicas", str(min_insync)),

@@ -58,7 +58,8 @@ def test_a_new_epoch_of_the_same_leader_fences_readers_and_keeps_the_records():
 
 
 def test_a_leader_that_begins_in_the_midst_of_a_turn_sees_offsets_that_fit():
-    """The writer's thread continues while the loop reads a log: each read may find a later end than the one before."""
+    """The writer's thread continues while the loop reads a log: each read can find a later end than the previous
+    read."""
 
     class Moving(PartitionLog):
         moves = False
@@ -182,8 +183,8 @@ def sent(offset: int, count: int, epoch: int) -> Append:
 @pytest.mark.parametrize("begins_again", [100, 7])
 def test_a_client_within_a_gap_that_compaction_left_gets_no_report_of_a_truncation(begins_again: int) -> None:
     """This broker copied a compacted log: epoch 0 ends at 7, and the first record that is left of epoch 3 is at 100. A
-    client read up to 50 in epoch 0, before the compaction. If epoch 3 has a record at 7, the client's records are
-    gone."""
+    client read up to offset 50 in epoch 0 before the compaction. If epoch 3 has a record at 7, the client's records
+    were truncated."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem(), cleanup_policy="compact") as broker:

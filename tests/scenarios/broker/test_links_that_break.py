@@ -28,7 +28,8 @@ def test_a_follower_that_sends_heartbeats_and_falls_silent_is_cut_off(monkeypatc
             follower.hello(sends_heartbeats=True)
             follower.join(1, "orders")
             await world.append("orders", b"one")
-            follower.reads = False  # later pushes stay in the stream, and do not delay the verdict
+            # later pushes stay in the stream, and do not delay the decision that the link is broken
+            follower.reads = False
             await world.append("orders", b"two")
             assert world.leader("orders").is_followed
             await until(lambda: follower.stream.ended is not None)
@@ -40,7 +41,7 @@ def test_a_follower_that_sends_heartbeats_and_falls_silent_is_cut_off(monkeypatc
 
 def test_a_follower_that_says_nothing_but_that_it_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_lane, "SILENCE_MS", 300)
-    monkeypatch.setattr(replication, "STALLED_MS", 1)  # a pause of the machine proves nothing
+    monkeypatch.setattr(replication, "STALLED_MS", 1)  # a pause of the machine does not count as silence
 
     async def scenario() -> None:
         async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:

@@ -149,7 +149,8 @@ def test_a_crash_at_every_step_leaves_exactly_one_log_with_all_that_was_acknowle
             def crash_here(entry: TraceEntry) -> None:
                 if entry.operation not in ("open", "read", "listdir", "stat"):
                     where = f"before {entry.operation} {entry.path}"
-                    acknowledged = 8 + len(answers.sent)  # first: another thread may be acknowledging
+                    # read this first, because another thread may acknowledge records meanwhile
+                    acknowledged = 8 + len(answers.sent)
                     crashes.append((where, fs.crash_clone(rng, loss), acknowledged))
 
             fs.on_operation = crash_here
@@ -331,7 +332,7 @@ def test_a_move_is_shown_called_off_and_refused_with_a_reason() -> None:
             shown = {one.root: list(one.logs) for one in broker.storage.describe()}
             assert [(log.partition, log.is_future) for log in shown["/one"]] == [(ORDERS, False)]
             assert [(log.partition, log.is_future, log.offset_lag) for log in shown["/two"]] == [(ORDERS, True, 10)]
-            await broker.storage.move(ORDERS, "/one")  # to where it is: called off
+            await broker.storage.move(ORDERS, "/one")  # a move to the replica's present directory cancels the move
             assert homes(fs) == ["/one/orders-0"]
             with pytest.raises(errors.LogDirNotFoundError, match="/three"):
                 await broker.storage.move(ORDERS, "/three")
@@ -359,7 +360,7 @@ def test_a_move_keeps_to_its_rate_until_it_is_given_another() -> None:
                     await asyncio.sleep(0.001)
                     (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
             assert future.size_bytes < 400
-            await broker.storage.move(ORDERS, "/one")  # called off: it does not wait for its turn
+            await broker.storage.move(ORDERS, "/one")  # cancelled: the move does not wait for its turn
             broker.storage.set_moves_rate(1e9)
             async with asyncio.timeout(60):
                 await moved(broker, "/two")

@@ -39,8 +39,8 @@ async def moved(broker: SoloBroker, root: str, partition: TopicPartition = ORDER
 
 
 class Trouble:
-    """Fails operation ``at`` of a move (from 1; 0: none). For a missing descriptor only operations that need one count,
-    and all later ones fail too, until ``over``."""
+    """Fails operation ``at`` of a move (from 1; 0 means none). If descriptors run out, only operations that need a
+    descriptor count, and all later ones fail too until ``over``."""
 
     def __init__(self, fs: CrashingFileSystem, at: int, error: int) -> None:
         self.count = 0
@@ -111,8 +111,8 @@ def homes_of_orders(fs: CrashingFileSystem) -> list[str]:
 
 
 class AtTheSwitch:
-    """Calls ``then`` in the event loop when a move to ``root`` has its marker and appends wait; the rename continues
-    when that has begun."""
+    """Calls ``then`` in the event loop when a move to ``root`` has written its marker and appends wait. The rename
+    continues after ``then`` has begun."""
 
     def __init__(self, fs: CrashingFileSystem, then: Callable[[], Coroutine[Any, Any, None]], root: str = "/two"):
         self._fs, self._then, self._root = fs, then, root
@@ -165,7 +165,7 @@ def test_settings_that_change_at_the_switch_hold_in_the_new_directory() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
         async with SoloBroker(fs, "/one", "/two", **SMALL) as broker:
-            for number in range(20):  # they get the settings one after the other, the moving one last
+            for number in range(20):  # the logs get the settings one after the other, the moving log last
                 await broker.topic(f"other-{number}")
             await broker.topic("orders")
             await fill(broker, "orders", 0, 5)
@@ -358,7 +358,7 @@ def test_a_half_made_log_yields_to_a_whole_one_in_another_directory() -> None:
             await broker.topic("orders")
             await fill(broker, "orders", 0, 3)
             await moved(broker, "/two")
-        fs.mkdir("/one/orders-0")  # what is left of a creation that failed after its first step
+        fs.mkdir("/one/orders-0")  # files of a creation that failed after its first step
         fs.sync_directory("/one")
         fs.break_disk("/two", errno.EIO, reads=True)
         async with SoloBroker(fs, "/one", "/two", image=broker.image) as half:
@@ -432,7 +432,7 @@ def test_records_deleted_under_two_leader_epochs_at_once() -> None:
             await broker.new_leader("orders", 1, leader_epoch=1)
             log = former.log
             log.append(batch(b"0003"), 1)
-            log.delete_records(4)  # as the new leader's client asks, before the first has its answer
+            log.delete_records(4)  # a second request of the new leader's client, before the first one is answered
             await first
             assert former.leader.log_start <= former.leader.high_watermark
 

@@ -1,8 +1,8 @@
 """Random lives of a broker with three directories: appends, moves, deletions, elections and settings at the same time,
 disks that fill up or fail, no descriptors left, crashes, and starts without one of the directories.
 
-At the end all directories are whole, and every partition has all that was acknowledged, at its offset, and no record
-that was deleted. Threads and the event loop take turns as they please, so a seed does not repeat a life step by step.
+At the end, all directories are sound. Every partition has all acknowledged records at their offsets, and no deleted
+record. The order of threads and the event loop is not fixed, so the same seed does not repeat the same steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEnt
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, batch
 
-#: How many; more of them on purpose.
+#: The number of random lives. HEADRACE_RANDOM_LIVES sets another number.
 LIVES = int(os.environ.get("HEADRACE_RANDOM_LIVES", "24"))
 ROOTS = ("/one", "/two", "/three")
 TOPICS = ("a", "b", "c")
@@ -39,11 +39,11 @@ MEET = {
 
 
 class Known:
-    """What must be true of a topic's partition."""
+    """The expected state of a topic's partition."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, bytes] = {}
-        #: Deleted for certain, and perhaps.
+        #: Offsets up to which records are certainly deleted, and up to which they are perhaps deleted.
         self.start = self.start_at_most = 0
 
 

@@ -43,7 +43,7 @@ def committed(correlation_id: int, *topics: str, **keys: Any) -> Any:
 
 
 async def append(broker: SoloBroker, *batches: bytes) -> None:
-    """As the log's own owner: Produce takes no transactions yet."""
+    """Append directly to the log, without a Produce request."""
     replica = broker.partitions.leader(ORDERS)
     headers = [read_header(batch) for batch in batches]
     writer = replica._writer
@@ -138,7 +138,7 @@ def test_a_poll_that_waits_for_bytes_is_answered_by_the_marker_that_releases_the
 
 
 def test_bytes_of_an_open_transaction_cost_a_waiting_poll_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would read again all that it has already."""
+    """Each poll would read all its records again."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem()) as broker:
@@ -301,8 +301,8 @@ class OneColdTopic(ColdFileSystem):
 
 
 async def parked(broker: SoloBroker, fs: ColdFileSystem) -> tuple[Any, Any]:
-    """A stream that has read an aborted transaction of "orders" from the disk and has not sent it yet, because records
-    of "payments" that came meanwhile fill the response."""
+    """A stream that has read an aborted transaction of "orders" from the disk, but has not sent it yet. Records of
+    "payments", which arrived meanwhile, fill the response."""
     await broker.topic("orders")
     await broker.topic("payments")
     await append(broker, transactional(7, 0), marker(7, ABORT))

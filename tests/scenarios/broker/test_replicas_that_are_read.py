@@ -1,4 +1,5 @@
-"""Which replica a consumer reads from, how far, and which end offset it receives (KIP-392, KIP-207, KIP-107)."""
+"""From which replica a consumer reads, up to which offset, and which end offset it receives (KIP-392, KIP-207,
+KIP-107)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ TOPIC_ID = b"orders".ljust(16, b".")
 
 
 class Pair:
-    """This broker, and another one played by the test."""
+    """This broker, and a second broker, which the test plays."""
 
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker
@@ -307,7 +308,7 @@ def test_the_latest_offset_is_not_reported_after_an_election_before_it_is_known_
             await pair.begin()
             await append(broker, b"a")
             service = OffsetsService(broker.context)
-            await broker.new_leader("orders", BROKER_ID, 5)  # it knows of no record that it is committed
+            await broker.new_leader("orders", BROKER_ID, 5)  # it does not know yet that any record is committed
             assert pair.leader.high_watermark == 0
             for timestamp_ms in (-1, -3, 500):
                 (fetched,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results

@@ -109,7 +109,7 @@ def test_a_follower_that_does_not_read_holds_up_no_flush():
                 await here.append("orders", value)
             assert here.leader("orders").flushed_end == 3
             waiting = here.follower()
-            waiting.hello()  # replaces the other one, which ends with a push in flight
+            waiting.hello()  # replaces the other stream, which ends with a push in flight
             await here.append("orders", b"d")
             assert here.leader("orders").flushed_end == 4
             waiting.handler.on_closed()
@@ -387,7 +387,7 @@ def test_what_comes_on_a_stream_that_was_replaced_takes_nothing_from_the_one_tha
             former.hello()
             follower.hello()
             follower.join(1, "orders")
-            former.join(1, "orders")  # it had been read when the stream was ended
+            former.join(1, "orders")  # the acknowledgement had been read before the stream was ended
             await here.append("orders", b"value")
             await until(lambda: follower.records(1) == here.log_bytes("orders"))
             assert not former.got

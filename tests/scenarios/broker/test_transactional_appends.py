@@ -1,4 +1,4 @@
-"""Transactional produce requests and markers, as a partition's leader answers them. The test plays the coordinator."""
+"""Transactional produce requests and markers, at a partition's leader. The test plays the coordinator."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Markers:
         self.handler.on_request(transactions_pb2.WriteMarkersRequests(requests=[request]))
 
     async def end(self, epoch: int, *partitions: int, **options: Any) -> list[str]:
-        """Send a marker; returns the error codes of its partitions."""
+        """Send a marker, and return the error codes of its partitions."""
         count = len(self.stream.sent)
         self.send(epoch, *partitions, **options)
         answers = await self.stream.wait_sent(count + 1)
@@ -490,7 +490,8 @@ def test_producers_are_described_and_a_hanging_transaction_is_aborted() -> None:
 
 
 def test_a_transaction_that_kafka_left_open_in_the_offsets_topic_is_aborted() -> None:
-    """Headrace writes no transactions there, so no coordinator would end it, and compaction would stop at it."""
+    """Headrace writes no transactions to this topic, so no coordinator would end the transaction, and compaction would
+    stop at it."""
 
     async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
         offsets, state = TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)

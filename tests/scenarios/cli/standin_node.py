@@ -1,4 +1,5 @@
-"""A node's stand-in for tests of supervision: listens where its properties say, and misbehaves on demand.
+"""A stand-in for a node in tests of supervision. It listens at the addresses of its properties file, and misbehaves on
+request.
 
 python standin_node.py BEHAVIOUR --config FILE      behaviours: serve, die, silent, stubborn
 """

@@ -1,4 +1,5 @@
-"""Supervision of node processes, with stand-ins for nodes: which start, which remain, which are never signalled."""
+"""Supervision of node processes, with stand-ins for nodes: which nodes start, which keep running, and which processes
+never get a signal."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def _command(behaviours: dict[str, str]) -> Callable[[Path, Node], list[str]]:
 
 @pytest.fixture
 def behaviours() -> dict[str, str]:
-    """Node name -> behaviour; a test changes it before (or between) starts."""
+    """Node name -> behaviour. A test changes it before a start."""
     return {}
 
 
@@ -127,7 +128,7 @@ def test_a_cluster_that_is_there_gets_more_brokers_beside_those_it_has(
     assert len(set(taken)) == len(taken)
     first = started.state.node("broker", 1).port
     client_ports = [started.state.node("broker", number).port for number in (2, 3)]
-    # Side by side, as those of a new cluster; a port that another program holds is left out.
+    # The ports follow each other, as in a new cluster. A port that another program uses is skipped.
     assert client_ports == sorted(client_ports)
     assert first < client_ports[0] <= client_ports[1] < first + 50
     for name in new:
@@ -157,7 +158,7 @@ def test_three_controllers_begin_together_and_every_node_knows_them(cluster: Clu
 
 
 def test_a_controller_that_lost_its_disk_is_not_made_anew_under_its_name(cluster: ClusterDirectory) -> None:
-    """It has lost its vote. (The real controller then refuses to start, with the cure.)"""
+    """The controller has lost its vote. (A real controller then refuses to start, and names the remedy.)"""
     cluster.up(Topology(controllers=3))
     cluster.kill("controller", 2)
     (data,) = cluster.state().node("controller", 2).data_dirs
@@ -167,12 +168,13 @@ def test_a_controller_that_lost_its_disk_is_not_made_anew_under_its_name(cluster
     cluster.kill("broker", 1)
     (data,) = cluster.state().node("broker", 1).data_dirs
     shutil.rmtree(data)
-    cluster.restart("broker", 1)  # a broker's new disk is a new broker's
+    cluster.restart("broker", 1)  # a broker with a new disk is a new broker
     assert (Path(data) / "meta.properties").exists()
 
 
 def test_a_cluster_of_the_last_release_starts_again(cluster: ClusterDirectory) -> None:
-    """Its file lacks joining controllers, its controller's directory first voters."""
+    """The cluster's file does not have the joining controllers, and the controller's directory does not have the first
+    voters."""
     cluster.up(Topology())
     cluster.down()
     path = cluster.directory / "cluster.json"
@@ -187,7 +189,8 @@ def test_a_cluster_of_the_last_release_starts_again(cluster: ClusterDirectory) -
 def test_a_cluster_without_a_coordinator_keeps_having_none_until_it_is_asked_for(
     cluster: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As earlier releases created them; a new cluster has one unless 0 are requested."""
+    """A cluster without coordinators, as earlier releases created it. A new cluster has a coordinator unless 0 are
+    requested."""
     monkeypatch.setattr(directory, "DEFAULT_COORDINATORS", 1)
     assert [node.name for node in cluster.up(Topology(coordinators=0)).nodes] == ["controller-1", "broker-1"]
     cluster.down()
@@ -214,15 +217,15 @@ def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) 
 def test_a_controller_without_a_majority_need_only_come_up(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:
-    """All three crashed, and are started one by one: none can serve before the second is up."""
+    """All three controllers crashed and are started one by one. None of them can serve before the second one is up."""
     cluster.up(Topology(controllers=3))
     for number in (1, 2, 3):
         cluster.kill("controller", number)
-    behaviours["controller-1"] = "silent"  # as a controller is that waits for the others
+    behaviours["controller-1"] = "silent"  # as a controller that waits for the others
     assert cluster.restart("controller", 1).alive()
     cluster.start_timeout_s = 0.5
     with pytest.raises(ClusterStartError, match=r"controller 1 .* was not ready within"):
-        cluster.restart("controller", 2)  # with it there is a majority, so both must serve
+        cluster.restart("controller", 2)  # this controller completes a majority, so both must serve
 
 
 def test_a_killed_node_stays_dead_until_restart(cluster: ClusterDirectory) -> None:
@@ -393,7 +396,7 @@ def test_a_port_stolen_between_the_look_and_the_bind_is_replaced(
 
         def pick(count: int, **more: object) -> list[int]:
             found = real(count, **more)  # type: ignore[arg-type]
-            if not picked:  # the very first choice is the thief's port, which was free a moment ago
+            if not picked:  # the first choice is the port that another program just took
                 found[0] = thief.getsockname()[1]
             picked.append(found)
             return found

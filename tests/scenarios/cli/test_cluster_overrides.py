@@ -1,4 +1,4 @@
-"""The user's keys for a local cluster (`up -c KEY=VALUE`): a wrong one changes nothing, and can be removed."""
+"""The user's keys for a local cluster (`up -c KEY=VALUE`): a wrong key changes nothing, and can be removed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _files(cluster: ClusterDirectory) -> dict[str, str]:
 
 
 def _store(cluster: ClusterDirectory, config: dict[str, str]) -> None:
-    """As an older headrace, or an editor, may have written it."""
+    """Store an override as an older release or a text editor may have written it."""
     path = cluster.directory / "cluster.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
 
@@ -122,7 +122,7 @@ def test_an_empty_value_takes_an_override_back(cluster: ClusterDirectory) -> Non
     cluster.up(Topology(config={"num.partitions": "6", "log.flush": "os", "log.level": ""}))
     assert cluster.state().config == {"num.partitions": "6", "log.flush": "os"}
     cluster.down()
-    cluster.up(Topology(config={"num_partitions": ""}))  # however it is spelt
+    cluster.up(Topology(config={"num_partitions": ""}))  # in every spelling
     assert cluster.state().config == {"log.flush": "os"}
     assert "num.partitions" not in _given(cluster, "broker-1")
     cluster.up(Topology(config={"log_flush": "interval"}))
@@ -150,7 +150,8 @@ def test_a_stored_override_that_is_wrong_is_named_and_can_be_removed(
         with pytest.raises((InvalidConfigError, InvalidArgumentError), match=rf"-c {key}=` removes"):
             attempt()
         assert _files(cluster) == before
-        assert [row["pid"] for row in cluster.ps()] == pids  # `restart` has not stopped what it could not start
+        # `restart` has not stopped nodes that it could not start again
+        assert [row["pid"] for row in cluster.ps()] == pids
 
     cluster.up(Topology(config={key: ""}))
     assert cluster.state().config == {"log.flush": "os"}

@@ -1,4 +1,4 @@
-"""A scripted cluster in this process, for responses that a real one gives only in rare failures.
+"""A scripted cluster in this process, for responses that a real cluster gives only in rare failures.
 
 Threaded gRPC servers (a second grpc.aio loop would disturb the client's), logs in memory, and rules set by a test.
 """
@@ -39,7 +39,8 @@ READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
 
 class FakeCluster:
-    """``brokers`` servers; every test's knobs are public attributes, guarded by ``changed`` where threads wait."""
+    """A fake cluster with ``brokers`` servers. Tests set its public attributes; the condition ``changed`` guards those
+    for which threads wait."""
 
     def __init__(self, brokers: int = 1) -> None:
         self.changed = threading.Condition()
@@ -51,35 +52,35 @@ class FakeCluster:
         self.starts: dict[tuple[str, int], int] = defaultdict(int)
         #: (topic, partition) -> producer id -> (epoch, its last five batches: first and last sequence, base offset)
         self.producers: dict[tuple[str, int], dict[int, tuple[int, deque[tuple[int, int, int]]]]] = defaultdict(dict)
-        self.identities: list[Any] = []  # InitProducerIdRequests as they came
+        self.identities: list[Any] = []  # InitProducerIdRequests in the order of arrival
         self.on_identity: Callable[[Any], object] = lambda request: None  # may wait, or raise a grpc status
         self.topic_ids: dict[str, bytes] = defaultdict(lambda: b"t" * 16)
         self.max_message_bytes = 1_048_588
-        self.auto_create = 0  # partitions of a topic that is created by being named; 0 refuses
+        self.auto_create = 0  # partitions of an auto-created topic; 0 refuses auto-creation
         #: (broker, ProducePartition) -> error number, 0 to append, "silent" to append without an answer,
         #: "break" to append and break the stream.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
         #: Logs with transactions; they decide what read_committed requests receive.
         self.transactions: dict[tuple[str, int], TransactionalLog] = {}
-        #: (broker, partition, rack) -> the follower that is nearer, None: stay.
+        #: (broker, partition, rack) -> the nearer follower, or None to stay at this broker.
         self.nearer: Callable[[int, tuple[str, int], str], int | None] = lambda broker, key, rack: None
-        self.on_answer: Callable[[Any], object] = lambda answer: None  # may spoil a produce answer
+        self.on_answer: Callable[[Any], object] = lambda answer: None  # a function that may change a produce response
         self.offsets_error = 0
         self.on_offsets: Callable[[Any], object] = lambda request: None
         self.answers_held = False
         self.metadata_held = False
-        self.watchable = False  # it tells of changes as they happen
+        self.watchable = False  # it reports changes as they happen
         self.watches = 0
-        self.creations_held = False  # a topic that is asked for is made, and the answer waits
+        self.creations_held = False  # a requested topic is created, and the response waits
         self.creations_asked = 0
-        self.on_create: Callable[[Any], object] = lambda context: None  # made already; may abort the call
-        self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
+        self.on_create: Callable[[Any], object] = lambda context: None  # called after the creation; may abort the call
+        self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) in the order of arrival
         self.fetched: list[tuple[int, Any]] = []
         self.epochs_asked: list[Any] = []
         self.metadata_asked: list[Any] = []
         self.waited_for: list[tuple[int, int]] = []  # (broker, min_metadata_offset of a request)
-        self.metadata_offset = 1  # each change raises it
+        self.metadata_offset = 1  # each change increases it
         #: topic -> new count, which brokers apply only when a request waits for the change's metadata offset
         self.unapplied: dict[str, int] = {}
         self.coordinator: tuple[str, int] | None = None  # of every key
@@ -158,7 +159,7 @@ class FakeCluster:
             return 0, offset
 
     def truncate(self, topic: str, partition: int, batches: int) -> None:
-        """Cut so many batches off, as an unclean election does, and begin the next leader epoch."""
+        """Remove this number of batches from the end, as an unclean election does, and begin the next leader epoch."""
         with self.changed:
             log = self.logs[topic, partition]
             del log[-batches:]
@@ -167,7 +168,8 @@ class FakeCluster:
             self.changed.notify_all()
 
     def end_of_epoch(self, key: tuple[str, int], epoch: int) -> tuple[int, int]:
-        """The largest epoch not above ``epoch`` and one past its last offset; -1 and -1 for none."""
+        """The largest epoch that is at most ``epoch``, and the offset after its last record. Both are -1 if no such
+        epoch exists."""
         found = (-1, -1)
         for batch in self.logs[key]:
             header = read_header(batch, 0)  # a damaged one too
@@ -212,7 +214,8 @@ class _Admin(admin_pb2_grpc.AdminServicer):
         self.cluster, self.broker = cluster, broker
 
     def DescribeConfigs(self, request: Any, context: Any) -> Any:
-        """A broker knows the changes up to the offset that a request has waited for there."""
+        """A broker shows the changes up to the largest metadata offset for which a request has waited at this
+        broker."""
         applied = max((offset for broker, offset in self.cluster.waited_for if broker == self.broker), default=0)
         answer = admin_pb2.DescribeConfigsResponse()
         for resource in request.resources:
@@ -477,7 +480,7 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
         self.cluster, self.broker = cluster, broker
 
     def _error(self, key: tuple[str, int]) -> int:
-        """NOT_LEADER_OR_FOLLOWER, as a broker answers for a partition that another broker leads."""
+        """Answer with NOT_LEADER_OR_FOLLOWER, as a broker does for a partition that another broker leads."""
         return self.cluster.offsets_error or (0 if self.cluster.leaders.get(key) == self.broker else 6)
 
     def ListOffsets(self, request: Any, context: Any) -> Any:
@@ -511,7 +514,7 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
 
 @pytest.fixture
 def fake_cluster() -> Iterator[Callable[..., FakeCluster]]:
-    """Makes clusters, and stops them after the test."""
+    """Create fake clusters, and stop them after the test."""
     made: list[FakeCluster] = []
 
     def make(brokers: int = 1) -> FakeCluster:

@@ -17,7 +17,7 @@ TP = TopicPartition("t", 0)
 
 
 class Scene:
-    """Clients of one cluster, and a callback of one producer in which ``call`` is tried."""
+    """Clients of one cluster. A callback of one producer runs ``call``."""
 
     def __init__(self, cluster: Any) -> None:
         where = {"bootstrap_servers": cluster.bootstrap_servers}
@@ -42,7 +42,7 @@ class Scene:
             self.other.send("t", b"x" * 400)
 
     def in_callback(self, call: Callable[[Scene], object]) -> BaseException | None:
-        """What ``call`` raises in a delivery callback."""
+        """Return the exception that ``call`` raises in a delivery callback."""
         caught: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
 
         def tries(metadata: Any, error: Any) -> None:

@@ -92,8 +92,8 @@ def test_truncated_log_is_read_on_where_it_went_another_way(fake_cluster: Any) -
 
 
 def test_another_log_that_is_longer_is_read_from_where_it_went_another_way(fake_cluster: Any) -> None:
-    """After an unclean election the leader never had the last epoch, and has more of the one before: by offsets alone
-    nothing is missing (Kafka's consumer continues at 4)."""
+    """After an unclean election, the leader never had the last epoch, but has more records of the epoch before. By
+    offsets alone, no record seems to be missing (Kafka's consumer continues at 4)."""
     cluster = fake_cluster(2)
     cluster.create("t")
     fill(cluster, b"0", b"1")
@@ -179,7 +179,8 @@ def test_leader_is_asked_again_after_a_while_which_replica_is_nearer(fake_cluste
 
 
 def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a_while(fake_cluster: Any) -> None:
-    """The leader and the metadata consider it healthy (a firewall is in between), and name it each time."""
+    """A firewall separates the client from the follower. The leader and the metadata consider the follower healthy, and
+    name it each time."""
     cluster = fake_cluster(3)
     cluster.create("t")
     fill(cluster, b"0", b"1")
@@ -200,7 +201,8 @@ def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a
     with consumer(cluster, client_rack="west", metadata_max_age_ms=300) as inp:
         assert read(inp, 5)
         before = asked_by_rack()
-        until(lambda: asked_by_rack() > before)  # a while is over: the leader is asked again who is nearer
+        # the interval is over: the consumer asks the leader again for the nearest replica
+        until(lambda: asked_by_rack() > before)
         fill(cluster, b"5")
         assert read(inp, 1) == [b"5"]
 

@@ -48,7 +48,7 @@ def test_partition_paused_while_it_is_placed_is_not_fetched(fake: Any) -> None:
     fill(fake, 10)
     with consumer(fake) as inp:
         inp.assign([T0, TopicPartition("u", 0)])
-        inp.poll(0)  # placing has begun
+        inp.poll(0)  # the search for the start position has begun
         inp.pause(T0)
         inp.poll(0)
         fill(fake, 1, topic="u")
@@ -151,7 +151,8 @@ def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any) -> N
         assert inp.partitions_for("t") == [0]
         fake.metadata_held = True
         asked = len(fake.metadata_asked)
-        until(lambda: len(fake.metadata_asked) > asked + 1)  # both refresh theirs by age, and get no answer
+        # both refresh their metadata because of its age, and get no answer
+        until(lambda: len(fake.metadata_asked) > asked + 1)
         begun = time.monotonic()
         with pytest.raises(HeadraceError):
             out.send("new", b"2")
@@ -169,7 +170,8 @@ def test_seek_does_not_wait_for_a_topic_that_is_not_there(fake: Any, monkeypatch
     with consumer(fake) as inp:
         inp.assign([T0, TopicPartition("nowhere", 0), TopicPartition("nor-here", 0)])
         assert len(read(inp, 10)) == 10
-        until(lambda: sum("nowhere" in request.topics for request in fake.metadata_asked) > 3)  # it is being looked for
+        # the leader is being searched
+        until(lambda: sum("nowhere" in request.topics for request in fake.metadata_asked) > 3)
         inp.seek(T0, 4)
         assert len(read(inp, 6)) == 6
 
@@ -231,7 +233,7 @@ def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any) -
         assert assigned.position is None  # a seek may be writing it just now
         assert inp.position(T0) == 0
         inp.seek_to_end(T0)
-        assert inp._core.reading.known_position(T0) is None  # what was found is of the time before
+        assert inp._core.reading.known_position(T0) is None  # the found offset belongs to the time before the seek
         inp.seek(T0, 7)
         assert inp.position(T0) == 7
         assert [record.offset for record in read(inp, 3)] == [7, 8, 9]

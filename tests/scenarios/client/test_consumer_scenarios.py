@@ -168,7 +168,7 @@ def test_one_long_poll_waits_at_the_end_of_the_log(fake: Any) -> None:
     with consumer(fake, fetch_max_wait_ms=100) as inp:
         inp.assign([T0])
         inp.poll(0.5)
-        assert len(fake.fetched) <= 8  # two requests that chase each other would make thousands
+        assert len(fake.fetched) <= 8  # two requests that trigger each other would make thousands
     assert fake.fetch_in_flight_max == 1
 
 

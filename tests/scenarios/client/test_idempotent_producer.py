@@ -135,8 +135,8 @@ def test_broker_that_lost_its_log_is_written_to_under_a_new_epoch(fake: Any) -> 
 
 
 def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fake: Any) -> None:
-    """KAFKA-18579. The broker appends it and does not answer; the record after it is written, once, and not before
-    it."""
+    """KAFKA-18579. The broker appends the record and does not answer. The next record is then written once, and after
+    the first one."""
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
         fake.on_produce = lambda broker, item: "silent"
@@ -148,7 +148,7 @@ def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fa
 
 
 def test_outcome_that_is_unknown_before_its_time_is_over_is_not_said_to_have_timed_out(fake: Any) -> None:
-    """The response to the first attempt is lost; at the second one the broker does not know what came before."""
+    """The response to the first attempt is lost; at the second attempt the broker does not know the earlier batches."""
     with producer(fake, request_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
         verdicts = iter(["silent", OUT_OF_ORDER])

@@ -1,4 +1,4 @@
-"""Leaders that fail, move, hang and return: followed at once, without a burst of retries, and with clear errors."""
+"""Leaders fail, move, hang and return. Clients follow at once, without a burst of retries, and with clear errors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def consumer(cluster: Any, **settings: Any) -> Consumer:
 
 @contextlib.contextmanager
 def silence() -> Iterator[tuple[int, list[Any], Callable[[], None]]]:
-    """A port that accepts connections and never answers, like a vanished machine; its connections; a function to end
-    it."""
+    """A port that accepts connections and never answers, like a machine that is gone. Returns the port, its
+    connections, and a function to close it."""
     listener = socket.create_server(("127.0.0.1", 0), reuse_port=True)  # so that a server may take the port over
     taken: list[Any] = []
 
@@ -111,7 +111,7 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
                 until(lambda: 1 in core.sender.links and core.sender.links[1]._stream is not None)
                 core.engine.io.call(lambda: core.sender.links[1]._stream.cancel())
             core.engine.io.run(core.engine.metadata.refresh(["t"], deadline=float("inf")))
-            cluster.servers[1] = cluster._serve(1)  # while the port is ours still
+            cluster.servers[1] = cluster._serve(1)  # while the test still holds the port
             end()
             if what == "producer":
                 assert sent.result(60).offset == 1
@@ -153,7 +153,7 @@ def test_watch_follows_the_topics_that_are_used_and_brokers_that_end(fake_cluste
 def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_request_times_out(
     fake_cluster: Any,
 ) -> None:
-    """A broker stopped by SIGSTOP: its session ends, another one leads, and its connections stay open."""
+    """A broker is stopped by SIGSTOP. Its session ends, another broker leads, and its connections stay open."""
     cluster = fake_cluster(2)
     cluster.watchable = True
     cluster.create("t", leader=1)
@@ -168,8 +168,8 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
 
 
 def test_leaders_that_stand_still_one_after_the_other_are_left(fake_cluster: Any) -> None:
-    """The producer has no connection to the new leader yet when the partition leaves the old one. It must notice a
-    second leader that does not answer, too."""
+    """The producer has no connection to the new leader yet when the partition leaves the old one. It must also notice
+    if the second leader does not answer."""
     cluster = fake_cluster(3)
     cluster.watchable = True
     cluster.create("t", leader=0)
@@ -221,8 +221,8 @@ def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, unused_po
 def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
     fake_cluster: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Its earlier state (a long pause, gRPC's back-off after refused connections) must not delay it: found by `make
-    bench-failover`, where one failover in fifteen took a second longer."""
+    """The earlier state of a connection (a long pause, gRPC's back-off after refused connections) must not delay the
+    producer. `make bench-failover` found this: one failover in fifteen took a second longer."""
     pauses: list[float] = []
 
     async def long_pause(seconds: float, news: asyncio.Event) -> None:
@@ -244,7 +244,7 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
         if what == "producer":
             sent = out.send("t", b"v")
         until(lambda: len(pauses) > 3)
-        if what == "consumer placed again":  # the pause goes on with a member that the metadata of before brought
+        if what == "consumer placed again":  # the pause continues at a replica from the earlier metadata
             until(lambda: inp._core.reading.fetcher.tracked[T0].link is not None)
         cluster.servers[1] = cluster._serve(1)
         cluster.append("t", 0, encode_batch([(0, None, b"second", None)]))

@@ -80,7 +80,7 @@ def test_every_call_is_in_a_table() -> None:
 @pytest.mark.parametrize("name", READS)
 def test_a_call_after_a_change_waits_for_the_change(fake: Any, name: str) -> None:
     with Admin(bootstrap_servers=fake.bootstrap_servers) as admin:
-        admin.list_offsets({T: "latest"})  # the client now knows the topic as it was before the change
+        admin.list_offsets({T: "latest"})  # the client now has the metadata of the topic from before the change
         admin.create_topics(["new"])
         fake.metadata_asked.clear()
         with contextlib.suppress(HeadraceError):  # the fake cluster does not serve every call

@@ -67,7 +67,7 @@ def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake
         out.send("t", b"first")
         until(lambda: len(fake.produced) == 2)
         out.send("t", b"second")
-        until(lambda: len(out._core.sender.links[0].in_flight) == 2)  # though the first has no answer
+        until(lambda: len(out._core.sender.links[0].in_flight) == 2)  # although the first batch has no response
         fake.hold_answers(False)
 
 
@@ -504,7 +504,7 @@ def test_async_futures_work_with_gather_wait_for_and_cancellation(fake: Any) -> 
             fake.hold_answers(False)
             assert (await slow).offset == 100
             await out.flush(60)
-        assert values(fake.records("t"))[-1] == b"other"  # given up waiting for, not given up
+        assert values(fake.records("t"))[-1] == b"other"  # the caller stops waiting, but the send continues
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""send_many: every record is checked before the first is queued, so a refused one leaves nothing behind."""
+"""send_many: every record is checked before the first is queued, so a refused record leaves no record in the queue."""
 
 from __future__ import annotations
 

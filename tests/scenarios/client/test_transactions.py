@@ -228,7 +228,7 @@ def test_record_that_send_refuses_does_not_end_the_transaction(fake: Any, transa
 
 
 def test_transaction_that_the_coordinator_aborted_is_repeated(fake: Any, transactions: Any) -> None:
-    """As a timeout does it: the epoch grows, and the producer may continue."""
+    """Abort the transaction as a timeout does: the epoch grows, and the producer may continue."""
     with producer(fake) as out:
         with pytest.raises(TransactionAbortableError), out.transaction():  # noqa: PT012
             out.send("t", b"a").result(10)

@@ -27,7 +27,7 @@ class StandIn:
 
     def __init__(self, address: str, *directories: bytes) -> None:
         self.follower = MetadataFollower([address], "scenario", on_change=self._on_change)
-        #: What it reports; ``session.hurry`` reports it at once.
+        #: The assignments that the broker reports. ``session.hurry`` reports them at once.
         self.cannot_lead: list[CannotLead] = []
         self.session = BrokerSession(
             [address],
@@ -131,7 +131,8 @@ def test_a_failed_directory_is_known_at_once_and_outlives_the_controller(make_co
 
 
 def test_another_replica_leads_at_once_when_the_leaders_directory_fails(make_controller: Make) -> None:
-    """No session times out, and no heartbeat waits for its time: those of the stand-ins are ten minutes apart."""
+    """No session times out, and no test waits for a regular heartbeat, because the stand-ins send heartbeats every ten
+    minutes."""
     controller = make_controller(broker_session_timeout_ms="90000")
     controller.start()
     sound, failing = random_id(), random_id()

@@ -1,4 +1,4 @@
-"""Elections over the wire: a real controller, and brokers that only have a session with heartbeats."""
+"""Elections over the wire: a real controller, and brokers that only hold a session by heartbeats."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ class Calls:
 
 
 class BrokerStandIn:
-    """A broker that follows, registers and heartbeats with the brokers' own code, and nothing else."""
+    """A broker that only follows the metadata, registers and sends heartbeats, with the code of real brokers."""
 
     def __init__(self, address: str, directory: bytes, cluster_id: str = "scenario", **session: float) -> None:
-        #: How many changes it had seen when it was unfenced.
+        #: The number of changes that the broker had seen when it was unfenced.
         self.unfenced_at = 0
         self.changes: list[tuple[MetadataImage, MetadataDelta]] = []
         self.follower = MetadataFollower([address], cluster_id, on_change=self._on_change)
@@ -342,7 +342,7 @@ def test_a_broker_takes_its_leave_and_its_partitions_wait_for_it(make_controller
         begun = time.monotonic()
         assert await broker.session.shut_down(60)
         assert time.monotonic() - begun < 30
-        await asyncio.wait_for(broker.tasks[1], 60)  # its heartbeats have ended by themselves
+        await asyncio.wait_for(broker.tasks[1], 60)  # the broker's heartbeats have ended without a call from the test
         await broker.stop()
         again = BrokerStandIn(controller.internal, directory)
         await again.start()

@@ -1,7 +1,8 @@
-"""The classic scenarios of Kafka's groups on real processes: which member reads what, from which offset, and what is
-read twice or never after a crash. One cluster for all: a controller, a broker, a coordinator.
+"""The classic scenarios of Kafka's groups on real processes: which member reads which partitions, from which offset,
+and which records are read twice or never after a crash. One cluster for all: a controller, a broker, a coordinator.
 
-``HEADRACE_STORM=50``: the number of members restarted one by one (``make verify``); a few by default.
+``HEADRACE_STORM=50`` sets the number of members that are restarted one by one (``make verify``). By default they are
+few.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from tests.worlds.readers import (
 )
 
 STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
-#: Limit for a partition that does not move in a rebalance. (docs/performance/groups.md has measured values; this is for
-#: a slow machine with other tests on it, far below the session timeout of 45 s.)
+#: Limit for a partition that does not move in a rebalance. (docs/performance/groups.md has measured values. This limit
+#: is for a slow machine that runs other tests too, and is far below the session timeout of 45 s.)
 STANDSTILL_MAX_S = 15.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -251,7 +252,7 @@ def test_an_auto_commit_leaves_a_window_that_is_read_again_after_a_crash_and_non
         with consumer_of(bootstrap, group, auto_commit_interval_ms=100) as consumer:
             consumer.subscribe([topic])
             poll_some(consumer, 30)
-            consumer.pause(partition)  # so that polls hand out nothing more; they commit all the same
+            consumer.pause(partition)  # so that polls return no more records; they still commit
 
             def is_committed() -> bool:
                 assert not consumer.poll(0.05)
@@ -332,8 +333,8 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
         moves = [change for each in group.every for change in each.changes if begun < change.at < ended]
         assert {change.what for change in moves} <= {"assigned", "revoked"}, "nobody was taken for dead"
         given = sum(len(change.partitions) for change in moves if change.what == "assigned")
-        # Each restart moves what the old one had, and what the new one gets; each of these is two partitions, or one
-        # more while there is one member less.
+        # Each restart moves the partitions of the old member and those of the new member. Both have two partitions, or
+        # three while one member is missing.
         assert given <= STORM_MEMBERS * 2 * 3, f"{given} partitions moved in {STORM_MEMBERS} restarts"
         stood = standstills(group.every, begun, ended)
         assert stood, "some partition stayed where it was for a while"
@@ -341,7 +342,7 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
 
 
 def standstills(readers: list[Reader], begun: float, ended: float) -> list[float]:
-    """The longest pause of each partition at each reader while that one owned it."""
+    """The longest pause of each partition at each reader, while this reader owned the partition."""
     found = []
     for reader in readers:
         since: dict[int, float] = {}

@@ -1,4 +1,5 @@
-"""The benchmark of groups: its audit finds skipped and repeated records, and two of its cases run, small."""
+"""The benchmark of groups: its audit finds skipped and repeated records, and two of its cases run with small
+numbers."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def go_on(fs: CrashingFileSystem, log: PartitionLog, start: int, end: int) -> No
     assert (log.log_start_offset, log.log_end_offset) == (start, end)
     kept = [f"7:{number}" for number in range(start, end)]
     assert values_of(log) == kept
-    epoch = max(log.epochs.latest_epoch, 0)  # the same: an epoch that was cut off must not come back beside it
+    epoch = max(log.epochs.latest_epoch, 0)  # the end is the same; a truncated epoch must not return beside it
     for number in range(end, end + RECORDS):
         outcome = append(log, idempotent(7, number), leader_epoch=epoch)
         assert isinstance(outcome, AppendInfo), outcome
@@ -162,7 +162,7 @@ def test_retention_on_a_disk_that_cannot_even_rename_removes_the_files_at_once()
 
 @pytest.mark.parametrize("operation", ["write", "create"])
 def test_a_first_batch_below_the_start_is_refused_on_a_full_disk_and_taken_later(operation: str) -> None:
-    """The empty segment makes room for one with a lower base offset: the log is never without a segment."""
+    """A segment with a lower base offset replaces the empty segment. The log never has no segment."""
     for nth in range(1, 40):
         fs = formatted()
         directory = open_directory(fs, SMALL)

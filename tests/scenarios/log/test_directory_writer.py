@@ -1,4 +1,4 @@
-"""The writer of a log directory: group commit, order, failure, back to work."""
+"""The writer of a log directory: group commit, order, failures, and work after a failure."""
 
 from __future__ import annotations
 

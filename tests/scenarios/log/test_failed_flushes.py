@@ -1,7 +1,7 @@
 """A flush fails with EIO, the process ends, the next process continues, and then the power fails.
 
 Linux marks the pages of a failed flush clean: the next process reads them from the cache, and flushing them again does
-nothing. That process must rewrite the data it accepts before anything behind it is acknowledged.
+nothing. That process must rewrite the data that it accepts before it acknowledges any later record.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Life:
             self.acknowledged = list(self.sent)
             if self.turn % 5 == 0:
                 self.directory.write_recovery_points()
-            if self.turn % 7 == 0:  # a new leader's history parts from ours
+            if self.turn % 7 == 0:  # a new leader's history diverges from this log
                 end = log.end_after_truncating(log.log_end_offset - 9)
                 self.acknowledged = self.acknowledged[:end]
                 self.directory.truncate(log, end)
@@ -69,7 +69,8 @@ class Life:
 
 
 def run_with(fault: str, nth: int, config: LogConfig, pad: int, rng: random.Random | None = None) -> Life | None:
-    """A life whose ``nth`` operation of this kind fails, and ends with it; None when none failed."""
+    """Run a process whose ``nth`` operation of this kind fails and ends the process. Return None if no operation
+    failed."""
     life = Life(formatted(), config, pad)
     planned = life.fs.fail(fault, errno.EIO, nth=nth, rng=rng)
     try:
@@ -130,7 +131,8 @@ def test_acknowledged_records_outlive_a_kill_at_every_operation_a_restart_and_a_
 
 
 def test_pages_that_the_cache_drops_while_recovery_scans_are_not_accepted() -> None:
-    """Recovery reads more than fits in memory: what it has checked may read as zeros before it is written again."""
+    """Recovery reads more data than the page cache keeps. Checked data may read as zeros before recovery writes it
+    again."""
     fs = formatted()
     log = open_directory(fs).create(ORDERS, TOPIC_ID, LogConfig())
     values = [f"{number}" for number in range(40)]
@@ -153,7 +155,7 @@ def test_pages_that_the_cache_drops_while_recovery_scans_are_not_accepted() -> N
     assert recovered is not None
     kept = values_of(recovered)
     assert kept == values[: len(kept)]
-    assert 1 < len(kept) < len(values)  # of the second window the disk has nothing
+    assert 1 < len(kept) < len(values)  # the disk has no bytes of the second window
     fs.crash(loss=Loss.ALL)
     again = open_directory(fs).get(ORDERS)
     assert again is not None

@@ -1,5 +1,5 @@
-"""A coordinator writes to its shard under an epoch, and a replaced coordinator cannot write (KAFKA-4362): any leader
-finds the epoch in the log itself, also after truncation and crashes."""
+"""A coordinator writes to its shard under an epoch, and a replaced coordinator cannot write (KAFKA-4362): every leader
+finds the epoch in its log, also after truncation and crashes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_append_that_was_decided_on_another_log_is_refused_and_tells_where_it
 
 
 def test_a_stale_epoch_is_reported_before_a_wrong_end() -> None:
-    """Replaying would not help: the coordinator must resign."""
+    """To replay the log again would not help, so the coordinator must resign."""
     _, _, log = opened()
     one(log, fenced(9, "claim"))
     assert isinstance(one(log, fenced(8, "commit", end=77)), FencedShardEpochError)
@@ -120,7 +120,7 @@ def test_a_claim_that_could_not_be_written_fences_nobody() -> None:
 
 
 def test_who_follows_a_claim_that_could_not_be_written_in_one_turn_is_not_written_either() -> None:
-    """It must not be written at another place: its expected end would be wrong."""
+    """A batch must not be written at another offset, because its expected end would be wrong."""
     fs, _, log = opened()
     one(log, fenced(1, "claim"))
     fs.fail("write", errno.ENOSPC, path_ends=".log")
@@ -202,7 +202,7 @@ def test_a_claim_that_was_cut_off_fences_nobody() -> None:
 
 
 def test_a_leader_again_finds_what_its_successor_appended_in_place_of_its_own() -> None:
-    """The log has the same end as before, so only the truncation shows that its last batch is another one."""
+    """The log has the same end as before, so only the truncation shows that the last batch is a different one."""
     _, directory, log = opened()
     write(log, fenced(1, "claim"), fenced(1, "commit"))
     directory.truncate(log, 1)
@@ -227,8 +227,8 @@ def test_the_epoch_survives_a_clean_stop_and_an_unclean_one() -> None:
 
 
 def test_a_log_that_was_emptied_still_refuses_who_has_not_seen_its_end() -> None:
-    """Its epochs are gone with its records; a coordinator in the middle of an append is refused because of the log's
-    end."""
+    """The log's epochs are deleted with its records. An append of the coordinator that is in progress is refused
+    because of the log's end."""
     _, directory, log = opened()
     write(log, fenced(5, "claim"), fenced(5, "commit"))
     log.flush()

@@ -1,4 +1,5 @@
-"""A crash at every operation, and a truncation at every byte: acknowledged records survive, nothing else appears."""
+"""A crash at every operation, and a truncation at every byte: acknowledged records survive, and no record appears that
+was not sent."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def check_recovered(fs: CrashingFileSystem, history: History, config: LogConfig 
     first = log_files(fs)
     for log in directory.logs.values():
         log.close()
-    fs.crash(loss=Loss.ALL)  # everything that recovery said is durable must be
+    fs.crash(loss=Loss.ALL)  # all records that recovery reports as durable must be durable
     again = open_directory(fs, config)
     assert not again.quarantined
     second = log_files(fs)
@@ -204,13 +205,14 @@ def test_second_recovery_changes_not_one_byte() -> None:
     fs.crash(random.Random(3), Loss.PREFIX)
     open_directory(fs, TINY)
     first = log_files(fs)
-    fs.crash(loss=Loss.NONE)  # killed again before it did anything
+    fs.crash(loss=Loss.NONE)  # killed again before its first operation
     open_directory(fs, TINY)
     assert log_files(fs) == first
 
 
 def test_what_survives_a_kill_survives_the_power_loss_after_it() -> None:
-    """Recovery counts found data as flushed: so it must flush what a killed process left in the page cache."""
+    """Recovery counts the data that it finds as flushed, so it must flush data that a killed process left in the page
+    cache."""
     fs = formatted()
     log = open_directory(fs).create(ORDERS, TOPIC_ID, LogConfig())
     log.append(batch("written, not flushed"), 0)
@@ -225,7 +227,7 @@ def test_what_survives_a_kill_survives_the_power_loss_after_it() -> None:
 
 
 def test_every_acknowledgement_follows_its_flush() -> None:
-    """From the trace: when an acknowledgement is given, every byte of its batch was synced, and every name on its
+    """From the trace: before each acknowledgement, every byte of its batch was synced, and every file name on its
     path."""
     fs = formatted()
 

@@ -225,7 +225,7 @@ def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
     directory.write_recovery_points()
     fs.crash()
     fs.flip(f"{ROOT}/orders-0/00000000000000000000.log", 70)
-    for _ in range(2):  # it stays so, and keeps its recovery point
+    for _ in range(2):  # the log stays closed, and keeps its recovery point
         directory = open_directory(fs)
         assert "recovery point 3" in directory.quarantined[ORDERS].message
         kept = directory.quarantined[ORDERS].__traceback__
@@ -244,7 +244,8 @@ def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
 
 
 def test_damaged_log_stays_quarantined_however_often_the_others_are_closed_cleanly() -> None:
-    """Its indexes are whole and its end is the recovery point: a later clean stop must not make it trusted."""
+    """The log's indexes are complete, and its end is the recovery point. A later clean stop must not make the damaged
+    log trusted."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())
@@ -308,7 +309,7 @@ def test_roll_that_a_full_disk_stops_leaves_a_log_that_goes_on_and_opens_again()
     fs.fail("create", errno.ENOSPC, path_ends=".index")
     with pytest.raises(DiskFullError):
         log.append(batch("too much for this segment", pad=100), 0)
-    log.append(batch("b"), 0)  # small enough for the old one
+    log.append(batch("b"), 0)  # small enough for the old segment
     log.flush()
     fs.sync_directory(log.directory)
     fs.crash()
@@ -537,7 +538,8 @@ def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_el
     ],
 )
 def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_name(operation: str, error: int) -> None:
-    """Whichever step failed: otherwise the old log's start would make the new log empty at the next start."""
+    """This holds for every step that fails. Otherwise the log start of the old log would make the new log empty at the
+    next start."""
     for nth in range(1, 9):
         fs = formatted()
         directory = open_directory(fs)
@@ -565,7 +567,7 @@ def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_nam
 
 @pytest.mark.parametrize("recovery_point", [0, 2, 3, None], ids=lambda point: f"flushed_to_{point}")
 def test_an_empty_segment_of_a_roll_that_failed_hides_nothing(recovery_point: int | None) -> None:
-    """Its name was removed, and a crash brought it back. None: the stop was clean."""
+    """The file was removed, and a crash restored its name. None means a clean stop."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())

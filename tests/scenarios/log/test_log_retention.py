@@ -1,4 +1,4 @@
-"""Retention on a directory: which records are deleted, when their files are deleted, and a crash at every step."""
+"""Retention on a directory: the deleted records, the time when their files are deleted, and a crash at every step."""
 
 from __future__ import annotations
 
@@ -327,14 +327,14 @@ def check_recovered(fs: CrashingFileSystem, clock: ManualClock, starts: list[int
     assert all(entry.start_offset >= log.log_start_offset for entry in log.epochs.entries)
     directory.remove_deleted()
     assert deleted_files(fs) == []
-    again = fs.crash_clone()  # what recovery said is durable
+    again = fs.crash_clone()  # records that recovery reported as durable
     recovered = open_directory(again, TINY, clock).get(ORDERS)
     assert recovered is not None
     assert values_of(recovered) == values_of(log)
 
 
 def test_segments_below_a_durable_start_are_no_gap_whichever_of_them_are_left() -> None:
-    """A crash in the middle of a deletion may leave any of them, in any order."""
+    """A crash during a deletion may leave any of the files, in any order."""
     for left in range(1, 8):
         fs, clock = formatted(), ManualClock(NOW_MS)
         directory, log = filled(fs, clock)
@@ -347,7 +347,7 @@ def test_segments_below_a_durable_start_are_no_gap_whichever_of_them_are_left() 
                 fs.unlink(f"{ROOT}/orders-0/{base:020d}.log")
         fs.sync_directory(f"{ROOT}/orders-0")
         fs.crash()
-        again = open_directory(fs, TINY, clock)  # no recovery point was ever written: all is scanned
+        again = open_directory(fs, TINY, clock)  # no recovery point was ever written, so recovery scans the whole log
         assert not again.quarantined
         assert values_of(again.logs[ORDERS]) == [f"v{number}" for number in range(6, 12)]
         assert again.logs[ORDERS].segments[0].base_offset == 6

@@ -1,5 +1,5 @@
-"""Lookups of a thread in the active segment while its owner appends to it; and appends, flushes and cleanings without a
-free descriptor."""
+"""A thread looks up offsets in the active segment while the owner appends to it. Other tests run appends, flushes and
+cleanings without a free descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many logs in one directory: created together, stopped and started at little cost."""
+"""Many logs in one directory: created together, and stopped and started with little work."""
 
 from __future__ import annotations
 

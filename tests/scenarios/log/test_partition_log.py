@@ -266,7 +266,7 @@ class _Cold:
 
 
 def test_readers_in_other_threads_see_whole_batches_while_the_log_grows_rolls_and_shrinks(tmp_path: Path) -> None:
-    """On the real file system: segments are deleted under the readers, who hold their files open."""
+    """On the real file system, segments are deleted while readers have their files open."""
     config = LogConfig(segment_bytes=20_000, index_interval_bytes=500)
     log = PartitionLog.open(RealFileSystem(), str(tmp_path), ORDERS, config, clock=SystemClock())
     stop = threading.Event()

@@ -36,7 +36,7 @@ class ExpiringProducersWorld:
         self.log = log_of(self.directory)
 
     def tick(self) -> int:
-        """Run the upkeep; returns how many producers were forgotten."""
+        """Run the upkeep, and return the number of expired producers."""
         return self.log.expire_producers(EXPIRATION_MS, [entry.producer_id for entry in self.log.producers])
 
 
@@ -82,8 +82,8 @@ def test_with_log_append_time_the_wall_clock_may_jump() -> None:
 
 
 def test_after_a_restart_the_time_counts_from_the_load_on() -> None:
-    """The time of the last append is not in the file: a machine may have been off for a day while its clients were
-    not."""
+    """The file does not contain the time of the last append, because the machine may have been off for a day while its
+    clients continued."""
     world = ExpiringProducersWorld()
     first = idempotent(7, 0, timestamp_ms=LONG_AGO_MS)
     append(world.log, first)

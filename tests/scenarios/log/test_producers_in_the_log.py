@@ -1,4 +1,4 @@
-"""Idempotent producers: the log's state of them across rolls, truncations, crashes and restarts."""
+"""The log's state of idempotent producers across rolls, truncations, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ def unreadable_marker(offset: int) -> bytes:
 def test_a_marker_that_was_written_unreadable_is_refused_by_a_leader_and_passed_over_in_a_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Found by the fuzzer: such a log did not open, with an error unfit for a log, also after its tail was
-    truncated."""
+    """Found by the fuzzer: such a log did not open, even after its tail was truncated, and the error had a wrong
+    type."""
     fs, _, log = begun()
     first = unreadable_marker(0)
     (outcome,) = log.append_many([Append(data=first, leader_epoch=0, headers=[read_header(first)])])
@@ -324,7 +324,7 @@ def test_retention_takes_snapshots_along_and_producers_stay() -> None:
 
 
 def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> None:
-    """Snapshots are not forced at a roll: a producer whose batches were deleted was forgotten."""
+    """A roll does not fsync snapshots. Before the fix, a producer whose batches were deleted was lost after a crash."""
     fs, directory, log = begun()
     assert isinstance(append(log, idempotent(77, 0, 3)), AppendInfo)
     producers = Producers(random.Random(6))
@@ -341,8 +341,8 @@ def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> N
 
 
 def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_it() -> None:
-    """They were replaced by a snapshot at the log's end; a truncation removed that too, and no snapshot means no
-    producers."""
+    """A snapshot at the log's end replaced the older snapshots. A truncation removed this snapshot too, and without a
+    snapshot the log had no producers."""
     fs, directory, log = begun()
     producers = Producers(random.Random(7))
     while len(log.segments) < 6:
@@ -362,7 +362,7 @@ def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_
 
 
 def test_a_marker_that_compaction_emptied_tells_its_epoch() -> None:
-    """Else who restores the log from its batches, and each new replica, would let the fenced producer write again."""
+    """Otherwise a recovery from the batches, and each new replica, would let the fenced producer write again."""
     fs, _, log = begun()
     marker = encode_batch(
         [(NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)],
@@ -517,7 +517,7 @@ def test_a_cut_at_the_log_start_forgets_an_epoch_that_the_leader_does_not_know()
 
 
 def work(fs: CrashingFileSystem, producers: Producers) -> None:
-    """Appends, rolls, a cut, a clean stop, more appends."""
+    """Appends, rolls, a truncation, a clean stop, more appends."""
     directory = open_directory(fs, TINY)
     log = directory.logs.get(ORDERS) or directory.create(ORDERS, TOPIC_ID, TINY)
     for turn in range(14):
@@ -561,7 +561,7 @@ def test_the_table_after_a_crash_at_any_operation_is_that_of_the_batches_left(lo
 
 
 def check_left(log: PartitionLog, where: str) -> None:
-    """The table is the one that the batches in the log demand, whichever these are."""
+    """The table of producers must match the batches in the log."""
     truth = replayed(log)
     found = {entry.producer_id: (entry.epoch, entry.last_timestamp_ms, entry.last_batch) for entry in log.producers}
     assert found == truth, where
@@ -594,7 +594,7 @@ def test_duplicates_and_refused_batches_begin_no_epoch_and_force_no_file() -> No
 
 
 def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None:
-    """A marker is damaged in memory, behind a reported batch of its producer; and an epoch does not fit on a full
+    """A marker is damaged in memory, after a reported batch of its producer. A new epoch cannot be written on a full
     disk."""
     fs, _, log = begun()
     rotten = bytearray(unreadable_marker(2))
@@ -624,7 +624,7 @@ def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None
     assert log.epochs.latest_epoch == 5
     directory.truncate(log, log.log_end_offset)
     assert (log.log_end_offset, log.epochs.latest_epoch) == (2, 3)
-    # What the next leader has of epoch 4 begins there.
+    # The next leader's records of epoch 4 begin at this offset.
     after = encode_batch([(NOW_MS, None, b"value", [])], base_offset=2, leader_epoch=4)
     (outcome,) = log.append_many([Append(data=after, leader_epoch=6, replicated=True, follows=2)])
     assert isinstance(outcome, AppendInfo), outcome

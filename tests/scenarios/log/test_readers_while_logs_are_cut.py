@@ -97,7 +97,8 @@ class CutLogWorld:
 
     @contextlib.contextmanager
     def unless_cut(self) -> Iterator[None]:
-        """What is asked of a log that is cut before it answers may be wrong; the log does not know since when."""
+        """An answer may be wrong if the log is truncated before the answer. The log does not know when the caller's
+        request began."""
         cuts = self.log.cuts
         try:
             yield
@@ -173,8 +174,8 @@ def test_a_log_that_is_cut_is_not_damaged(tmp_path: Path, config: LogConfig) -> 
 
 
 def test_a_reader_that_made_the_indexes_anew_does_not_put_back_what_a_cut_took(tmp_path: Path) -> None:
-    """Seen once in all: the entries came back between the cut of the indexes and that of the log, whose end was then
-    looked for behind it, and the cut failed with CorruptLogError."""
+    """This failure was seen once. A reader loaded the entries again between the truncation of the indexes and that of
+    the log. The truncation then searched for the log's end after the real end, and failed with CorruptLogError."""
     world = CutLogWorld(str(tmp_path / "data"), replace(DELETE, segment_bytes=1 << 20), seed=1)
     rng = random.Random(1)
     while world.log.log_end_offset < 60:
@@ -185,7 +186,7 @@ def test_a_reader_that_made_the_indexes_anew_does_not_put_back_what_a_cut_took(t
 
     def keeps(entries: list[tuple[int, int]]) -> None:
         is_about_to.set()
-        has_cut.wait(0.3)  # (as long as this is right, the cut waits for it)
+        has_cut.wait(0.3)  # (while this is correct, the truncation waits for the reader)
         keep(entries)
 
     segment.index.keep_in_memory = keeps  # type: ignore[method-assign]

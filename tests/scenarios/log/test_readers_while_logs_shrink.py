@@ -1,5 +1,5 @@
-"""Readers in several threads while producers append and retention, DeleteRecords and compaction take segments away:
-never a gap that is not allowed, a record twice or backwards, a closed file, or a key whose last value is missing."""
+"""Readers in several threads while producers append and retention, DeleteRecords and compaction delete segments.
+Readers never see a wrong gap, a duplicate, a wrong order, a closed file, or a key without its last value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPACT = LogConfig(
     min_dirty_ratio=0.01,
     file_delete_delay_ms=0,
 )
-#: So little that retention has something to take before compaction has.
+#: The limit is so small that retention deletes segments before compaction does.
 BOTH = replace(COMPACT, cleanup_delete=True, retention_bytes=3000)
 
 
@@ -164,7 +164,8 @@ class ShrinkingLogWorld:
                     seen[record.key] = record.offset
             offset = result.next_offset
         for key, last in wanted.items():
-            # A roll makes records durable too: then a newer value, behind where this pass ends, may have replaced it.
+            # A roll makes records durable too. A newer value after the end of this pass may then have replaced the
+            # record.
             assert seen.get(key, -1) >= last or last < log.log_start_offset or self.latest[key] >= end, (
                 f"the last value of {key!r}, at {last}, was not read: {seen.get(key)}"
             )

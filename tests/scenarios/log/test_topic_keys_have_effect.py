@@ -1,7 +1,7 @@
 """Each topic key that is declared as honoured changes a log's behaviour; the tables must name them all.
 
-Three keys do not change a log but the rules of leaders and controllers. A key without effect, or without its code,
-fails its row.
+Three keys do not change a log; they change rules of leaders and controllers. The test of a key fails if the key has no
+effect.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from headrace_core.types import TimestampType
 from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 
 HOUR_MS = 3_600_000
-#: Text that every codec makes smaller, and a higher level smaller still.
+#: Text that every codec compresses, and that a higher level compresses more.
 PROSE = " ".join(
     random.Random(3).choices(["mill", "wheel", "race", "water", "stone", "grain", "flow"], k=4_000)
 ).encode()
 
 
 class Kept:
-    """A log with the settings of a topic, on a disk in memory, with a clock that stands still."""
+    """A log with the settings of a topic, on a disk in memory, with a stopped clock."""
 
     def __init__(self, config: LogConfig) -> None:
         self.config = config
@@ -83,7 +83,7 @@ class Kept:
         return self.log.log_start_offset
 
     def targets(self) -> int:
-        """How many cleanings are worth it now."""
+        """The number of logs that are dirty enough for a cleaning now."""
         plan = CleanerManager(self.fs, ROOT).plan(
             {ORDERS: self.log}, stable_offset_of=lambda log: log.log_end_offset, now_ms=self.clock.now_ms()
         )
@@ -127,7 +127,7 @@ def stored_bytes(config: LogConfig) -> int:
 
 
 def accepts(at_ms: int, size: int = 10) -> Callable[[LogConfig], bool]:
-    """Is a record of that time (from now) and size taken?"""
+    """Whether the log accepts a record of this size, with this time relative to now."""
 
     def look(config: LogConfig) -> bool:
         kept = Kept(config)
@@ -150,7 +150,7 @@ def time_type(config: LogConfig) -> TimestampType:
 
 
 def tombstones_after(ms: int) -> Callable[[LogConfig], int]:
-    """Tombstones that are left after two cleanings, so far apart."""
+    """The tombstones that are left after two cleanings with this time between them."""
 
     def look(config: LogConfig) -> int:
         kept = Kept(config)
@@ -195,7 +195,7 @@ def durable_when_acknowledged(config: LogConfig) -> bool:
 
 
 def jitter(config: LogConfig) -> int:
-    """At how many different times logs of the same age roll."""
+    """The number of different times at which logs of the same age roll."""
     times = set()
     for seed in range(12):
         fs = formatted()
@@ -210,7 +210,7 @@ def jitter(config: LogConfig) -> int:
 
 
 def reserved(config: LogConfig, folder: Path) -> bool:
-    """Does a new log have more blocks on a real disk than it has bytes?"""
+    """Whether a new log has more blocks on a real disk than it has bytes."""
     log = PartitionLog.open(
         RealFileSystem(), str(folder), ORDERS, config, clock=ManualClock(NOW_MS), rng=random.Random(1)
     )
@@ -221,7 +221,7 @@ def reserved(config: LogConfig, folder: Path) -> bool:
 
 
 class Row(NamedTuple):
-    """``look`` sees ``without`` when only ``others`` are set, and ``then`` when the key has ``value`` as well."""
+    """``look`` returns ``without`` if only ``others`` are set, and ``then`` if the key also has ``value``."""
 
     value: str
     look: Callable[[LogConfig], Any]
@@ -253,7 +253,7 @@ def table(folder: Path) -> dict[str, Row]:
         return Kept(config).filled().targets()
 
     def mostly_clean(config: LogConfig, idle_ms: int = 0) -> int:
-        """A log of which most was cleaned before, and the rest has waited for so long."""
+        """A log whose larger part is clean, and whose dirty part has waited for this time."""
         kept = Kept(config)
         for number in range(30):
             kept.put(b"v" * 100, key=b"key %d" % number)
@@ -302,7 +302,7 @@ def table(folder: Path) -> dict[str, Row]:
 
 # -- what no log does: replication and elections ----------------------------------------------------------------------
 
-#: Broker 1 leads, and is alone in sync; 2 and 3 work, and lag behind.
+#: Broker 1 leads and is the only in-sync replica. Brokers 2 and 3 work, but lag behind.
 LEADER, FOLLOWERS = 1, (2, 3)
 
 
@@ -344,7 +344,7 @@ def takes_acks_all(image: MetadataImage) -> bool:
 
 
 def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
-    """The elected leader, when all other replicas were out of sync."""
+    """The elected leader after the failure of the last in-sync replica."""
     image = image.apply([BrokerChangeRecord(LEADER, LEADER, fenced=True)], image.next_offset + 1)
     change = partition_change(Electorate(image, ClusterSettings()), image.topics[TOPIC_ID], 0)
     assert change is not None
@@ -363,7 +363,7 @@ def throttled(image: MetadataImage) -> list[int]:
 
 
 class Elsewhere(NamedTuple):
-    """``look`` sees ``without`` in a cluster where nothing is set, and ``then`` where the key has ``value``."""
+    """``look`` returns ``without`` in a cluster without settings, and ``then`` if the key has ``value``."""
 
     value: str
     look: Callable[[MetadataImage], Any]

@@ -159,7 +159,7 @@ def test_what_could_not_be_written_is_undone() -> None:
 
 
 def test_a_read_searches_only_the_segments_that_concern_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log whose first transaction stays open for long, so that no entry before its marker ends a search."""
+    """A log whose first transaction stays open for long, so that no index entry before its marker ends a search."""
     _, _, log = begun(LogConfig())
     append_to(log, transactional(7, 0))
     for number in range(30):
@@ -194,7 +194,8 @@ def test_a_read_searches_only_the_segments_that_concern_it(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_restarted_log_answers_the_same_for_any_high_watermark(clean: bool, rng: random.Random) -> None:
-    """Also for one below its snapshots: they tell what is open, and not what has ended since."""
+    """This also holds for a log that is cut below its snapshots. A snapshot contains the open transactions, but not the
+    ones that ended later."""
     for _ in range(6):
         fs, directory, log, transactions = filled(rng.randrange(1 << 30), 4)
         end = log.log_end_offset
@@ -287,7 +288,7 @@ def test_a_start_without_the_indexes_of_a_segment_rebuilds_the_transaction_index
 def test_a_crash_while_the_indexes_of_a_segment_are_rebuilt_hides_no_aborted_transaction(
     loss: Loss, rng: random.Random
 ) -> None:
-    """The next start believes the offset index that this one has written."""
+    """The next start trusts the offset index that this start has written."""
     fs, directory, log, transactions = filled(12)
     directory.close()
     base = min(txn_files(fs))
@@ -332,7 +333,7 @@ def test_a_damaged_index_and_a_full_disk_do_not_stop_a_cut() -> None:
 
 
 def scrubbed(fs: CrashingFileSystem, log: PartitionLog) -> dict[int, str]:
-    """{base offset: the fault of its transaction index}"""
+    """{base offset: the fault that was found in its transaction index}"""
     found = {}
     for segment in log.segments:
         result = scrub_segment(fs, log, segment, spend=lambda size: None, should_stop=lambda: False)
@@ -351,7 +352,7 @@ def test_a_scrub_finds_no_fault_in_any_sound_history(rng: random.Random) -> None
         directory.delete_records(log, log.segments[3].base_offset)
         assert not scrubbed(fs, log)
         for path in [path for path in fs.files() if path.endswith(".snapshot")]:
-            fs.unlink(path)  # what was open at the log's start is not known any more
+            fs.unlink(path)  # the transactions that were open at the log's start are not known any more
         assert not scrubbed(fs, log)
         directory.truncate(log, log.segments[-2].base_offset + 2)
         assert not scrubbed(fs, log)
@@ -432,7 +433,7 @@ def test_a_cut_at_any_offset_leaves_the_answers_of_the_batches_left() -> None:
 
 @pytest.mark.parametrize("way", ["cut", "cut all", "restart"])
 def test_a_reader_during_a_cut_gets_no_record_of_an_open_transaction(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with a high watermark from before the cut."""
+    """This also holds for a high watermark from before the cut."""
     fs, directory, log = begun()
     append_to(log, transactional(7, 0), leader_epoch=0)
     append_to(log, transactional(8, 0), leader_epoch=0)
@@ -636,7 +637,7 @@ def test_a_dump_shows_the_entries_and_both_tools_name_what_is_wrong() -> None:
     found = [(line.producer_id, line.first_offset, line.last_offset, line.last_stable_offset) for line in lines]
     assert sorted(found, key=lambda each: each[2]) == aborted_of(transactions.written, log.log_end_offset)
     assert not [line for line in verify(ROOT, fs=fs) if isinstance(line, Problem)]
-    # The last segment's may lag behind its log while the broker runs.
+    # The last segment's index may lag behind its log while the broker runs.
     base, sound = next((base, data) for base, data in txn_files(fs).items() if base < max(map(int, bases_of(fs))))
     path = f"{log.directory}/{base:020d}.txnindex"
     for wrong, what in (

@@ -1,4 +1,5 @@
-"""Replication and idempotence with one guard removed, which the brokers' half of the simulator must notice."""
+"""Mutants of replication and idempotence, each with one guard removed. The brokers' half of the simulator must detect
+each mutant."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ _logs_written = PartitionTable.logs_written
 
 
 def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any) -> None:
-    """Lets followers report at once: their usual wait for the end of the writer's turn, when all data are forced, would
-    hide that they report too much."""
+    """Lets followers report at once: usually they wait for the end of the writer's turn, when all data is fsynced. That
+    wait would hide that they report too much."""
     for log in logs:
         followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:
@@ -116,7 +117,7 @@ def _join_below_the_high_watermark(
 
 
 def _join_in_any_life(self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int) -> Any:
-    """Counts what a follower has acknowledged in an earlier life as if it were acknowledged in the present one."""
+    """Counts an acknowledgement of a follower's earlier process as if the present process had sent it."""
     life = alive(follower.broker_id)
     if follower.broker_id in self.committed or life is None:
         return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
@@ -146,7 +147,7 @@ def _is_certain(self: PartitionLeader) -> bool:
 
 
 def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
-    """The last answer decides for all attempts, as if retries were hidden inside one call."""
+    """The last answer counts for all attempts, as if the attempts were retries inside of one call."""
     if code in isr._NOT_DONE:
         self._is_uncertain = False
     _refused(self, code, retriable=retriable, now_ms=now_ms)

@@ -1,5 +1,5 @@
-"""The guards of the cluster's rules, each with the patch that removes it. (A mutant must break a promise, otherwise its
-guard is useless; tests/simulation runs these mutants too.)
+"""The guards of the cluster's rules, each with the patch that removes it. (If a mutant breaks no promise, its guard is
+useless. tests/simulation runs these mutants too.)
 
 ``break_it(patch)``: ``patch(object, name, value)`` replaces an attribute until the run has ended.
 """
@@ -25,7 +25,7 @@ class Mutant:
     source: str  # the KIP, the Kafka issue or the record in docs/decisions that asks for the guard
     removed: str  # the guard
     break_it: Callable[[Patch], None]
-    profile: int | None = None  # the histories that are hardest on it
+    profile: int | None = None  # the histories that are most likely to expose the mutant
 
 
 def _everybody_is_eligible(patch: Patch) -> None:

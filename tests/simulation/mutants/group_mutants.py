@@ -1,4 +1,5 @@
-"""Shards, groups, offsets and members with one guard removed, which the groups' part of the simulator must notice."""
+"""Mutants of shards, groups, offsets and members, each with one guard removed. The groups' part of the simulator must
+detect each mutant."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ def _slow_since_the_answer(self: groups.Groups, turn: Any, group: Any, member: A
 
 
 def _watch_the_time_out(self: rebalancing.Rebalancing, group: Any, member: Any) -> None:
-    """(The check comes as soon as the rebalance timeout is over.)"""
+    """(The check runs as soon as the rebalance timeout is over.)"""
     _watch(self, group, member)
     if member.session.revoking_ms is not None:
         due_ms = member.session.revoking_ms + member.said.rebalance_timeout_ms
@@ -259,7 +260,7 @@ _looked_up = Member.looked_up
 
 
 def _any_vacancy_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-    """Metadata older than the member's own coordinator count, if they show a shard without a coordinator."""
+    """Metadata that is older than the member's own coordinator counts if it shows a shard without a coordinator."""
     _looked_up(self, self._shard_epoch + 1 if is_vacant else shard_epoch, as_of, now, is_vacant=is_vacant)
 
 
@@ -268,7 +269,7 @@ def _all_metadata_are_new(self: Member, shard_epoch: int, as_of: float | None, n
 
 
 def _late_news_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-    """The news that its coordinator was deposed lets a member read again, although the grace period was over."""
+    """A member reads again when it learns that its coordinator was deposed, although the grace period was over."""
     if self._shard_epoch and not self._is_connected and shard_epoch > self._shard_epoch:
         self._is_orphaned, self._broken_at, self._vacant_at = True, None, now
     _looked_up(self, shard_epoch, as_of, now, is_vacant=is_vacant)

@@ -1,4 +1,4 @@
-"""A mutant: the product with one guard removed, so that the simulator can prove that it would notice.
+"""A mutant: the product with one guard removed, to prove that the simulator would notice the missing guard.
 
 A mutant is a list of patches: (where, attribute, replacement). The patches apply during the ``with`` block of
 ``applied``.
@@ -27,8 +27,8 @@ class Mutant:
     breaks: str
     owner: int
     patches: tuple[Patch, ...]
-    #: The part of a schedule in which the mutant runs: the world of controllers, the histories of brokers
-    #: (sim_histories), the brokers' half, or a schedule of groups.
+    #: The part of a schedule in which the mutant runs: the controllers' half, the histories of brokers (sim_histories),
+    #: the brokers' half, or the groups' part.
     part: str = "world"
     #: For the histories: the kind of cluster that is most likely to expose the mutant.
     profile: int | None = None

@@ -1,4 +1,5 @@
-"""Raft with one guard removed (tests/simulation/mutants/raft_without_guards.py), which the simulator must notice."""
+"""Raft with one guard removed (tests/simulation/mutants/raft_without_guards.py), and the simulator must detect each
+mutant."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from headrace_controller.raft import RaftNode
 from tests.simulation.mutants import raft_without_guards as broken
 from tests.simulation.mutants.mutant import Mutant, Patch
 
-#: The classes that break a promise visible to schedules. (Classes that only waste time, such as a chunk sent twice, are
-#: caught by stories in tests/unit/controller.)
+#: The classes that break a promise which schedules check. (Tests in tests/unit/controller detect classes that only
+#: waste time, for example by sending a chunk twice.)
 CLASSES: tuple[type[RaftNode], ...] = (
     broken.ForgetsItsVote,
     broken.ForgetsItsTerm,

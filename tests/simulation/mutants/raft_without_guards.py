@@ -1,7 +1,7 @@
 """Raft with one guard removed, class by class. Each docstring names the broken rule: a section of the Raft paper (or of
 the thesis, T), a KIP, or a known bug.
 
-The schedules and stories (test_raft_mutants.py) and the simulator (tests/simulation/mutants) must notice each of them.
+The tests in test_raft_mutants.py and the simulator (tests/simulation/mutants) must detect each of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CommitsWhatOthersProposed(RaftNode):
 
 
 class CountsWhatItHasNotWritten(RaftNode):
-    """etcd 14370: the leader's own log counts before it is durable."""
+    """etcd 14370: the leader counts its own log for the commit before the log is durable."""
 
     def _durable_at(self, key: ReplicaKey) -> int:
         return self.log.end_offset if key == self.key else super()._durable_at(key)
@@ -131,7 +131,7 @@ class CommitsWhatItHasNotCompared(RaftNode):
 
 
 class ChangesVotersWhileTheyChange(RaftNode):
-    """T 4.1: two changes of the voters at a time make two disjoint majorities possible."""
+    """T 4.1: two changes of the voters at the same time make two disjoint majorities possible."""
 
     def _check_may_change(self) -> None:
         self._check_leading()
@@ -165,7 +165,7 @@ class ReadsBeforeItsTerm(RaftNode):
 
 
 class CountsOldRounds(RaftNode):
-    """T 6.4: an answer to a heartbeat from before the read counts as proof of the leadership now."""
+    """T 6.4: an answer to a heartbeat that was sent before the read counts as proof of the present leadership."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         if isinstance(body, HeartbeatResponse):
@@ -214,7 +214,7 @@ class MixesTheSnapshotsOfTwoLeaders(RaftNode):
 
 
 class DoublesChunksWithEveryHeartbeat(RaftNode):
-    """etcd, a follower that is paused while it takes a snapshot in: the line fills up with what it was sent before."""
+    """etcd: a follower is paused while it installs a snapshot, and the connection fills up with earlier messages."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self.progress_of(sender)
@@ -232,8 +232,8 @@ class ForgetsWhoFollows(RaftNode):
 
 
 class ChangesVotersWhileItHandsOver(RaftNode):
-    """T 3.10: the voters change during a transfer: the next leader would begin with a change that is not committed, or
-    be removed."""
+    """T 3.10: the voters change during a leadership transfer. The next leader would begin with an uncommitted change,
+    or be removed."""
 
     def _check_taking(self) -> None:
         self._check_leading()
@@ -257,7 +257,7 @@ class VotesOnlyWhenItKnowsThatItMay(RaftNode):
 
 
 class HandsOverForEver(RaftNode):
-    """hashicorp/raft 696: what a deposed leader had begun to hand over it still hands over when it leads again."""
+    """hashicorp/raft 696: a deposed leader had begun a leadership transfer, and continues it when it leads again."""
 
     def _become_follower(self, term: int, leader: ReplicaKey | None = None) -> None:
         handing_over_to = self._transfer_to
@@ -266,7 +266,7 @@ class HandsOverForEver(RaftNode):
 
 
 class KeepsTermsToItself(RaftNode):
-    """openraft 1796: those with the longer log never learn of the term that those with the shorter one are in."""
+    """openraft 1796: voters with a longer log never learn the term of the voters with a shorter log."""
 
     def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
         if not (request.is_pre_vote and request.term <= self.term):
@@ -274,7 +274,7 @@ class KeepsTermsToItself(RaftNode):
 
 
 class NeverTellsAStaleLeader(RaftNode):
-    """etcd: a replica that came back with a higher term can neither follow nor win."""
+    """etcd: a replica that returns with a higher term can neither follow nor win an election."""
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
         return
@@ -290,8 +290,8 @@ class NeverDoubtsItself(RaftNode):
 
 
 class HearsOldAnswers(RaftNode):
-    """6.2: a response counts by its arrival, however old its request is; so a leader that reaches no follower continues
-    to lead."""
+    """6.2: a response counts by its arrival time, even if its request is old. So a leader that reaches no follower
+    continues to lead."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self.progress_of(sender)

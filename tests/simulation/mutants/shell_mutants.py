@@ -42,7 +42,7 @@ def _keep_refused(self: MetadataStorage, end: int) -> None:
 
 
 def _open_raw(cls: type[MetadataStorage], fs: FileSystem, root: str, **how: Any) -> MetadataStorage:
-    """A start on a full disk that raises a bare ENOSPC, without the cause and the cure."""
+    """A start on a full disk that raises a bare ENOSPC, without the cause and the remedy."""
     with patch.object(storage, "_NO_SPACE", ()):
         found: MetadataStorage = _open(cls, fs, root, **how)
         return found
@@ -56,7 +56,7 @@ def _append_anywhere(**given: Any) -> Append:
 
 
 def _forget_terms_in_memory(self: MetadataStorage) -> None:
-    """Does not note that the file still has the terms, when a full disk has no room for a new file."""
+    """Does not remember that the file still has the terms if a full disk has no room for a new file."""
     epochs, end = self._log.epochs, self._log.log_end_offset
     epochs.restore(each for each in epochs.entries if each.start_offset < end)
 

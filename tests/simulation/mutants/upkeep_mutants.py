@@ -1,8 +1,6 @@
-"""Log starts, retention, compaction, and the writer turns, epochs and high watermarks they depend on, with one guard
-removed.
-
-The mutants run in the brokers' half. ``hard``: how records are deleted in a mutant's schedules
-(``broker_plan.UPKEEP``).
+"""Mutants of log starts, retention and compaction, and of the writer turns, epochs and high watermarks on which they
+depend. Each has one guard removed. The mutants run in the brokers' half. ``hard``: how records are deleted in a
+mutant's schedules (``broker_plan.UPKEEP``).
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ _write = LogDirectory._write
 
 
 def _log_starts_in_memory(self: LogDirectory, name: str, offsets: Any) -> None:
-    if name != LOG_STARTS or not offsets:  # (a directory's first one is there, and says nothing)
+    if name != LOG_STARTS or not offsets:  # (the file of the directory's first log exists, and is empty)
         _write(self, name, offsets)
 
 

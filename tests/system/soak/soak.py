@@ -1,8 +1,8 @@
 """`make soak MINUTES=120`: a real cluster under mixed load for hours, with one kill -9 per minute.
 
-The soak shows that no acknowledged record is lost, doubled or reordered, and that no process grows. docs/soak.md lists
-all criteria. It leaves these files in build/soak: samples.csv, summary.json, soak.png, the logs of the nodes, and the
-data if a criterion was missed. The last line of the output is the summary. Exit code 1 means that a criterion was
+The soak shows that no acknowledged record is lost, duplicated or reordered, and that no process grows. docs/soak.md
+lists all criteria. It leaves these files in build/soak: samples.csv, summary.json, soak.png, the logs of the nodes, and
+the data if a criterion was missed. The last line of the output is the summary. Exit code 1 means that a criterion was
 missed; a failed check is not repeated.
 
     .venv/bin/python -m tests.system.soak.soak --minutes 120 [--seed 1] [--save]
@@ -41,10 +41,10 @@ VICTIMS = (
 )  # fmt: skip
 #: How long a victim stays dead.
 DOWN_S = (5.0, 15.0)
-#: Retention by size keeps about so many seconds of records, so that the logs are full before the early window begins.
+#: Retention by size keeps the records of about this many seconds, so the logs are full before the early window begins.
 #: A record takes some 60 bytes beside its value.
 KEPT_S, RECORD_BYTES = 300, 260
-#: A log is deleted by whole segments.
+#: Retention deletes whole segments.
 SEGMENTS = 6
 CONFIG = {
     "log.retention.check.interval.ms": "10000",
@@ -53,7 +53,8 @@ CONFIG = {
     "producer.id.expiration.ms": "600000",
     "offsets.topic.segment.bytes": str(MIB),
 }
-#: All partitions' logs on three brokers, the segments that wait to be deleted, __consumer_offsets, the metadata log.
+#: The limit of disk space: all partitions' logs on three brokers, segments that wait for their deletion,
+#: __consumer_offsets, and the metadata log.
 DISK_MIB_MAX = 1_500
 #: Timeout for the end of a client: records in flight get an outcome, and the logs are read.
 END_S = 600.0
@@ -61,7 +62,7 @@ END_S = 600.0
 
 def topic_config(topic: str) -> dict[str, str]:
     if topic == COMPACTED:
-        # A record or two lie in the active segment for minutes at this rate: segments are rolled by time too.
+        # At this rate, one or two records stay in the active segment for minutes, so segments are also rolled by time.
         return {
             "cleanup.policy": "compact", "segment.bytes": str(MIB // 4), "segment.ms": "60000",
             "min.cleanable.dirty.ratio": "0.2",
@@ -71,7 +72,7 @@ def topic_config(topic: str) -> dict[str, str]:
 
 
 class ClientProcess:
-    """One of soak_clients.py's."""
+    """A client process of soak_clients.py."""
 
     def __init__(self, name: str, bootstrap: str, seed: int) -> None:
         self.name = name

@@ -3,7 +3,7 @@ document.
 
     python -m tests.system.soak.soak_clients producers|readers|group|admin BOOTSTRAP SEED
 
-The processes live as long as the run, so that a leak in a client shows too.
+The processes live as long as the run, so that the soak also finds a leak in a client.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Client:
     def failed(self, what: str, error: BaseException) -> None:
         with self.lock:
             self.errors[f"{what}: {type(error).__name__}: {str(error)[:120]}"] += 1
-            while len(self.errors) > 200:  # texts with numbers in them must not grow without end
+            # the number of different texts must not grow without limit, because texts contain numbers
+            while len(self.errors) > 200:
                 self.errors.pop(next(iter(self.errors)))
 
     def start(self, *works: Callable[[], object]) -> list[threading.Thread]:
@@ -120,7 +121,7 @@ class Producing:
             if len(waiting) < IN_FLIGHT_MAX:
                 with contextlib.suppress(_NotQueuedError):
                     waiting.extend(send(producer, name, lot))
-            due = max(due + every_s, time.monotonic() - 1)  # what a broken second left out is not made up
+            due = max(due + every_s, time.monotonic() - 1)  # records that a failure delayed are not sent later
             self.client.stopping.wait(max(0.0, due - time.monotonic()))
         producer.flush(TIMEOUT_S * 2)
 
@@ -192,7 +193,7 @@ class Producing:
                 for mark in marks:
                     self.claims.acknowledge(mark)
                 if key is not None:
-                    # (Of several lives the later one's numbers begin again, and count.)
+                    # (If a key has records of several processes, those of the latest process count.)
                     self.latest_of_key[key.decode()] = marks[-1].sequence + (self._lives << 40)
         if error is not None:
             self.client.failed(self.topic, error)
@@ -361,7 +362,7 @@ class Members:
                                 self.cover.read(record.topic, record.partition, record.offset)
                         consumer.commit()
                         self.commits += 1
-                except HeadraceError as error:  # fenced, or the coordinator is dead: it is read again
+                except HeadraceError as error:  # fenced, or the coordinator is dead: the records are read again
                     self.client.failed("group", error)
                     leaving.wait(0.1)
 

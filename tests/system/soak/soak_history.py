@@ -1,4 +1,4 @@
-"""Find lost, doubled and reordered records in a run of hours, with bounded memory.
+"""Find lost, duplicated and reordered records in a run of hours, with bounded memory.
 
 Each producer numbers its records per partition: 0, 1, 2, ... The value of each record has its number. One reader
 follows all partitions and expects the next number each time. So the state is one number per producer and partition, and
@@ -19,7 +19,7 @@ QUOTED_MAX = 20
 
 
 class Mark(NamedTuple):
-    """The identity of a record. ``producer`` is the name of one producer's life."""
+    """The identity of a record. ``producer`` is the name of one producer instance."""
 
     producer: str
     partition: int
@@ -31,7 +31,7 @@ def value_of(mark: Mark, size: int) -> bytes:
 
 
 def mark_of(value: bytes | None) -> Mark:
-    """The mark in a value; raises ValueError if no producer of the soak wrote the value."""
+    """Read the mark in a value. Raises ValueError if no producer of the soak wrote the value."""
     producer, partition, sequence = (value or b"").partition(b"|")[0].decode().split(":")
     return Mark(producer, int(partition), int(sequence))
 

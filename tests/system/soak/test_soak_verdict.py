@@ -111,7 +111,8 @@ def test_a_log_without_its_first_records_is_a_loss() -> None:
     follower.read(0, 3, value_of(Mark("p", 0, 3), 50))
     assert follower.anomalies.counts == {"gap": 3}
     assert len(follower.report()["missing"]) == 3
-    left = Follower("t", whole=False)  # of what retention left nothing is known before its first record
+    # the reader knows nothing of the records that retention deleted before its first record
+    left = Follower("t", whole=False)
     left.read(0, 3, value_of(Mark("p", 0, 3), 50))
     assert not left.anomalies.counts
     assert not left.report()["missing"]

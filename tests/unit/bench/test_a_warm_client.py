@@ -1,4 +1,5 @@
-"""bench/kafka_warm.py: one process runs tool after tool, warm. A Python program stands for the JVM."""
+"""bench/kafka_warm.py: one warm process runs Kafka's tools one after another. A Python program replaces the JVM in this
+test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""bench/hostile.py has two verdicts on p99: the bare ratio to the quiet one, and the bar with a floor in ms."""
+"""bench/hostile.py judges p99 in two ways: by its ratio to the p99 without an attacker, and by a limit with a minimum
+in ms."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def figures(hostile: Any, beside_ms: float) -> dict[str, Any]:
-    """Of an attacker beside a client whose quiet p99 is 4 ms."""
+    """The results of an attacker beside a client whose p99 without an attacker is 4 ms."""
     outcome = hostile.Outcome(quiet=[4.0] * 100, beside=[beside_ms] * 100)
     outcome.seconds = 1.0
     found: dict[str, Any] = outcome.figures("resets", hostile.FLOOR_MS)

@@ -1,4 +1,5 @@
-"""The line above a table of figures says where the figures come from, and of how many rounds they are the medians."""
+"""The line above a table of figures says where the figures come from, and how many rounds the medians are computed
+from."""
 
 from __future__ import annotations
 

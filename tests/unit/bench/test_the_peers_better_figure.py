@@ -19,7 +19,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def samples_of(bench: Any, **values: list[float]) -> Any:
-    """``kafka__batch_1m=[...]`` becomes the sample ``kafka@batch-1m``, in records a second."""
+    """``kafka__batch_1m=[...]`` becomes the sample ``kafka@batch-1m``, in records per second."""
     names = {name: name.replace("__", "@").replace("_", "-") for name in values}
     return bench("measure").Samples(
         units=dict.fromkeys(names.values(), "rec/s"), values={names[name]: found for name, found in values.items()}

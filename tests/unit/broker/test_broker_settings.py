@@ -18,7 +18,7 @@ BROKER = int(ConfigResourceType.BROKER)
 
 
 def image_with(*entries: tuple[str, str, str]) -> MetadataImage:
-    """Of (broker's name, key, text)."""
+    """Broker settings from (broker's name, key, text)."""
     records = [ConfigRecord(BROKER, *entry) for entry in entries]
     return EMPTY_IMAGE.apply(records, len(records), 1)
 
@@ -28,7 +28,7 @@ def delta_of(*names: str) -> MetadataDelta:
 
 
 class Recorder:
-    """A subscriber that remembers."""
+    """A subscriber that records its notifications."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[BrokerSettings, BrokerSettings]] = []
@@ -87,7 +87,7 @@ def test_a_value_that_is_not_legal_any_more_counts_as_not_set(caplog: pytest.Log
     )
     settings = BrokerSettings.of({"log.cleaner.threads": 2}, image, 1)
     assert settings.cleaner_threads == 2
-    assert settings.cleaner_enable  # cannot be altered at run time, not even by the metadata
+    assert settings.cleaner_enable  # cannot be changed at run time, not even by the metadata
     assert "log.cleaner.threads='lots'" in caplog.text
     assert "no.such.key" in caplog.text
 

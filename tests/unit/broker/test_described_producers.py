@@ -1,4 +1,4 @@
-"""A small DescribeProducers request takes neither the broker's memory nor its event loop."""
+"""A small DescribeProducers request does not use much of the broker's memory, and does not block its event loop."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class DirectoryAssignmentsWorld:
         self.reporter.metadata_changed(image, delta)
 
     def topic(self, name: str, topic_id: bytes, directory: bytes = b"", partitions: int = 1) -> None:
-        """A topic whose logs were made in ``directory``."""
+        """A topic whose logs were created in ``directory``."""
         for number in range(partitions):
             if directory:
                 self.at[TopicPartition(name, number)] = directory
@@ -194,7 +194,7 @@ def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_a
     world.change(*(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)))
     world.reporter.report_fresh(
         A, 1, ONE, world.anew.append
-    )  # where it was before: nothing in the metadata would show it
+    )  # back in its earlier directory, which the metadata would not show
     world.failures.append(NetworkError("the answer is lost"))
     asyncio.run(world.finished())
     assert world.calls == [{(A, 1): ONE}] * 2

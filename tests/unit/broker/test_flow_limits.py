@@ -59,7 +59,7 @@ class Waiting(Expiring):
 
 
 class FakeLoop:
-    """call_later, and nothing happens until the test says so."""
+    """Replaces call_later. The test decides when a callback runs."""
 
     def __init__(self) -> None:
         self.timers: list[FakeTimer] = []

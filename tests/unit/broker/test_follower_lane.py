@@ -1,4 +1,5 @@
-"""A follower's messages on one stream: handles of joined partitions, what is reported about them, and how little."""
+"""A follower's messages on one stream: handles of joined partitions, the reports about them, and the small number of
+reports."""
 
 from __future__ import annotations
 

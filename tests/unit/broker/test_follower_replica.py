@@ -16,7 +16,7 @@ from headrace_core.types import TopicPartition
 
 
 def test_a_cut_that_fails_with_its_directory_leaves_no_unread_error() -> None:
-    """The directory fails: the replica ends first, then the writer answers the cut (seed 20261128248)."""
+    """The directory fails. The replica ends first, and then the writer answers the truncation (seed 20261128248)."""
     assert asyncio.run(_errors_of_a_cut_that_fails()) == []
 
 

@@ -1,4 +1,4 @@
-"""The recovery of a damaged replica, independent of the controllers' decisions about the partition."""
+"""The recovery of a damaged replica, which does not depend on the controllers' decisions about the partition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The keeper requests in-sync sets: at once for a replica that caught up, after a time for one that lags, never for
-idle partitions."""
+"""The keeper requests changes of in-sync sets. It adds a replica that caught up at once, removes a lagging replica
+after a time, and requests nothing for idle partitions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.worlds.waiting import until_async as until
 
 LEADER, FOLLOWER = 1, 2
 CLOCK = SystemClock()
-#: Long enough that no replica falls behind by accident.
+#: The time is so long that no replica falls behind by accident.
 LONG_MS = 3_600_000
 
 
 class Controllers:
-    """Answers as they would, unless ``says`` has something else for a call: what it returns, or raises."""
+    """Answers as controllers do, unless ``says`` has a result or an exception for the call."""
 
     def __init__(self) -> None:
         self.calls: list[list[IsrRequest]] = []
@@ -52,7 +52,7 @@ class Controllers:
 
 
 class IsrKeeperWorld:
-    """``async with IsrKeeperWorld() as world``: a keeper that runs, and leaders that it knows."""
+    """``async with IsrKeeperWorld() as world`` starts a keeper, which knows some leaders."""
 
     def __init__(self, *, lag_time_max_ms: int = LONG_MS) -> None:
         self.lag_time_max_ms = lag_time_max_ms
@@ -285,7 +285,7 @@ def test_a_leader_whose_epoch_is_over_asks_no_more():
                 [other.topic_id],
             ]
             leader.metadata_changed(isr=(LEADER,), partition_epoch=7, replicas=(LEADER, FOLLOWER), min_insync=1)
-            await until(lambda: len(leader.isr) == 2)  # the metadata has the last word, and then it goes on
+            await until(lambda: len(leader.isr) == 2)  # the metadata decides, and then the keeper continues
             assert world.controllers.calls[-1][0].partition_epoch == 7
 
     asyncio.run(scenario())
@@ -336,11 +336,11 @@ def test_a_leader_that_resigned_is_forgotten():
 
 def test_a_partition_that_stirs_all_the_time_leaves_nothing_behind():
     clock = ManualClock()
-    world = IsrKeeperWorld()  # it does not run: the test looks
+    world = IsrKeeperWorld()  # the keeper does not run: the test calls its check
     keeper = world.keeper = IsrKeeper(world.controllers, {LEADER: 10}.get, clock=clock, events=Emitter())
     leader = world.leader(isr=(LEADER,))
     join(leader)
-    for _ in range(5 * OVERTAKEN_MAX):  # its broker is fenced, so each look finds that the next one is long off
+    for _ in range(5 * OVERTAKEN_MAX):  # its broker is fenced, so each check sets a late time for the next one
         clock.advance(2 * LOOK_MS)
         assert keeper._gather() == []
         ack(leader, 0)

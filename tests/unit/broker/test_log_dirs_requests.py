@@ -27,7 +27,7 @@ def log(topic: str, partition: int, *, is_future: bool = False) -> LogDescriptio
 
 
 class LogDirsWorld:
-    """Broker 1: ``/one`` has a-0, a-1 and b-0, ``/two`` a copy of a-1 in the making; ``/three`` has failed."""
+    """Broker 1: ``/one`` has a-0, a-1 and b-0, ``/two`` has an incomplete copy of a-1, and ``/three`` has failed."""
 
     def __init__(self) -> None:
         self.moves: list[tuple[TopicPartition, str]] = []
@@ -75,7 +75,8 @@ class LogDirsWorld:
         ]
 
     def alter(self, **paths: Any) -> list[tuple[str, int, int]]:
-        """``one=[topics]``: what goes to ``/one``; (topic, partition, error code) of each result."""
+        """Move replicas: ``one=[topics]`` moves topics to ``/one``. Return (topic, partition, error code) of each
+        result."""
         directories = [admin_pb2.AlterReplicaLogDir(path=f"/{path}", topics=topics) for path, topics in paths.items()]
         request = admin_pb2.AlterReplicaLogDirsRequest(directories=directories)
         answer = asyncio.run(alter_replica_log_dirs(self.broker, self.log_dirs, request))

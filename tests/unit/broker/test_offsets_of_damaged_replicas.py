@@ -1,4 +1,4 @@
-"""Offset requests in the moment after a leader's log was found damaged are redirected to the next leader.
+"""Just after a leader's log was found damaged, offset requests are redirected to the next leader.
 
 A new consumer asks for the first offset. CORRUPT_LOG would be final (nothing is read until the program seeks
 elsewhere); but the other replicas have every record, and one of them is about to lead.
@@ -19,7 +19,8 @@ DAMAGED = TopicPartition("orders", 3)
 
 
 class Partitions:
-    """Those of a broker whose replica of ``DAMAGED`` has just been quarantined; another one has all of it."""
+    """The partitions of a broker whose replica of ``DAMAGED`` has just been quarantined. Another broker has the whole
+    log."""
 
     def leader(self, partition: TopicPartition) -> Any:
         raise CorruptLogError(f"{partition}: position 17: CRC")

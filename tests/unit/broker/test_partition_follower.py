@@ -1,4 +1,5 @@
-"""A follower's states, and where logs diverge (partition/follower.py, partition/matching.py)."""
+"""The states of a follower, and the search for the offset where logs diverge (partition/follower.py,
+partition/matching.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Batch(NamedTuple):
 
 
 def epochs(*starts: tuple[int, int]) -> LeaderEpochs:
-    """(epoch, start offset)s of a log."""
+    """The pairs (epoch, start offset) of a log."""
     fs = CrashingFileSystem()
     fs.mkdir("/log")
     found = LeaderEpochs(fs, "/log")
@@ -121,13 +122,14 @@ def test_a_log_is_cut_where_the_epoch_ends_in_the_log_that_has_less_of_it():
 
 
 def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_ends():
-    """KIP-279: the leader names epoch 3, the follower knows 2 and 4 only."""
+    """KIP-279: the leader names epoch 3, but the follower knows only epochs 2 and 4."""
     assert cut_for(Divergence(3, 90), end_of(100, (2, 0), (4, 40)), 100) == 40
 
 
 def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_logs_match():
-    """It received the end of epoch 2 and the start of 4, and its disk was full: its log ends at 50, and names 4. What
-    the leader pushes from there on is of epoch 2, which is refused behind 4."""
+    """The follower received the end of epoch 2 and the start of epoch 4 while its disk was full. Its log ends at 50,
+    but its epochs already contain 4. The next records from the leader belong to epoch 2, and a log refuses epoch 2
+    after epoch 4."""
     assert matched(50, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(60, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(61, 4, (2, 0), (4, 60)) == MATCHES
@@ -138,13 +140,13 @@ def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_lo
 
 
 def test_a_follower_that_ends_where_the_leader_s_records_were_deleted_up_to_goes_on_from_there():
-    """The leader's first epoch begins at its log start then, though it began earlier."""
+    """Retention makes the leader's first epoch begin at the log start, although the epoch began earlier."""
     assert matched(50, 4, (4, 50), start=50) == MATCHES
 
 
 def test_a_follower_of_an_older_epoch_that_ends_at_the_leader_s_log_start_begins_anew():
-    """Epoch 4 may have ended below 50 in the leader's log, which was deleted up to there: then the follower's tail was
-    never committed. (Found by the simulator: brokers, seeds 7349 and 8309.)"""
+    """Epoch 4 may have ended below 50 in the leader's log, which is now deleted up to 50. In this case the follower's
+    tail was never committed. (Found by the simulator: brokers, seeds 7349 and 8309.)"""
     assert matched(50, 4, (7, 50), start=50) == OUT_OF_RANGE
     assert matched(50, 7, (7, 50), start=50) == MATCHES
     assert matched(50, 4, (4, 40), (7, 50), start=50) == MATCHES, "the leader knows where epoch 4 ended"
@@ -157,7 +159,7 @@ def test_a_follower_of_an_older_epoch_begins_anew_though_the_leader_s_start_is_n
 
 
 def test_any_number_of_elections_in_between_ends_in_logs_that_match():
-    """The follower led in epochs 3 and 5, the leader in 2, 4 and 6: each round trip takes one epoch away."""
+    """The follower led in epochs 3 and 5, and the leader in 2, 4 and 6. Each round trip removes one epoch."""
     ours = [(1, 0), (3, 10), (5, 20)]
     end, trips = 30, 0
     leader = [(1, 0), (2, 5), (4, 12), (6, 40)]
@@ -269,7 +271,7 @@ def test_answers_and_pushes_for_a_former_handle_count_for_nothing():
 
 
 def test_nobody_joins_while_records_are_on_their_way_to_the_log():
-    """The join must report what is in the log."""
+    """The join must report the actual content of the log."""
     it = following()
     it.pushed(Push(7, b"x", 80, 0), [Batch(100, 110, 5)])
     it.disconnected()

@@ -138,7 +138,8 @@ def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are(
 
 
 def test_what_is_committed_step_by_step_is_notified_step_by_step():
-    """Bytes reported with the first step would leave none for the second, and its readers asleep."""
+    """If all bytes were reported with the first step, the second step would report none, and its readers would not wake
+    up."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
     it.appended(10, 0, 1000)
@@ -158,7 +159,8 @@ def test_a_step_into_the_midst_of_an_append_is_reported_too():
 
 
 def test_what_nobody_commits_for_long_takes_no_memory_and_is_reported_in_full_at_last():
-    """acks=1 appends on while fewer than min.insync.replicas are in sync, and the high watermark stands still."""
+    """With acks=1, producers continue to append while fewer than min.insync.replicas are in sync, but the high
+    watermark does not advance."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
     for end in range(1, 5_001):
@@ -169,7 +171,7 @@ def test_what_nobody_commits_for_long_takes_no_memory_and_is_reported_in_full_at
             it.appended(end, 0, 100)
 
     left = tracemalloc_of(go_on)
-    assert left < 500_000  # an entry for each would be megabytes
+    assert left < 500_000  # one entry for each record would take megabytes
     assert watcher.calls == []
     it.flushed(1)
     it.flushed(50_000)
@@ -177,7 +179,7 @@ def test_what_nobody_commits_for_long_takes_no_memory_and_is_reported_in_full_at
 
 
 def tracemalloc_of(work: Callable[[], object]) -> int:
-    """Bytes that ``work`` left behind."""
+    """The bytes that stay allocated after ``work``."""
     tracemalloc.start()
     work()
     left, _ = tracemalloc.get_traced_memory()

@@ -20,7 +20,7 @@ from headrace_core.types import FlushPolicy, TopicPartition
 
 PARTITION = TopicPartition("orders", 3)
 LAG_MS = 30_000
-#: Broker epochs: broker 1 is in its life 11, and so on.
+#: Broker epochs: broker 1 has broker epoch 11, and so on.
 LIVES = {1: 11, 2: 12, 3: 13}
 
 
@@ -29,7 +29,7 @@ def alive(lives: Mapping[int, int] = LIVES) -> Alive:
 
 
 class Leader:
-    """Broker 1 leads in epoch 5; its log ends at ``end``; helpers say what followers do."""
+    """Broker 1 leads in epoch 5, and its log ends at ``end``. Helper methods act as followers."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ def test_the_high_watermark_never_goes_back_when_a_member_joins_anew_with_less()
 
 
 def test_the_high_watermark_stands_still_below_min_insync_replicas():
-    """KIP-966: the replica that left last then still has every committed record, and may be elected."""
+    """KIP-966: the last replica that left the in-sync set still has every committed record, and may be elected."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     assert leader.metadata((1,), 8)
@@ -260,7 +260,7 @@ def test_an_expansion_whose_answer_was_lost_is_asked_again_unchanged_and_counts_
     "code", ["OPERATION_NOT_ATTEMPTED", "INELIGIBLE_REPLICA", "NOT_CONTROLLER", "SERVER_SHUTTING_DOWN"]
 )
 def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_question_open(code):
-    """The first attempt may have been done: then broker 3 is in sync for the controllers."""
+    """The controllers may have executed the first attempt, and then count broker 3 as in sync."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.join(3)
@@ -346,7 +346,7 @@ def test_a_late_answer_to_a_former_question_does_not_end_the_present_one():
     leader = Leader(isr=(1,), min_insync=1)
     leader.join(2)
     leader.propose()
-    leader.metadata((1, 2), 8)  # the log was quicker than the answer
+    leader.metadata((1, 2), 8)  # the metadata log arrived before the answer
     leader.join(3)
     leader.propose()
     assert not leader.it.altered((1, 2), 8, 5)
@@ -358,7 +358,7 @@ def test_a_late_answer_to_a_former_question_does_not_end_the_present_one():
 
 def test_a_follower_joins_at_the_high_watermark_and_not_below_the_beginning_of_the_epoch():
     leader = Leader(isr=(1,), high_watermark=60)
-    leader.metadata((1,), 7, min_insync=2)  # the high watermark stands at 60
+    leader.metadata((1,), 7, min_insync=2)  # the high watermark stays at 60
     leader.join(2, 99)
     assert leader.change() is None, "60 is not enough: a former leader may have committed up to 100"
     leader.ack(2, 100)
@@ -376,7 +376,8 @@ def test_a_follower_below_the_high_watermark_does_not_join():
 
 
 def test_a_follower_in_a_life_that_the_controllers_do_not_know_does_not_join():
-    """KIP-903: it was wiped and has registered again, and the stream is from before; or it is fenced (KIP-841)."""
+    """KIP-903: the follower's disk was wiped and it registered again, but its stream is from before that. Or the
+    follower is fenced (KIP-841)."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.join(3, life=13)
@@ -635,7 +636,7 @@ def test_who_has_resigned_commits_nothing_and_asks_for_nothing():
 
 
 def deletion(leader: Leader, offset: int) -> list[HeadraceError | None]:
-    """What the waiter for a deletion hears."""
+    """The result that the waiter for a deletion receives."""
     outcomes: list[HeadraceError | None] = []
     leader.it.when_deleted(offset, outcomes.append)
     return outcomes

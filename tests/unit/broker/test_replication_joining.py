@@ -1,4 +1,4 @@
-"""Followers on a leader's lane: how logs are compared, which broker epochs count, how a handle ends, and invalid
+"""Followers on a leader's lane: the comparison of logs, valid broker epochs, the end of a handle, and invalid
 messages."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 def _with_epochs(broker: LeadingBroker, *epochs: tuple[int, int], leader_epoch: int = 9):
-    """A log with (epoch, records) ..."""
+    """A log with these (epoch, number of records) pairs."""
     led = broker.lead("orders", leader_epoch=leader_epoch)
     for epoch, records in epochs:
         led.append(10, records, epoch=epoch)
@@ -30,10 +30,10 @@ def _with_epochs(broker: LeadingBroker, *epochs: tuple[int, int], leader_epoch: 
         (10, 1, None),  # a prefix that ends within epoch 1
         (15, 3, None),
         (20, 3, None),
-        (20, 1, Divergence(1, 10)),  # what it has of epoch 1 beyond 10 was never committed (KIP-101)
+        (20, 1, Divergence(1, 10)),  # its records of epoch 1 beyond offset 10 were never committed (KIP-101)
         (25, 3, Divergence(3, 20)),
-        (12, 2, Divergence(1, 10)),  # an epoch that the leader never heard of (KIP-279)
-        (30, 5, Divergence(3, 20)),  # above all of its epochs, and below its own
+        (12, 2, Divergence(1, 10)),  # an epoch that the leader does not know (KIP-279)
+        (30, 5, Divergence(3, 20)),  # above all epochs of its log, and below the leader's own epoch
         (40, 6, Divergence(3, 20)),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_stream_that_broke_leaves_no_trace_but_what_is_durable():
     lane.close()
     led.append(10)
     assert lane.next() is None
-    assert led.leader.high_watermark == 1  # it is in sync until the controllers say otherwise
+    assert led.leader.high_watermark == 1  # the follower stays in sync until the controllers decide otherwise
     assert not led.leader.progress[1].is_joined
 
 
@@ -250,7 +250,7 @@ def test_records_that_retention_took_before_they_were_pushed_end_the_handle():
     lane.join(join(led, 1, window=1))
     led.append(10)
     drain(lane)
-    led.leader.high_watermark = 2  # what retention took was committed
+    led.leader.high_watermark = 2  # records that retention deleted were committed
     led.append(10)
     led.leader.high_watermark = 3
     led.leader.advance_log_start(3)
@@ -267,8 +267,8 @@ def test_records_that_retention_took_before_they_were_pushed_end_the_handle():
     "ack",
     [
         Ack(1, 3, 3, 0),  # more than was pushed
-        Ack(1, 2, 1, 0),  # settled beyond its end
-        Ack(1, 1, 1, 2),  # starts behind its end
+        Ack(1, 2, 1, 0),  # a durable end beyond the log end
+        Ack(1, 1, 1, 2),  # a log start after the log end
         Ack(1, -1, 1, 0),
         Ack(1, 0, -1, 0),
         Ack(1, 1, 1, -1),
@@ -341,7 +341,7 @@ def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_pu
 
 
 def test_late_acknowledgements_of_a_former_join_count_for_nothing():
-    """It healed a damaged log in the same life, and has less than before."""
+    """The follower replaced a damaged log in the same life, and has fewer records than before."""
     broker = LeadingBroker()
     led = broker.lead("orders")
     led.append(10)
@@ -367,7 +367,7 @@ def test_a_follower_that_was_taken_off_a_partition_and_put_back_joins_anew():
         led.leader.metadata_changed(isr=(LEADER,), partition_epoch=epoch, replicas=replicas, min_insync=1)
     led.append(100)
     said(lane)
-    lane.ack(Ack(1, 1, 1, 0))  # the follower saw the last state only, and goes on
+    lane.ack(Ack(1, 1, 1, 0))  # the follower saw only the last state, and continues
     (ended,) = said(lane).ended
     assert isinstance(ended.error, errors.NotLeaderOrFollowerError)
     lane.join(join(led, 2, log_end=1, last_epoch=1))

@@ -1,4 +1,4 @@
-"""A leader's lane: what is pushed to followers, in which order and amount, and what is reported to them."""
+"""A leader's lane: the batches that it pushes to followers, their order and amount, and the updates that it sends."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _all(led) -> bytes:
 
 
 def _durable(led, got: bytes, rng: random.Random | None) -> int:
-    """Where what was received ends; with ``rng``, somewhere before that."""
+    """The end of the received records. With ``rng``, a random offset before it."""
     end = size = 0
     for batch in led.batches:
         size += len(batch.data)

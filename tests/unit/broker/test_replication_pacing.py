@@ -1,4 +1,4 @@
-"""A throttle lets through what its rate allows, over any stretch of time."""
+"""A throttle allows exactly its rate over any period of time."""
 
 from __future__ import annotations
 

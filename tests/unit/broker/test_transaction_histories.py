@@ -1,4 +1,4 @@
-"""Random histories of transactions through a leader, and the same with one guard of the leader removed."""
+"""Random histories of transactions through a leader, and the same histories with one guard of the leader removed."""
 
 from __future__ import annotations
 

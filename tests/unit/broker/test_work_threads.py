@@ -1,4 +1,4 @@
-"""Work whose length clients decide: it yields, and other work continues."""
+"""Work whose duration depends on clients yields, so that other work continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from headrace_broker.threads import LONG_S, REST_TIMES, Rests, WorkThreads
 
 
 def busy_share(lanes: int, took_s: float, seconds: float) -> float:
-    """Of one core, what ``lanes`` that always have work of ``took_s`` get (simulated time, one thread for each)."""
+    """The share of one core that ``lanes`` get if they always have work of ``took_s`` (simulated time, one thread for
+    each)."""
     rests, now, busy = Rests(), 0.0, 0.0
     ends: dict[int, float] = {}
     while now < seconds:
@@ -31,7 +32,7 @@ def busy_share(lanes: int, took_s: float, seconds: float) -> float:
 @pytest.mark.parametrize("lanes", [1, 2, 20])
 def test_long_work_of_all_lanes_together_gets_a_quarter_of_a_core(lanes: int) -> None:
     share = busy_share(lanes, 8 * LONG_S, 120.0)
-    first = lanes * 8 * LONG_S / 120.0  # of a lane that has no past
+    first = lanes * 8 * LONG_S / 120.0  # of a lane that has not run before
     assert 0.9 / (1 + REST_TIMES) <= share <= 1.1 / (1 + REST_TIMES) + first
 
 

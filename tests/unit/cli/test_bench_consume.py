@@ -19,11 +19,11 @@ consume_module = importlib.import_module("headrace_tools.bench.consume")
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 ENDS = dict(zip(PARTITIONS, (3, 2), strict=True))
-SOUND = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (0, 2)]  # partition 1 is written to meanwhile
+SOUND = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (0, 2)]  # meanwhile a producer writes to partition 1
 
 
 class _Consumer:
-    """Hands out ``log``, a record at a time."""
+    """Returns the records of ``log`` one at a time."""
 
     log: list[tuple[int, int]] = SOUND
 
@@ -98,7 +98,8 @@ def test_a_short_partition_is_an_error_though_as_many_records_come(
     options: BenchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Consumer, "log", SOUND[:6])
-    if options.api == "async":  # the iteration of this log ends; a consumer's waits, and the guard ends it
+    # the iteration of this log ends; a real consumer would wait, and the time limit would end it
+    if options.api == "async":
         assert not consume_module.consume(options).verified
     else:
         with pytest.raises(RequestTimedOutError):

@@ -1,4 +1,4 @@
-"""``verified`` can fail: planted gaps, duplicates and damage are found; and the figures are right."""
+"""``verified`` fails for planted gaps, duplicates and damage, and the figures are right."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def _plant(kind: str, stream: list[tuple[int, int]], rng: random.Random) -> list
 
 
 def _followed(stream: list[tuple[int, int]], at: int) -> bool:
-    """A record lost at the very end of a partition is no gap: the count tells, not the ledger."""
+    """A record that is lost at the end of a partition leaves no gap. The number of records shows the loss, not the
+    ledger."""
     return any(partition == stream[at][0] for partition, _ in stream[at + 1 :])
 
 
@@ -195,9 +196,9 @@ def _read(stream: list[tuple[int, int]], *, arrow: bool) -> _Ledger:
     [
         (WHOLE, True, True),
         ([*WHOLE[:3], *WHOLE[4:]], False, False),  # partition 0 is short
-        ([*WHOLE[:3], *WHOLE[4:], (1, 2)], False, False),  # short there, and as many records all the same
+        ([*WHOLE[:3], *WHOLE[4:], (1, 2)], False, False),  # short there, although the total number of records is right
         ([*WHOLE[:1], *WHOLE[2:]], True, False),  # one is missing
-        ([*WHOLE[:2], (0, 11), *WHOLE[2:]], True, False),  # one is doubled
+        ([*WHOLE[:2], (0, 11), *WHOLE[2:]], True, False),  # one record is duplicated
         ([*WHOLE, (1, 2), (1, 3)], True, True),  # written later: checked, not counted
         ([*WHOLE, (1, 3)], True, False),
     ],
