@@ -3,7 +3,7 @@
     python -m tests.simulation.run --schedules 10000 --seed 1    seeds 1 to 10000, and the mutants
     python -m tests.simulation.run --schedules 1 --seed 4711     run one again, with its transcript
     ... --mutants none | all | 2/4 | NAME,NAME                   2/4: the second of four parts of all mutants
-    ... --half controllers | brokers | groups | transactions     only schedules of this half; otherwise odd seeds are for
+    ... --half controllers | brokers | groups | transactions     only schedules of this half; else odd seeds are for
                                                                  controllers, even ones for brokers, with additional
                                                                  schedules of groups (one for five) and of transactions
                                                                  (one for two)

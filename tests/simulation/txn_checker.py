@@ -9,8 +9,8 @@ answer has the outcome *unknown*: all of its acknowledged writes must be visible
     name                 what the history shows
     -------------------  -----------------------------------------------------------------------------------------------
     aborted read (G1a)   a read_committed reader returned a value of a transaction that did not commit
-    intermediate read    a read_committed reader returned a value before the commit of its transaction was requested, or some
-      (G1b)              values of a transaction and skipped others of the same partition
+    intermediate read    a read_committed reader returned a value before the commit of its transaction was requested, or
+      (G1b)              some values of a transaction, and skipped others of the same partition
     lost write           an acknowledged write of a committed transaction is not in the last read, or a value that
                          a reader has returned is not in it
     torn transaction     some acknowledged writes of a transaction are in the last read, and others are not
