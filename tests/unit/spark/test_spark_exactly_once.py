@@ -86,6 +86,9 @@ class TaskProducer:
 
     def begin_transaction(self) -> None: ...
 
+    def partitions_for(self, topic: str) -> list[int]:
+        return [0]
+
     def send_arrow(self, topic: str, table: pa.Table) -> ManyFuture:
         return ManyFuture(topic, [])
 
@@ -104,6 +107,8 @@ def test_only_tasks_with_rows_count_for_the_limit_of_a_batch(monkeypatch: pytest
     state = SinkState(11, 3)
     monkeypatch.setattr(TaskContext, "get", lambda: task)
     monkeypatch.setattr(exactly_once, "worker_admin", lambda _: SimpleNamespace(describe_sink=lambda sink: state))
+    seen = SimpleNamespace(ensure=lambda topic, producer: None)
+    monkeypatch.setattr(exactly_once, "worker_topics", lambda client, timeout_s: seen)
     monkeypatch.setattr(TaskProducer, "prepared", [])
     monkeypatch.setattr("headrace.Producer", TaskProducer)
     decided: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from headrace_spark.errors import NullTopicError, SaveModeError, SinkWriteError
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
 from headrace_spark.sink_columns import SinkColumns
 from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, write_rows, written_text
+from headrace_spark.sink_topics import TopicCreated
 from tests.unit.spark.spark_fakes import options
 
 VALUE = SinkColumns(("value",), by_row=False, ignored=())
@@ -52,6 +54,9 @@ class FakeProducer:
         self.fail_send: HeadraceError | None = None
         self.fail_outcome: tuple[int, HeadraceError] | None = None
 
+    def partitions_for(self, topic: str) -> list[int]:
+        return [0]
+
     def send_arrow(self, topic: str, table: pa.Table) -> FakeOutcome:
         if self.fail_send is not None:
             raise self.fail_send
@@ -81,9 +86,22 @@ def batches(*values: list[str], topics: list[list[str | None]] | None = None) ->
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def write(producer: FakeProducer, rows: Iterator[pa.RecordBatch], columns: SinkColumns = VALUE) -> SinkCommit:
-    topic = None if columns.by_row else "out"
-    return write_rows(rows, columns, topic, producer=producer, give_up=producer.close)
+def write(
+    producer: FakeProducer,
+    rows: Iterator[pa.RecordBatch],
+    columns: SinkColumns = VALUE,
+    created: dict[str, TopicCreated] | None = None,
+) -> SinkCommit:
+    """``created``: what the first use of a topic creates."""
+    topic, missing = None if columns.by_row else "out", created or {}
+    return write_rows(
+        rows,
+        columns,
+        topic,
+        producer=producer,
+        ensure=lambda name, _: missing.pop(name, None),
+        give_up=producer.close,
+    )
 
 
 def test_the_commit_says_where_every_row_went() -> None:
@@ -203,3 +221,29 @@ def test_a_querys_notes_are_reported_with_its_first_batch_only(caplog: pytest.Lo
     assert not caplog.text
     writer.commit([], 0)
     assert "did you mean topic" in caplog.text
+
+
+CREATED = "topic 'x' did not exist; the cluster created it (auto.create.topics.enable), partitions: 6, replication "
+
+
+def test_topics_that_tasks_created_are_logged_once_by_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    rows = batches(["a", "b"], ["c"], topics=[["x", "y"], ["x"]])
+    commit = write(FakeProducer(), rows, BY_ROW, {"x": TopicCreated("x", 6, 3)})
+    assert commit.created == (TopicCreated("x", 6, 3),)
+    assert cloudpickle.loads(cloudpickle.dumps(commit)) == commit
+    given = options(topic="out")
+    for call in (
+        lambda: HeadraceBatchWriter(given, SCHEMA, overwrite=False).commit([commit, commit]),
+        lambda: HeadraceStreamWriter(given, SCHEMA).commit([commit, commit], 3),
+        lambda: HeadraceStreamWriter(given, SCHEMA).abort([commit, None], 3),
+    ):
+        caplog.clear()
+        call()
+        assert caplog.text.count(CREATED + "factor: 3") == 1
+
+
+def test_a_failed_task_says_what_it_created() -> None:
+    producer = FakeProducer()
+    producer.fail_send = RecordTooLargeError("too large")
+    with pytest.raises(SinkWriteError, match=r"too large.*" + re.escape(CREATED) + r"factor: 3\. No row was ack"):
+        write(producer, batches(["a"], topics=[["x"]]), BY_ROW, {"x": TopicCreated("x", 6, 3)})

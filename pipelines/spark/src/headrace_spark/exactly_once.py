@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,11 +26,10 @@ from .errors import NullTopicError, SinkWriteError
 from .sink_columns import SinkColumns
 from .sink_options import SinkOptions
 from .sink_task import SinkCommit, write_rows
+from .sink_topics import open_admin, worker_admin, worker_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from headrace import Admin
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +98,7 @@ def write_batch(
             columns,
             options.topic,
             producer=producer,
+            ensure=worker_topics(options.client, options.delivery_timeout_s).ensure,
             give_up=lambda: producer.close(ABORT_S),
             in_transaction=True,
         )
@@ -113,7 +112,7 @@ def write_batch(
         ) from error
     finally:
         producer.close(ABORT_S)
-    return replace(nothing, written=commit.written, token=str(token))
+    return replace(nothing, written=commit.written, token=str(token), created=commit.created)
 
 
 def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:
@@ -121,14 +120,14 @@ def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkC
     InvalidArgumentError, before the decision, if more tasks have written rows than one decision commits."""
     tokens = [commit.token for commit in commits if commit.token]
     generation = min((commit.generation for commit in commits), default=None)
-    with _admin(options.client) as admin:
+    with open_admin(options.client) as admin:
         admin.commit_sink_batch(batch.sink, batch.number, tokens, generation=generation, is_final=batch.is_final)
 
 
 def abort_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> str:
     """Abort the batch. If the batch is already decided, nothing changes; a commit with an unknown outcome may have
     decided it. Returns what happened."""
-    with _admin(options.client) as admin:
+    with open_admin(options.client) as admin:
         generation = max((commit.generation for commit in commits), default=None)
         if generation is None:
             generation = admin.describe_sink(batch.sink).generation
@@ -141,23 +140,3 @@ def _partition() -> int:
 
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
-
-
-def _admin(client: Mapping[str, str]) -> Admin:
-    from headrace import Admin
-    from headrace.settings import ADMIN
-
-    return Admin({key: value for key, value in client.items() if key in ADMIN.keys})
-
-
-_of_worker: dict[tuple[int, frozenset[tuple[str, str]]], Admin] = {}
-
-
-def worker_admin(client: Mapping[str, str]) -> Admin:
-    """Return the Admin of this worker process. It is never closed, because Spark ends its workers with a signal. The
-    cache key includes the process id, because workers are forked processes."""
-    key = (os.getpid(), frozenset(client.items()))
-    found = _of_worker.get(key)
-    if found is None:
-        found = _of_worker[key] = _admin(client)
-    return found

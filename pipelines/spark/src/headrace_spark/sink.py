@@ -32,6 +32,7 @@ from .shipping import settle, ship
 from .sink_columns import check_columns
 from .sink_options import APP_ID, DELIVERY, EXACTLY_ONCE, parse_sink_options
 from .sink_task import SinkCommit, give_up, worker_producer, write_rows, written_text
+from .sink_topics import worker_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +69,7 @@ class SinkTask:
             self.columns,
             self.options.topic,
             producer=producer,
+            ensure=worker_topics(self.options.client, self.options.delivery_timeout_s).ensure,
             give_up=lambda: give_up(producer),
         )
         settle()
@@ -97,13 +99,15 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """With exactly-once delivery, make all rows visible. With at-least-once delivery there is nothing to do,
         because the rows of every task are already acknowledged."""
+        found = received(messages)
         if self.options.is_exactly_once:
-            commit_batch(self.options, self._batch, received(messages))
+            commit_batch(self.options, self._batch, found)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report the records that may have been written. Only an exactly-once sink can abort them."""
+        found = received(messages)
         if self.options.is_exactly_once:
-            logger.warning("the write failed: %s", abort_batch(self.options, self._batch, received(messages)))
+            logger.warning("the write failed: %s", abort_batch(self.options, self._batch, found))
         else:
             logger.warning("the write failed. %s", written_text(commits(messages)))
 
@@ -141,8 +145,11 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
 
 
 def received(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit]:
-    """Return the commit messages of the tasks that have ended."""
-    return [message for message in commits(messages) if message is not None]
+    """Return the commit messages of the tasks that have ended, and log the topics that were created for them."""
+    found = [message for message in commits(messages) if message is not None]
+    for created in dict.fromkeys(created for message in found for created in message.created):
+        logger.warning("headrace sink: %s", created)
+    return found
 
 
 def commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit | None]:

@@ -46,6 +46,7 @@ class SinkOptions:
 
     topic: str | None
     client: Mapping[str, str]
+    delivery_timeout_s: float
     is_exactly_once: bool = False
     application: tuple[str, int] | None = None
     notes: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         topic=topic,
         client=client,
+        delivery_timeout_s=settings["delivery.timeout.ms"] / 1000,
         is_exactly_once=is_exactly_once,
         application=application,
         notes=tuple(notes),

@@ -21,6 +21,7 @@ from headrace_core.types import TopicPartition
 
 from .errors import NullTopicError, SinkWriteError
 from .sink_columns import SinkColumns, rows_by_topic
+from .sink_topics import TopicCreated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,9 @@ class Outcome(Protocol):
 
 class Rows(Protocol):
     """The methods of headrace's Producer that a task uses."""
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions; creates a missing topic, if the cluster allows it."""
 
     def send_arrow(self, topic: str, table: pa.Table) -> Outcome:
         """Queue the rows of a table; the producer copies the rows before it returns."""
@@ -75,12 +79,14 @@ class PartitionWritten:
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
     """The commit message of a task: the records that it wrote, in the order of topic and partition. For an exactly-once
-    sink also the sink's id and generation, and the token of the task's transaction ("": the task wrote no row)."""
+    sink also the sink's id and generation, and the token of the task's transaction ("": the task wrote no row).
+    ``created``: the topics that did not exist before this task."""
 
     written: tuple[PartitionWritten, ...]
     sink: str = ""
     generation: int = 0
     token: str = ""
+    created: tuple[TopicCreated, ...] = ()
 
     @property
     def records(self) -> int:
@@ -90,6 +96,7 @@ class SinkCommit(WriterCommitMessage):
 class Tally:
     def __init__(self) -> None:
         self._written: dict[TopicPartition, PartitionWritten] = {}
+        self.created: list[TopicCreated] = []
 
     def acknowledged(self, ranges: Iterable[Any]) -> None:
         """Add acknowledged records. ``ranges``: topic, partition, offset of the first record (-1: unknown) and number
@@ -108,7 +115,8 @@ class Tally:
         self._written[where] = more
 
     def commit(self) -> SinkCommit:
-        return SinkCommit(tuple(self._written[where] for where in sorted(self._written)))
+        written = tuple(self._written[where] for where in sorted(self._written))
+        return SinkCommit(written, created=tuple(self.created))
 
 
 def write_rows(
@@ -117,11 +125,12 @@ def write_rows(
     topic: str | None,
     *,
     producer: Rows,
+    ensure: Callable[[str, Rows], TopicCreated | None],
     give_up: Callable[[], None],
     in_transaction: bool = False,
 ) -> SinkCommit:
-    """Write all rows, and return when every row is acknowledged. ``in_transaction``: readers with read_committed do not
-    see the rows of a failed task.
+    """Write all rows, and return when every row is acknowledged. ``ensure`` creates a missing topic before its
+    first row. ``in_transaction``: readers with read_committed do not see the rows of a failed task.
 
     Raises NullTopicError, or SinkWriteError for the client's errors. A task that fails, or that Spark ends early, first
     calls ``give_up``, which closes the producer and drops queued rows.
@@ -133,6 +142,9 @@ def write_rows(
     try:
         for table in gathered(batches):
             for sending, part in rows_by_topic(table, columns, topic, rows):
+                created = ensure(sending, producer)
+                if created is not None:
+                    tally.created.append(created)
                 sent.append(producer.send_arrow(sending, part))
             sending = ""
             rows += table.num_rows
@@ -185,7 +197,8 @@ def _settle(sent: Iterable[Outcome], tally: Tally) -> None:
 
 
 def _written_by_failed(tally: Tally, in_transaction: bool) -> str:
-    return "No row of the task is visible" if in_transaction else written_text([tally.commit()])
+    what = "No row of the task is visible" if in_transaction else written_text([tally.commit()])
+    return ". ".join([*map(str, tally.created), what])
 
 
 def written_text(commits: Iterable[SinkCommit | None]) -> str:

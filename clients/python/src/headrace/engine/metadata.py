@@ -158,7 +158,7 @@ class MetadataCache:
             if time.monotonic() + pause > deadline:
                 raise RequestTimedOutError(
                     f"topic {name!r}: timed out waiting for metadata; the last failure: {error.message}"
-                )
+                ) from error
             attempt += 1
             await asyncio.sleep(pause)
 

@@ -1,0 +1,144 @@
+"""The topics of the sink: a task makes sure that a topic exists before it sends rows.
+
+A missing topic is created as for any producer of the SDK: the task's metadata request names it, and the cluster creates
+it if ``auto.create.topics.enable`` and the client's ``allow.auto.create.topics`` are true. Too few live brokers for the
+replication factor are a passing failure, so the task tries again until ``delivery.timeout.ms`` has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidReplicationFactorError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from headrace import Admin
+    from headrace.models import TopicDescription
+
+RETRY_PAUSE_S = 0.5  #: Pause before a failed attempt to create a topic is repeated.
+
+
+class Describes(Protocol):
+    """The method of headrace's Admin that a task uses; it creates no topic."""
+
+    def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
+        """Raises UnknownTopicOrPartitionError if a topic does not exist."""
+
+
+class Creates(Protocol):
+    """The method of headrace's Producer that creates a missing topic."""
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """A topic that did not exist before the sink wrote to it."""
+
+    topic: str
+    partitions: int
+    replication_factor: int
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} did not exist; the cluster created it (auto.create.topics.enable), "
+            f"partitions: {self.partitions}, replication factor: {self.replication_factor}"
+        )
+
+
+class SinkTopics:
+    """The topics that this process has seen. Only the first use of a topic costs a request."""
+
+    def __init__(self, admin: Describes, timeout_s: float) -> None:
+        self._admin = admin
+        self._timeout_s = timeout_s
+        self._seen: set[str] = set()
+
+    def ensure(self, topic: str, producer: Creates) -> TopicCreated | None:
+        """Create the topic if it does not exist and the cluster allows it; return what was created.
+
+        Raises UnknownTopicOrPartitionError if the cluster or the client allows no creation, and the last failure when
+        the timeout has passed.
+        """
+        if topic in self._seen:
+            return None
+        deadline = time.monotonic() + self._timeout_s
+        was_missing = False
+        while True:
+            try:
+                found = self._describe(topic)
+                if found is None:
+                    was_missing = True
+                    producer.partitions_for(topic)
+                    found = self._describe(topic)
+                if found is not None:
+                    self._seen.add(topic)
+                    created = TopicCreated(topic, len(found.partitions), len(found.partitions[0].replicas))
+                    return created if was_missing else None
+                failure: HeadraceError = LeaderNotAvailableError(f"topic {topic!r} is new; not every node has it")
+            except HeadraceError as error:
+                if not _is_passing(error):
+                    raise
+                failure = error
+            if time.monotonic() + RETRY_PAUSE_S > deadline:
+                raise type(failure)(
+                    f"{failure.message}; tried until delivery.timeout.ms={self._timeout_s * 1000:g}"
+                ) from failure
+            time.sleep(RETRY_PAUSE_S)
+
+    def _describe(self, topic: str) -> TopicDescription | None:
+        try:
+            return self._admin.describe_topics([topic])[0]
+        except UnknownTopicOrPartitionError:
+            return None
+
+
+def _is_passing(error: HeadraceError) -> bool:
+    """Whether a later attempt may work: brokers are down, or too few are alive for the replication factor. An unknown
+    topic is final, because the client has already asked for it repeatedly, or until max.block.ms had passed."""
+    if isinstance(error, UnknownTopicOrPartitionError) or isinstance(error.__cause__, UnknownTopicOrPartitionError):
+        return False
+    return error.retriable or isinstance(error, InvalidReplicationFactorError)
+
+
+# -- the clients of a worker process. They are never closed, because Spark ends its workers with a signal. Their keys
+# -- include the process id, because workers are forked processes.
+
+Key = tuple[int, frozenset[tuple[str, str]]]
+
+_admins: dict[Key, Admin] = {}
+_topics: dict[Key, SinkTopics] = {}
+
+
+def open_admin(client: Mapping[str, str]) -> Admin:
+    """Create an Admin with the keys of ``client`` that an Admin has; the caller must close it."""
+    from headrace import Admin
+    from headrace.settings import ADMIN
+
+    return Admin({key: value for key, value in client.items() if key in ADMIN.keys})
+
+
+def worker_admin(client: Mapping[str, str]) -> Admin:
+    """Return the Admin of this worker process."""
+    key = (os.getpid(), frozenset(client.items()))
+    if key not in _admins:
+        _admins[key] = open_admin(client)
+    return _admins[key]
+
+
+def worker_topics(client: Mapping[str, str], timeout_s: float) -> SinkTopics:
+    """Return the topics that this worker process has seen."""
+    key = (os.getpid(), frozenset(client.items()))
+    if key not in _topics:
+        _topics[key] = SinkTopics(worker_admin(client), timeout_s)
+    return _topics[key]
