@@ -63,8 +63,8 @@ class Node:
             "listeners": "client://127.0.0.1:0,internal://127.0.0.1:0",
             "log.dirs": str(self.data),
             "runtime.state.file": str(directory / "node.json"),
-            # The records of tests have old timestamps, so retention is off. The thread for upkeep must exist from the
-            # start.
+            # The records of tests have old timestamps, so retention is off. Upkeep stays on, so that its thread exists
+            # from the start.
             "log.retention.ms": "-1",
             "log.initial.task.delay.ms": "0",
             **keys,

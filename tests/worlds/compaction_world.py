@@ -1,8 +1,8 @@
 """A partition with plain, idempotent and transactional producers, whose log is cleaned and crashed; and a plain model
 of a cleaning.
 
-The model works on decoded batches and knows nothing of maps, passes, groups or files: it computes what one cleaning
-must leave of each batch. One seed determines all random choices.
+The model works on decoded batches without maps, passes, groups or files. It computes the part of each batch that one
+cleaning must leave. One seed determines all random choices.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def model_clean(
 
 @dataclass
 class Counts:
-    """How much one run has exercised."""
+    """Counts of the events in one run."""
 
     cleanings: int = 0
     crashes: int = 0
@@ -459,7 +459,7 @@ class CompactionWorld:
         self.counts.crashes += len(clones)
         self.counts.partial += report.is_partial
         self.counts.dropped += report.records_read - report.records_kept
-        if clones and self.rng.random() < 0.4:  # go on with what one of the crashes left
+        if clones and self.rng.random() < 0.4:  # continue with the state after one of the crashes
             self.fs = self.rng.choice(clones)[2]
             self.log = self.open_log(self.fs)
             self.manager = CleanerManager(self.fs, ROOT)

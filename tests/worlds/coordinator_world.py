@@ -35,7 +35,7 @@ class GroupsCluster:
     """Use it as ``with GroupsCluster(directory, coordinators=2) as cluster``."""
 
     def __init__(self, directory: Path, coordinators: int, **keys: str) -> None:
-        """``keys``: the coordinators'."""
+        """``keys`` are configuration keys of the coordinators."""
         self.cluster = Cluster(directory)
         self.cluster.controller.keys |= {
             "offsets.topic.num.partitions": str(SHARDS),
@@ -137,7 +137,8 @@ class GroupsCluster:
             try:
                 return call(self.stub(owner))
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:  # which is what is retriable, and no connection
+                # these are the retriable errors, and a missing connection
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
                 return None
 
@@ -244,7 +245,7 @@ class Member:
     def _take(self, response: Any) -> None:
         if self._has_left:
             return
-        if response.error.code in (14, 15, 16):  # it is being loaded, or moves
+        if response.error.code in (14, 15, 16):  # the shard is being loaded, or moves
             threading.Timer(0.1, self.heartbeat, kwargs={"everything": True}).start()
             return
         assert not response.error.code, response.error

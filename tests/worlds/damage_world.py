@@ -1,4 +1,4 @@
-"""A small log with every feature, a model of its content, and a check of what a log returns whose files are damaged."""
+"""A small log with every feature, a model of its content, and a check of the results of a log with damaged files."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def make_image(*, clean: bool) -> Image:
 
 
 class Outcome(enum.Enum):
-    """What damaged bytes may lead to. A damage must not have any other outcome."""
+    """The allowed outcomes of damaged bytes. Damage must not have any other outcome."""
 
     IDENTICAL = "what was written is served"
     NAMED = "a named error"

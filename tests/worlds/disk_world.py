@@ -1,4 +1,4 @@
-"""Real disks that a test may fill, break and remove; and producers that retry failed appends."""
+"""Real disks that a test may fill, break and remove, and producers that retry failed appends."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        for load in self.loads:  # before what they use goes away
+        for load in self.loads:  # before the resources that they use are removed
             load.stop()
         for channel in self._channels.values():
             channel.close()
@@ -173,7 +173,7 @@ class ReplicatedTopic:
                 continue
             try:
                 answer = metadata_pb2_grpc.MetadataStub(self.fleet.channel(broker_id)).GetMetadata(request, timeout=60)
-            except grpc.RpcError:  # it is starting, or stopping
+            except grpc.RpcError:  # the broker is starting or stopping
                 continue
             (topic,) = answer.topics
             assert not topic.error.code, topic.error
@@ -219,7 +219,8 @@ class ReplicatedTopic:
         def appended() -> Any:
             try:
                 result = self.try_append(records, partition, acks=acks)
-            except grpc.RpcError as error:  # a leader that is gone and was not missed yet: nothing was sent
+            # the leader is dead, and the controllers have not noticed it yet; nothing was sent
+            except grpc.RpcError as error:
                 if "failed to connect" not in (error.details() or ""):
                     raise
                 return None

@@ -76,7 +76,7 @@ class Quorum:
 
 
 class Member:
-    """One controller: what it has applied (``image``), and which leader it believes in. ``is_deaf``: the member
+    """One controller, with its applied metadata (``image``) and the leader that it knows. ``is_deaf``: the member
     receives nothing; if it is the leader, its read barriers never end."""
 
     def __init__(self, quorum: Quorum, node_id: int, log_start: int = 0) -> None:
@@ -153,7 +153,7 @@ class Member:
         if snapshot.place.offset != self.log_start_offset:
             return None
         data = b"".join(encode_snapshot(self._snapshot_image(), voters=(), timestamp_ms=1))
-        piece = data[position : position + 100]  # small ones, so that there are many
+        piece = data[position : position + 100]  # small batches, so that there are many
         return piece, position + len(piece) == len(data)
 
     def _snapshot_image(self) -> MetadataImage:

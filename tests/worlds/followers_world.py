@@ -1,4 +1,4 @@
-"""A broker that follows a partition; the test is the partition's leader: it answers joins and pushes batches."""
+"""A broker that follows a partition; the test plays the partition's leader, which answers joins and pushes batches."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class GroupsMachine(RuleBasedStateMachine):
         if client.connection is not None:
             try:
                 client.leave(temporarily=temporarily and self.static)
-            except HeadraceError:  # it was removed meanwhile
+            except HeadraceError:  # the member was removed meanwhile
                 client.is_member = False
 
     @precondition(lambda self: self.members())

@@ -36,7 +36,8 @@ TOPIC_IDS = {"orders": b"o" * 16, "clicks": b"c" * 16}
 
 
 class StandinGroupsWorld:
-    """What both know. ``failures``: the errors that the next calls of a method return, one error per call."""
+    """The state that both coordinators share. ``failures`` are the errors that the next calls of a method return, one
+    error per call."""
 
     def __init__(self) -> None:
         self.coordinators = [Coordinator(self, 0), Coordinator(self, 1)]

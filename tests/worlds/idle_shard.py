@@ -8,7 +8,7 @@ from headrace_coordinator.state_machine import Decision
 
 
 class IdleMachine:
-    """A state machine that only notes its requests."""
+    """A state machine that only records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

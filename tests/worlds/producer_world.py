@@ -97,7 +97,7 @@ class Producers:
         self.clock_ms = NOW_MS
 
     def cut(self, end: int) -> None:
-        """Forget the batches behind ``end``, where the log was truncated."""
+        """Remove the batches after ``end``, where the log was truncated."""
         self.sent = [batch for batch in self.sent if batch.next_offset <= end]
 
     def next_sequence(self, producer_id: int) -> tuple[int, int]:

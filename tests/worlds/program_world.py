@@ -108,7 +108,7 @@ class ProgramWorld(TransactionWorld):
             calls = tuple(Call)
         call = self.random.choices(calls, [weights.get(each, 2) for each in calls])[0]
         if program.producer.state is State.PREPARED and self.random.random() < 0.95:
-            return  # leave it to others for a while
+            return  # let other processes complete it for a while
         if call not in CALLS[program.producer.state]:
             self.misuse(program, call)
             return
@@ -151,7 +151,7 @@ class ProgramWorld(TransactionWorld):
                 program.transaction = f"{producer.transactional_id}{program.number}.{program.transactions}"
                 program.transactions += 1
                 program.acked = set()
-        elif call in (Call.SEND, Call.SEND_OFFSETS):  # both add a partition, a leader's or a group's shard
+        elif call in (Call.SEND, Call.SEND_OFFSETS):  # both add a partition: of a leader, or the group's shard
             self.send_record(program)
         elif call is Call.COMMIT:
             producer.seal()

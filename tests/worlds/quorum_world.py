@@ -1,4 +1,4 @@
-"""Several controllers without a network, which the test drives: each one's disk is in memory, and all share one clock.
+"""Several controllers without a network, which the test drives: each has a disk in memory, and all share one clock.
 
 world = QuorumWorld(3, rng)
 world.elect()                      -> the leader's node id
@@ -131,7 +131,7 @@ class QuorumWorld:
         return controller
 
     def stop(self, number: int, error: HeadraceError) -> None:
-        """In good order."""
+        """Stop the controller cleanly."""
         node = self.nodes[number]
         self[number].fail_all(error)
         assert node.storage is not None
@@ -152,7 +152,7 @@ class QuorumWorld:
                 other.peer_lost(other.voters.find(number) or self.key(number))
 
     def add_node(self, number: int) -> QuorumController:
-        """Add a controller that is no voter."""
+        """Add a controller that is not a voter."""
         node = self.nodes[number] = Node(number, CrashingFileSystem())
         self.format(node)
         write_first_voters(node.fs, ROOT, VoterSet.of([]))

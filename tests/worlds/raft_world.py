@@ -2,7 +2,7 @@
 
 ``Disk`` keeps what a real disk would keep: it is written as ``Ready`` demands, and a crash between two steps loses data
 that were not forced. ``RaftWorld`` does what the nodes request, and checks after every step what must always hold
-(Raft, figure 3). A term has one leader; a committed entry is the same everywhere and forever; a leader has all
+(Raft, figure 3). A term has one leader; a committed entry is the same on all nodes and never changes; a leader has all
 committed entries.
 """
 
@@ -144,7 +144,7 @@ class Replica:
 
 
 class RaftWorld:
-    """See the module. Messages stay in ``network`` until the test delivers, doubles or loses them."""
+    """See the module. Messages stay in ``network`` until the test delivers, duplicates or loses them."""
 
     def __init__(
         self,

@@ -223,7 +223,7 @@ class SoloBroker:
     async def __aenter__(self) -> SoloBroker:
         for root in self.roots:
             if not self.fs.exists(root):
-                with contextlib.suppress(OSError):  # a disk that is away is not formatted either
+                with contextlib.suppress(OSError):  # a missing disk is not formatted either
                     format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, self.image))
         self.storage.begin_threads()

@@ -1,7 +1,7 @@
 """The storage of a voter on a file system that crashes, with a model of the data that it must hold.
 
-The model is a history of log entries. ``Model.wrong`` compares the storage after a crash with the model, and says what
-is impossible."""
+The model is a history of log entries. ``Model.wrong`` compares the storage after a crash with the model, and returns
+the contradictions."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ class Voter:
             chunk = SnapshotChunk(snapshot, position, piece, position + len(piece) == len(data))
             self._do(f"chunk at {position}", self.model, self.model.end, lambda chunk=chunk: self._write(chunk))  # type: ignore[misc]
         after = replace(self.model, entries=leaders.until(offset), snapshot=offset)
-        kept = self.model.until(offset - 1)  # what lies from there on was never committed
+        kept = self.model.until(offset - 1)  # the entries from there on were never committed
         end_min = kept[-1].next_offset if kept else 0
         self._do(f"install {snapshot}", after, end_min, lambda: self.storage.install(snapshot))
         self.allowed = [(after, offset)]

@@ -1,4 +1,5 @@
-"""A transaction coordinator that the test plays: it collects the brokers' verifications and answers when told."""
+"""A transaction coordinator that the test plays: it collects the brokers' verifications, and answers when the test
+calls a method."""
 
 from __future__ import annotations
 

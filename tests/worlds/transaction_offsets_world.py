@@ -2,8 +2,8 @@
 
 The group shard has a present owner, and former owners that still answer. Its log refuses appends of former owners. A
 request with offsets has three steps: the group shard begins a verification, the transaction shard confirms it, and the
-group shard adds the offsets. Anything may happen between the steps: markers, time-outs, moves of both shards, repeated
-requests, requests of zombies and of ended transactions. Each offset is sent once, so it names its transaction.
+group shard adds the offsets. Other events may happen between the steps: markers, time-outs, moves of both shards,
+repeated requests, requests of zombies and of ended transactions. Each offset is sent once, so it names its transaction.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class GroupShard:
         return self.owner if self._random.random() < 0.8 else self._random.choice(self.owners[-3:])
 
     def ask(self, owner: Owner, request: object, *, is_fenced: bool = False) -> Any:
-        """The reply. Send a request to the shard. Raises its error, and CoordinatorNotAvailableError for an unknown
-        outcome."""
+        """Send a request to the shard, and return the reply. Raises the shard's error, and CoordinatorNotAvailableError
+        for an unknown outcome."""
         self._tickets += 1
         owner.shard.ask(self._tickets, request, NOW_MS, is_fenced=is_fenced)
         self._turn(owner)

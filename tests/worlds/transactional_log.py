@@ -12,7 +12,7 @@ TIME_MS = 1_700_000_000_000
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction. ``last_offset``: its marker's."""
+    """An aborted transaction. ``last_offset`` is the offset of its marker."""
 
     producer_id: int
     first_offset: int

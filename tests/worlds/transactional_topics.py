@@ -15,7 +15,7 @@ from tests.worlds.waiting import until
 
 @contextmanager
 def serving(directory: Path, logs: Mapping[str, TransactionalLog], segment_batches: int = 20) -> Iterator[Cluster]:
-    """A controller and a broker with a topic of one partition for each log, in segments of so many batches."""
+    """A controller and a broker with a topic of one partition for each log. Each segment has this number of batches."""
     with Cluster(directory) as cluster:
         topics = [cluster.topic(name) for name in logs]
         assert cluster.broker.terminate() == 0

@@ -1,11 +1,11 @@
 """Random transactions through a real leader and the real state machine of a coordinator, with a network between them.
 
 The network delays and repeats every message where the protocol version allows it: verifications and their answers,
-markers, produce requests, EndTransaction. Coordinators change, and old ones' markers still arrive; transactions time
-out; replaced producers continue as zombies; the leader begins new leader epochs. Epochs end at 6.
-
-``check``, after ``settle``: each transaction has the outcome that its producer was told, in all partitions; each record
-of a committed transaction is there once; no transaction stays open in a log.
+markers, produce requests, EndTransaction. Coordinators change, and markers of former coordinators still arrive.
+Transactions time out, replaced producers continue as zombies, and the leader begins new leader epochs. The largest
+producer epoch is 6. After ``settle``, ``check`` verifies three rules. Each transaction has the outcome that its
+producer received, in all partitions. Each record of a committed transaction is in the log once. No transaction stays
+open in a log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EPOCH_MAX = 6
 
 
 class Marker(NamedTuple):
-    """A marker on its way to the leader."""
+    """A marker in transit to the leader."""
 
     wanted: WriteMarkers
     coordinator_epoch: int
@@ -49,7 +49,7 @@ class Marker(NamedTuple):
 
 
 class Producer:
-    """A producer's process. ``name``: of its open transaction, "" if none is open."""
+    """A producer's process. ``name`` is the name of its open transaction, or "" if none is open."""
 
     def __init__(self, transactional_id: str, number: int) -> None:
         self.transactional_id = transactional_id
@@ -242,7 +242,7 @@ class TransactionsWorld:
                 return
 
     def _replace(self) -> None:
-        """A new process takes a transactional id; the former one is a zombie that does not know."""
+        """A new process takes a transactional id; the former process continues as a zombie."""
         index = self.rng.randrange(len(self.producers))
         old = self.producers[index]
         if old.identity is not None:
@@ -288,7 +288,7 @@ class TransactionsWorld:
         elif producer.values and (not producer.unanswered or producer.has_failed):
             self._end(producer)
         elif producer.unanswered and self.rng.random() < 0.2:
-            producer.has_failed = True  # it gives up waiting
+            producer.has_failed = True  # the producer stops waiting
 
     def _send(self, producer: Producer) -> None:
         assert producer.identity is not None

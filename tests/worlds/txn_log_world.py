@@ -1,5 +1,5 @@
-"""Random transactions in a log, and what follows from them, computed without the log: the last stable offset for any
-high watermark, and the entries of the transaction indexes."""
+"""Random transactions in a log, and two results that are computed without the log: the last stable offset for any high
+watermark, and the entries of the transaction indexes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ABORT, COMMIT = 0, 1
 
 
 class Written(NamedTuple):
-    """A batch in the log. ``kind`` None: data."""
+    """A batch in the log. ``kind`` is None for a data batch."""
 
     base_offset: int
     next_offset: int
@@ -27,7 +27,7 @@ class Written(NamedTuple):
 
 
 class Spanned(NamedTuple):
-    """A transaction; ``marker`` None: open."""
+    """A transaction. ``marker`` is None while it is open."""
 
     producer_id: int
     first_offset: int
@@ -73,7 +73,7 @@ def marker(
 
 
 def append_to(log: PartitionLog, *batches: bytes, leader_epoch: int = 0) -> AppendInfo:
-    """Append these batches as their leader; the headers are given, as those of markers must be."""
+    """Append these batches as their leader; the headers are passed along, because appends of markers require them."""
     headers = [read_header(batch) for batch in batches]
     (outcome,) = log.append_many([Append(data=b"".join(batches), leader_epoch=leader_epoch, headers=headers)])
     assert isinstance(outcome, AppendInfo), outcome
@@ -133,7 +133,7 @@ class Transactions:
     """Transactional, idempotent and plain producers that write to a log."""
 
     def __init__(self, rng: random.Random, ids: int = 4, *, keys: int = 0) -> None:
-        """``keys``: records have one of so many keys; 0: none."""
+        """``keys`` is the number of different keys of the records; with 0 the records have no key."""
         self.rng = rng
         self.written: list[Written] = []
         self._ids = ids
@@ -141,7 +141,7 @@ class Transactions:
         self._sequences: dict[int, int] = {}
 
     def cut(self, end: int) -> None:
-        """The log was cut there."""
+        """The log was truncated at this offset."""
         self.written = [batch for batch in self.written if batch.next_offset <= end]
         self._sequences = {}
         for batch in self.written:
@@ -192,14 +192,15 @@ class Transactions:
         assert log.log_end_offset == end
 
     def check_stable_offsets(self, log: PartitionLog, since: int = 0) -> None:
-        """The last stable offset is right for every high watermark from ``since`` on."""
+        """Check that the last stable offset is right for every high watermark from ``since`` on."""
         end = log.log_end_offset
         for high_watermark in range(max(since, log.log_start_offset), end + 1):
             expected = max(stable_offset_of(self.written, end, high_watermark), log.log_start_offset)
             assert log.last_stable_offset(high_watermark) == expected, high_watermark
 
     def check_aborted(self, log: PartitionLog, ranges: int = 20) -> None:
-        """Any range below the last stable offset has the aborted transactions that readers must skip, and no other."""
+        """Check that every range below the last stable offset names exactly the aborted transactions that readers must
+        skip."""
         end = log.last_stable_offset(log.log_end_offset)
         entries = aborted_of(self.written, log.log_end_offset)
         for _ in range(ranges):

@@ -1,4 +1,4 @@
-"""Poll a condition until it is true, for a limited time. The error of a failed wait names what did not happen."""
+"""Poll a condition until it is true, for a limited time. The error of a failed wait names the condition."""
 
 from __future__ import annotations
 

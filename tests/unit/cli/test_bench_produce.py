@@ -1,4 +1,4 @@
-"""``bench produce`` says verified only when the log agrees with the acknowledgements."""
+"""``bench produce`` prints "verified" only when the log matches the acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ OPTIONS = BenchOptions(topic="t", config={}, records=10, warm=False)
 
 
 def _ends(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int]) -> list[int]:
-    """Have the end offsets of partitions 0 and 1 be ``answers``, one after the other, the last one for ever."""
+    """Return ``answers`` as the end offsets of partitions 0 and 1, one after the other, and then always the last
+    one."""
     asked: list[int] = []
 
     def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:

@@ -1,4 +1,4 @@
-"""The lock beside cluster.json: one command at a time, and no leftovers of a cluster whose creation failed."""
+"""The lock beside cluster.json: it allows one command at a time, and a failed creation of a cluster leaves no files."""
 
 from __future__ import annotations
 

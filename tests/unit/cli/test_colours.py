@@ -17,7 +17,7 @@ SHOW = (
 
 
 def on_a_terminal(program: str, **environment: str) -> str:
-    """What a terminal gets from ``program``."""
+    """The output of ``program`` on a terminal."""
     ours, theirs = pty.openpty()
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
     process = subprocess.Popen(
@@ -28,7 +28,7 @@ def on_a_terminal(program: str, **environment: str) -> str:
     try:
         while part := os.read(ours, 65_536):
             shown += part
-    except OSError:  # the last one with the other end has gone
+    except OSError:  # the last process with the other end has ended
         pass
     finally:
         os.close(ours)
@@ -47,7 +47,7 @@ def test_a_pipe_gets_columns_without_any_escape() -> None:
 def test_a_terminal_gets_a_drawn_table() -> None:
     shown = on_a_terminal(SHOW)
     assert ESCAPE in shown
-    assert "orders [red]" in shown  # data is no markup
+    assert "orders [red]" in shown  # data is not interpreted as markup
 
 
 def test_no_color_is_obeyed_and_a_dumb_terminal_gets_no_escapes() -> None:

@@ -18,7 +18,7 @@ POLLS_MAX = 40
 
 
 class Alone:
-    """A Consumer whose group has no coordinator. Each poll takes a second, by its own clock."""
+    """A Consumer whose group has no coordinator. Each poll takes a second of the consumer's own clock."""
 
     polls = 0
 

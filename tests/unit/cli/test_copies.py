@@ -12,7 +12,7 @@ FACTOR, MINIMUM = "default.replication.factor", "min.insync.replicas"
 
 
 def properties(brokers: int, **config: str) -> dict[str, str]:
-    """Those of the controller of a cluster with so many brokers."""
+    """The properties of the controller in a cluster with this number of brokers."""
     made = tuple(
         Node(role=role, id=number, host="h", port=1, internal_port=2, data_dirs=("/d",))
         for role, count in (("controller", 1), ("broker", brokers))

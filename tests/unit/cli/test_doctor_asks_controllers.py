@@ -1,4 +1,5 @@
-"""`doctor` asks the controllers of a local cluster too, because they describe it when no broker is alive."""
+"""`doctor` asks the controllers of a local cluster too, because controllers describe the cluster when no broker is
+alive."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class OnlyControllers(Cluster):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that the doctor's client is given, one text per client."""
+    """The addresses that the doctor's clients get, one text per client."""
     found: list[str] = []
 
     @contextlib.contextmanager

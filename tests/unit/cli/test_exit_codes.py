@@ -1,5 +1,5 @@
-"""The exit codes of docs/cli/README.md, on which scripts may rely, each with the text on stderr. (130, 141 and 143,
-which it takes a process to see, are in tests/integration/cli: kcat, local, doctor.)"""
+"""The exit codes of docs/cli/README.md, on which scripts may rely, each with the text on stderr. (The codes 130, 141
+and 143 need a separate process. They are in tests/integration/cli: kcat, local, doctor.)"""
 
 from __future__ import annotations
 

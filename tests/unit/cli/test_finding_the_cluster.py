@@ -23,7 +23,8 @@ GONE = ProcessId(1, "of another boot")
 
 
 def written(directory: Path, ports: tuple[int, ...], *, dead: tuple[int, ...] = (), controller: bool = True) -> Path:
-    """A cluster of brokers at ``ports``, whose nodes "run" as this test does, but for the ``dead`` ones."""
+    """A cluster of brokers at ``ports``, whose nodes, except the ``dead`` ones, have the pid of this test and so count
+    as running."""
     life = identify(os.getpid())
     directory.mkdir()
     nodes = [Node("controller", 1, "127.0.0.1", 5, 6, (), life if controller else GONE)]
@@ -37,7 +38,7 @@ def written(directory: Path, ports: tuple[int, ...], *, dead: tuple[int, ...] = 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the developer's cluster nor this project's settings are found."""
+    """Hide the developer's own cluster and this project's settings from the commands."""
     for name in ("HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_DATA", "HEADRACE_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEADRACE_PROFILES", str(tmp_path / "profiles"))
@@ -49,7 +50,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What listens at the default address is none of the clusters of this machine: compose's edge, say."""
+    """The listener at the default address belongs to no cluster of this machine. It may be the edge of the compose
+    stack."""
     monkeypatch.setattr(finding, "listens", lambda address: address == DEFAULT_BOOTSTRAP)
 
 

@@ -34,7 +34,7 @@ def commands() -> list[str]:
 
 ROOT: Any = typer.main.get_command(build(()))
 COMMANDS = commands()
-#: These need no cluster to talk to.
+#: These commands need no cluster.
 LOCAL = (
     "up",
     "ps",
@@ -74,7 +74,7 @@ def test_every_client_command_takes_bootstrap_from_flag_and_environment(
 
 
 def examples() -> list[str]:
-    """Every line of a command's help that begins with what one would type."""
+    """Every line of a command's help that begins with a command."""
     found = []
     for command in COMMANDS:
         text = (leaf(command.split())[0].help or "").replace("\\\n", " ")
@@ -91,7 +91,7 @@ def leaf(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def called(line: str) -> list[list[str]]:
-    """The ``headrace`` commands of a line of shell, a remark after several spaces cut off."""
+    """The ``headrace`` commands of a shell line, without a remark that follows several spaces."""
     lexer = shlex.shlex(re.split(r"\s{2,}", line)[0], posix=True, punctuation_chars="|;&<>")
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]

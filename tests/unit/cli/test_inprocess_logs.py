@@ -1,4 +1,5 @@
-"""Log lines of nodes within this process go to the nodes' files; a failure loses the line, never the work."""
+"""Log lines of nodes within this process go to the nodes' files; a failed write loses the line, but the node continues
+to work."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_a_full_disk_fails_nobodys_work() -> None:
 
 def test_a_thread_that_outlives_its_node_may_say_so(tmp_path: Path) -> None:
     log = NodeLog(tmp_path / "broker-1.log", "INFO")
-    other = NodeLog(tmp_path / "broker-2.log", "INFO")  # another one keeps the sorter
+    other = NodeLog(tmp_path / "broker-2.log", "INFO")  # another node still needs the handler
     log.close()
     as_a_node(log, lambda: logger.warning("too late"))
     other.close()

@@ -28,7 +28,7 @@ _PROBE = textwrap.dedent(
     sys.exit(main())
     """
 )
-#: Of ours and of others, from the first that the command line imports to those that the command itself needs.
+#: Modules of Headrace and of libraries, from the first import of the command line to the imports of the command itself.
 _MODULES = (
     "headrace_tools.cli.app", "headrace_core.errors", "typer", "headrace_tools.cli.root", "headrace_tools.cli.topics",
     "headrace.admin", "headrace.settings", "asyncio", "grpc", "google.protobuf", "headrace_protos.v1",

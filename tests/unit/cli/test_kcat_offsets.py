@@ -17,11 +17,11 @@ from headrace_tools.cli.kcat import parse_offsets
         (["end"], None, 500),
         (["latest"], None, 500),
         (["150"], None, 150),
-        (["0"], None, 100),  # those below 100 are gone: nothing that can be read is left out
+        (["0"], None, 100),  # records below 100 are deleted, so all readable records are included
         (["-10"], None, 490),
-        (["-1000"], None, 100),  # more than there are
+        (["-1000"], None, 100),  # more records than the log has
         (["s@1700000000000"], 321, 321),
-        (["s@1700000000000"], None, 500),  # no record that late: what comes next
+        (["s@1700000000000"], None, 500),  # no record is that late, so reading begins at the end
         (["s@1700000000000", "e@1700000009999"], 321, 321),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_zombie_is_dead(stranger: subprocess.Popen[bytes]) -> None:
     while found.alive() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert not found.alive()
-    assert stranger.wait() == -signal.SIGKILL  # the exit code of a foreign child is still there
+    assert stranger.wait() == -signal.SIGKILL  # the exit code of another caller's child can still be read
 
 
 def test_a_number_without_a_process_has_no_identity() -> None:
@@ -74,7 +74,8 @@ def test_a_number_without_a_process_has_no_identity() -> None:
 
 
 def test_a_spawned_process_shares_nothing_with_us(tmp_path: Path) -> None:
-    """No descriptor of ours (even an inheritable one), a session of its own, stdin empty, output in its log."""
+    """The child has no descriptor of this process (even an inheritable one), its own session, an empty stdin, and its
+    output in its log."""
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     report = (

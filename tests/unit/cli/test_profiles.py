@@ -15,7 +15,7 @@ from headrace_tools.local.state import ClusterState, Node, StateFile
 
 
 class Asked(list[dict[str, Any]]):
-    """The configurations of the clients that were made, none of which reaches a node."""
+    """The configurations of the created clients. No client connects to a node."""
 
     def make(self, config: dict[str, Any]) -> None:
         self.append(config)

@@ -27,7 +27,8 @@ def work(*, lines_s: float | None = 0.0, beside: bool = False, quiet: bool = Fal
 
 
 def run_with_terminal(program: str, *, stdout_too: bool = False, **environment: str) -> tuple[str, str]:
-    """stdout, and what a terminal got (stderr; ``stdout_too``: both, and stdout is empty)."""
+    """Return stdout, and the output on a terminal. stderr is the terminal; with ``stdout_too`` both are, and the first
+    result is empty."""
     ours, theirs = pty.openpty()
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
     process = subprocess.Popen(

@@ -1,4 +1,5 @@
-"""The clusters' shape from pytest's configuration; the fixtures themselves: integration/cli."""
+"""The number of nodes that clusters get from pytest's configuration. The tests of the fixtures are in
+integration/cli."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from headrace_tools.pytest_plugin import _own_shape, _shape
 
 
 class _Config:
-    """As much of pytest's Config as is asked."""
+    """The part of pytest's Config that the plugin uses."""
 
     def __init__(self, nodes: str = "", lines: list[str] | None = None) -> None:
         self._keys = {"headrace_nodes": nodes, "headrace_config": lines or []}

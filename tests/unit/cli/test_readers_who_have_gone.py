@@ -65,7 +65,7 @@ def test_nor_does_quorum_status(monkeypatch: pytest.MonkeyPatch, output: OutputF
 
 
 def test_nor_does_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`headrace doctor | head -1` ends with 141, as every command does whose reader has gone."""
+    """`headrace doctor | head -1` ends with 141, as every command whose reader has ended."""
     facts = Facts(now_ms=0, bootstrap=())
     with nobody_reads(monkeypatch), pytest.raises(BrokenPipeError):
         doctor._show(facts, diagnose(facts), healthy=False)

@@ -34,8 +34,8 @@ class Alive:
 
 
 class Cluster:
-    """Three controllers and two brokers. ``looks_until_whole``: how many looks a copy is out of sync after a restart of
-    a broker; ``broken``: nodes that do not come back."""
+    """Three controllers and two brokers. ``looks_until_whole`` is the number of checks for which a replica is out of
+    sync after a restart of a broker. ``broken`` are nodes that do not start again."""
 
     def __init__(self, directory: Path, *, looks_until_whole: int = 2) -> None:
         self.directory = directory
@@ -101,7 +101,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def rolling(cluster: Cluster, reported: list[str] | None = None, **changed: Any) -> RollingRestart:
     tell = ([] if reported is None else reported).append
-    # the stand-in is both what is restarted and what is looked at
+    # the stand-in is both the restarted cluster and the inspected cluster
     return RollingRestart(cluster, cluster, tell=tell, **({"timeout_s": 60.0} | changed))  # type: ignore[arg-type]
 
 
@@ -130,7 +130,8 @@ def test_a_cluster_that_is_not_whole_is_refused_and_nothing_is_stopped(cluster: 
         rolling(cluster, settle_s=0.0).run()
     cluster.miss(2, looks=1)
     cluster.kill("controller", 3)
-    with pytest.raises(IllegalStateError, match="controller 3 is not running"):  # at once: no waiting brings it back
+    # at once, because waiting does not bring the node back
+    with pytest.raises(IllegalStateError, match="controller 3 is not running"):
         rolling(cluster, settle_s=3_600.0, timeout_s=3_600.0).run(["broker"])
     assert cluster.happened == []
 

@@ -1,4 +1,4 @@
-"""What a command imports: it bounds the time to start, and does not depend on the machine."""
+"""The modules that a command imports. They determine most of its start time, and do not depend on the machine."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_sender_is_woken_when_it_sleeps_and_there_is_something_new() -> None:
     assert h.wakes == 1
     assert h.acc.take_ready() == [h.queue]
     h.send("t", b"c")
-    assert h.wakes == 1  # the queue is listed, and its batch is not full: an answer or a timer is what it waits for
+    assert h.wakes == 1  # the queue is listed, and its batch is not full: it waits for a response or a timer
     for _ in range(20):
         h.send("t", b"x" * 100)
     assert h.wakes == 2  # a batch is full

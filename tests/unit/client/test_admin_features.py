@@ -20,7 +20,7 @@ NAME = "metadata.version"
 
 
 class Controller(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
-    """At level 1; understands 1 to 2. ``refusal`` is what updates are answered with."""
+    """A cluster at level 1 that supports levels 1 and 2. ``refusal`` is the answer to updates."""
 
     def __init__(self) -> None:
         self.level = 1
@@ -55,7 +55,7 @@ def controller() -> Iterator[Controller]:
 
 
 def request_of(controller: Controller) -> tuple[dict[str, int], int, bool]:
-    """What the last update asked for."""
+    """The content of the last update request."""
     request = controller.asked[-1]
     (how,) = {each.upgrade_type for each in request.updates}
     return {each.name: each.level for each in request.updates}, how, request.validate_only

@@ -1,4 +1,4 @@
-"""describe_node: a process's report, and its clock's offset to ours."""
+"""describe_node: the report of a process, and the offset of its clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AHEAD_MS = 90_000
 
 
 class FastClock(SystemClock):
-    """A minute and a half ahead."""
+    """A clock that is a minute and a half ahead."""
 
     def now_ms(self) -> int:
         return super().now_ms() + AHEAD_MS
@@ -27,7 +27,8 @@ class FastClock(SystemClock):
 
 @contextmanager
 def served(clock: Clock | None) -> Iterator[str]:
-    """A process that serves Node (``clock`` None: one that does not know it), in a loop of its own; its address."""
+    """Start a server of the Node service in its own event loop, and return its address. With ``clock`` None the server
+    does not have the service."""
     listener, ready, over = Listener("client"), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
@@ -56,7 +57,8 @@ def test_a_node_says_who_it_is_and_how_its_clock_stands() -> None:
     assert (described.role, described.node_id, described.cluster_id) == ("broker", 7, "a cluster")
     assert (described.metadata_version_min, described.metadata_version_max) == (1, 2)
     assert described.software_version[0].isdigit()
-    assert abs(described.clock_ahead_ms - AHEAD_MS) <= described.round_trip_ms / 2 + 2  # whole milliseconds on one side
+    # one of the times has only whole milliseconds
+    assert abs(described.clock_ahead_ms - AHEAD_MS) <= described.round_trip_ms / 2 + 2
     assert described.descriptors_max == descriptors_max()
     assert described.open_descriptors is not None
     assert 3 <= described.open_descriptors <= open_descriptors() + 50

@@ -30,7 +30,8 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class Node(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
-    """Three brokers; topic a with two partitions, of which a-1 lacks a replica; topic b with one that has no leader."""
+    """Three brokers. Topic a has two partitions, and a replica of a-1 is out of sync. Topic b has one partition, which
+    has no leader."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -111,7 +112,7 @@ def node() -> Iterator[Node]:
 
 
 def reassigned(node: Node) -> dict[TopicPartition, list[int] | None]:
-    """What the last request asked for."""
+    """The content of the last request."""
     items = node.asked[-1].reassignments
     return {TopicPartition(each.topic, each.partition): None if each.cancel else list(each.replicas) for each in items}
 
@@ -292,7 +293,8 @@ def test_brokers_are_listed_emptied_and_forgotten(node: Node, capsys: pytest.Cap
 
 def test_several_brokers_are_emptied_at_once_under_either_name(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["-b", node.address]
-    node.left = [2, 1, 0, 1, 0]  # 4 and 5 are asked for; then of 4 nothing is left, of 5 one, then nothing
+    # brokers 4 and 5 are drained: broker 4 is empty first, broker 5 then has one replica, and later none
+    node.left = [2, 1, 0, 1, 0]
     assert run(["cluster", "drain", "4", "5", "4", "--wait", "-o", "json", *at]) == 0
     assert [row["broker"] for row in json.loads(capsys.readouterr().out)] == [4, 5]
     assert [each.broker_id for each in node.asked] == [4, 5, 4, 5, 5]
@@ -321,6 +323,6 @@ def test_partitions_in_trouble_are_found_among_all_topics(node: Node, capsys: py
     assert run(["topics", "describe", "b", "-o", "json", *at]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["partitions"][0]["elr"] == [3]
-    node.under_way = [[moving(A1)]]  # its third replica is only on its way
+    node.under_way = [[moving(A1)]]  # its third replica is still being copied
     assert found("--under-replicated-partitions") == [("b", 0)]
     assert run(["topics", "describe", *at]) == 2

@@ -43,7 +43,7 @@ REFUSED = tuple(
 
 
 class Takes:
-    """A parameter: a value that it takes, and those that it refuses."""
+    """A parameter with a valid value and the invalid values."""
 
     def __init__(self, good: Any, *bad: Any) -> None:
         self.good, self.bad = good, bad
@@ -112,7 +112,8 @@ PRODUCER = {
     "complete": {"token": token, "commit": flag},
     "send": {
         "topic": topic,
-        "value": Takes(b"v"),  # the serializer's business; without one see the accumulator's tests
+        # the serializer checks this value; the accumulator's tests cover the case without a serializer
+        "value": Takes(b"v"),
         "key": Takes(b"k"),
         "headers": Takes([("h", b"1")], 5, True),
         "partition": Takes(0, *NUMBERS),
@@ -348,7 +349,7 @@ ANY_NUMBER = ("seek_to_beginning", "seek_to_end", "seek_to_committed", "pause", 
 
 
 def call(client: Any, method: str, values: dict[str, Any]) -> BaseException | None:
-    """What the call raises; positional parameters that take any number are given one."""
+    """Return the exception that the call raises. Positional parameters of any number get one value."""
 
     async def run() -> None:
         found = client_method(*rest, **values)

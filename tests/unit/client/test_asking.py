@@ -1,4 +1,5 @@
-"""One request to many nodes: each answer with its node, few at a time, and Ctrl-C waits for none."""
+"""One request to many nodes returns each answer with its node, asks only a few nodes at a time, and ends at once on
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import pytest
 from headrace.errors import RequestTimedOutError
 from headrace_tools.asking import AT_ONCE_MAX, ask_each
 
-#: Asks 40 nodes that never answer, and presses Ctrl-C once as many as may be are being asked.
+#: A program that asks 40 nodes which never answer. It simulates Ctrl-C when the maximum number of requests is in
+#: flight.
 _SILENT = """
 import os, signal, threading
 from headrace_tools.asking import AT_ONCE_MAX, ask_each

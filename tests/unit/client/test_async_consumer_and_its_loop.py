@@ -1,4 +1,4 @@
-"""An AsyncConsumer and its caller's event loop: polls let it run, and a cancelled call interrupts no callback."""
+"""An AsyncConsumer and its caller's event loop: polls let the loop run, and a cancelled call interrupts no callback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = 1_000
 
 
 def filled(consumer: AsyncConsumer, *, slices: int = 1) -> None:
-    """Records are queued: no poll has to wait."""
+    """A consumer with queued records, so that no poll has to wait."""
     core = consumer._core
     assigned = core.reading.partitions[T0]
     if assigned.position is None:
@@ -34,7 +34,7 @@ def filled(consumer: AsyncConsumer, *, slices: int = 1) -> None:
 
 
 def handle() -> None:
-    """What a caller does with a record, without giving the loop its turn."""
+    """The work of a caller on a record, which does not give control to the event loop."""
     until = time.monotonic() + 0.001
     while time.monotonic() < until:
         pass
@@ -51,7 +51,7 @@ class Closing(Coordinator):
 
 
 def in_group(make: Make, **callbacks: Any) -> tuple[AsyncConsumer, Coordinator]:
-    """The face over a party's core, which needs no network."""
+    """The public class with a fake core, which needs no network."""
     coordinator = Closing(0)
     consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:1")
     consumer._finalizer.detach()
@@ -107,8 +107,8 @@ def test_iteration_lets_the_loop_turn_after_some_milliseconds_however_slow_its_b
 def iterate_by(
     monkeypatch: pytest.MonkeyPatch, costs: list[float], *, slices: int = 1
 ) -> tuple[list[int], list[float], int]:
-    """Iterate with a clock that only the body moves, by ``costs`` (seconds): the offsets handed out, the moments at
-    which the loop turned, and how often the clock was read."""
+    """Iterate with a clock that only the loop body advances, by ``costs`` (seconds). Return the offsets, the times at
+    which the event loop ran, and how often the clock was read."""
     now, reads, turns, offsets = [0.0], [0], [0.0], list[int]()
 
     def monotonic() -> float:

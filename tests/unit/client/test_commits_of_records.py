@@ -45,7 +45,7 @@ def committed(party: Party) -> list[Commit]:
 
 
 def face(kind: type[Any], party: Party) -> Any:
-    """The public class over the party's core, which needs no network."""
+    """The public class with a fake core, which needs no network."""
     consumer = kind(bootstrap_servers="127.0.0.1:1")
     consumer._finalizer.detach()
     consumer._core = party.core
@@ -84,7 +84,7 @@ def test_a_committed_record_is_the_offset_after_it_with_its_leader_epoch(make: M
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_record_whose_epoch_is_not_known_is_committed_without_one(make: Make, way: Any) -> None:
-    """Of another partition than the member's, or from before what it has read."""
+    """A record of a partition that the member does not own, or a record before the offsets that it has read."""
 
     async def scenario() -> None:
         party = await reading(make)

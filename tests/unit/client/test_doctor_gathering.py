@@ -17,7 +17,7 @@ from headrace_tools.doctor.gathering import Gathering
 
 
 class Cluster:
-    """As an Admin sees one without nodes, which answers all but ``mute``."""
+    """An Admin of a cluster without nodes, which answers all requests except ``mute``."""
 
     def __init__(self, mute: str = "") -> None:
         self._mute = mute
@@ -56,7 +56,8 @@ def test_a_cluster_that_does_not_say_what_it_has_is_not_called_healthy(mute: str
 
 
 class Busy(Cluster):
-    """Of its topics "gone" has been deleted since they were listed, and its brokers answer when all have been asked."""
+    """A cluster whose topic "gone" was deleted after the list of topics was read. Its brokers answer only after all of
+    them have been asked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""The doctor's advice about use: each pattern is found at its threshold, not below it, and leaves a cluster healthy."""
+"""The doctor's advice about use: the doctor finds each pattern at its threshold and not below it, and still reports a
+healthy cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def group(*members: MemberDescription, state: Any = "stable", lag: GroupLag | No
 
 
 def many(count: int, name: str) -> dict[str, Any]:
-    """So many topics of one partition, each with a replica of a few bytes on every broker."""
+    """A cluster with this number of topics of one partition. Each topic has a replica of a few bytes on every
+    broker."""
     names = [name.format(number) for number in range(count)]
     replicas = tuple(ReplicaInfo(each, 0, 10, 0, False) for each in names)
     return {

@@ -24,7 +24,7 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, asyncio.AbstractEventLoop, Listener]]:
-    """A gRPC server in a loop of its own, which does not serve yet."""
+    """A gRPC server in its own event loop, which does not serve yet."""
     made, ready, over = Listener("client"), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
@@ -87,7 +87,7 @@ def deaf() -> Iterator[int]:
 
 
 def name_for(*ips: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """broker.test means these, in this order."""
+    """Let the name broker.test resolve to these addresses, in this order."""
     real = socket.getaddrinfo
 
     def look_up(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,8 @@ def name_for(*ips: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_node_with_an_address_that_is_deaf_is_found_at_its_other_one(
     deaf: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """IPv6 that leads nowhere beside IPv4 that works, say: clients get through, so it is no fault of the node."""
+    """One address is unreachable and another one works, for example IPv6 and IPv4. Clients can connect, so this is not
+    a fault of the node."""
     name_for("127.0.0.2", "127.0.0.1", monkeypatch=monkeypatch)
 
     async def scenario() -> None:
@@ -150,9 +151,9 @@ def test_how_much_was_copied_is_reported_by_those_who_have_it() -> None:
 
     orders = TopicPartition("orders", 0)
     assert _grown(orders, [3], {3: at(100)}, {3: at(150)}) == 50
-    assert _grown(orders, [3], {3: ()}, {3: at(150)}) == 150  # it had not begun
+    assert _grown(orders, [3], {3: ()}, {3: at(150)}) == 150  # the second sample had not begun
     assert _grown(orders, [3], {3: at(100)}, {3: at(100)}) == 0
-    assert _grown(orders, [3, 4], {3: at(100)}, {3: at(150)}) is None  # broker 4 did not tell
+    assert _grown(orders, [3, 4], {3: at(100)}, {3: at(150)}) is None  # broker 4 did not report this
 
 
 def test_no_cluster_on_this_machine(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The doctor's findings: the facts of a healthy cluster, changed to a fault one at a time."""
+"""The doctor's findings: each test changes one fact of a healthy cluster to a fault."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def rebalances(*seconds_ago: int, reason: str = "member a is gone: crashed") -> 
 
 
 def healthy() -> Facts:
-    """Three of each on three machines, found by their names from a fourth one."""
+    """Three brokers and three controllers on three machines. The doctor on a fourth machine finds them by their
+    names."""
     return Facts(
         now_ms=NOW_MS,
         bootstrap=(Tried(address="kafka:9095", ips=("10.0.0.1", "10.0.0.2")),),
@@ -136,12 +137,12 @@ def healthy() -> Facts:
 
 
 def found(**changed: Any) -> list[Finding]:
-    """What is found when a healthy cluster's facts are changed so."""
+    """The findings after this change of a healthy cluster's facts."""
     return diagnose(dataclasses.replace(healthy(), **changed))
 
 
 def only(**changed: Any) -> Finding:
-    """The one finding that follows."""
+    """The only finding after this change."""
     findings = found(**changed)
     assert len(findings) == 1, [finding.rule for finding in findings]
     assert findings[0].rule in RULES
@@ -263,7 +264,8 @@ def test_a_broker_is_down_and_its_cure_depends_on_where_it_lives() -> None:
     changed: dict[str, Any] = {
         "cluster": cluster(brokers=fenced),
         "brokers": {number: each for number, each in healthy().brokers.items() if number != 2},
-        "quorum": quorum(brokers=(QuorumBroker(2, 500, 0, 300, NOW_MS - 9_000),)),  # it has been silent since
+        # it has sent no heartbeat since then
+        "quorum": quorum(brokers=(QuorumBroker(2, 500, 0, 300, NOW_MS - 9_000),)),
     }
     finding = only(**changed)
     assert (finding.rule, finding.severity) == ("broker-down", "error")
@@ -273,7 +275,8 @@ def test_a_broker_is_down_and_its_cure_depends_on_where_it_lives() -> None:
 
 
 def fenced(**tried_as: Any) -> dict[str, Any]:
-    """Facts of a cluster whose broker 2 does not heartbeat. ``tried_as``: what its address does."""
+    """Facts of a cluster whose broker 2 sends no heartbeats. ``tried_as`` is the result of the connection attempt to
+    its address."""
     brokers_now = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
     return {
         "cluster": cluster(brokers=brokers_now),
@@ -418,7 +421,7 @@ def test_a_reassignment_copies_nothing_or_waits_for_the_dead() -> None:
     assert only(moves=(move,)).rule == "reassignment-stuck"
     assert found(moves=(dataclasses.replace(move, copied_bytes=1),)) == []
     assert found(moves=(dataclasses.replace(move, copied_bytes=None),)) == []  # unknown
-    assert found(moves=(dataclasses.replace(move, waits=True),)) == []  # its turn has not come
+    assert found(moves=(dataclasses.replace(move, waits=True),)) == []  # its move has not started yet
     fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 3) for each in cluster().brokers)
     left = {number: each for number, each in healthy().brokers.items() if number != 3}
     findings = found(
@@ -562,7 +565,8 @@ def test_a_few_commits_do_not_show_whether_a_group_keeps_up(status: str, is_foun
 
 @pytest.mark.parametrize("status", ["STOP", "REWIND"])
 def test_a_group_that_has_ended_is_no_trouble(status: str) -> None:
-    """A batch job, or `consume -G` of yesterday: else a warning for a week, until its offsets expire."""
+    """A group without members, such as a batch job or a past `consume -G`, causes no warning. Otherwise the warning
+    would stay for a week, until the group's offsets expire."""
     ended = group(status=status, lag=40)
     assert found(groups=(dataclasses.replace(ended, described=GroupDescription("billing", "empty")),)) == []
 

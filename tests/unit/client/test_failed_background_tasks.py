@@ -1,4 +1,4 @@
-"""A client whose background task has failed says so at the next call, in place of waiting without an end."""
+"""A client whose background task has failed raises an error at the next call, instead of waiting for ever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T0 = TopicPartition("t", 0)
 
 
 def fail_task(core: Any) -> None:
-    """One of the client's background tasks fails; returns when the client has noticed."""
+    """Let one of the client's background tasks fail, and wait until the client has noticed."""
 
     async def bug() -> None:
         raise KeyError("a bug")

@@ -1,5 +1,5 @@
-"""A consumer in its group, on one event loop with a scripted coordinator: what the caller receives, in which order, and
-when partitions are taken away."""
+"""A consumer in its group, on one event loop with a scripted coordinator: the events that the caller receives, their
+order, and the time when partitions are revoked."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Stream:
 
 
 class Coordinator:
-    """Gives ``gives`` to its one member, in an epoch that each join raises."""
+    """A coordinator that assigns ``gives`` to its only member. Each join increases the member epoch."""
 
     def __init__(self, *gives: int) -> None:
         self.gives = gives
@@ -191,17 +191,17 @@ class Party:
             return lambda partitions: self.reported.append((what, partitions))
 
         named = {f"on_{what}": note(what) for what in ("assigned", "revoked", "lost")}
-        self.callbacks = Callbacks(**{**named, **callbacks})  # (the group does not keep them)
+        self.callbacks = Callbacks(**{**named, **callbacks})  # (the group does not store these calls)
         self.group.subscribe(Subscription(("t",)), self.callbacks)
 
     async def comes_back(self) -> None:
-        """The caller polls, and there are no records."""
+        """The caller polls, and gets no records."""
         self.group.check()
         if self.group.has_work:
             await drive_async(self.group.steps(), self.io)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """The caller polls until then."""
+        """The caller polls until the condition holds."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 await self.comes_back()
@@ -218,7 +218,7 @@ class Party:
             assigned.position = position
 
     def is_thrown_out(self) -> None:
-        """Another member may own its partitions; it joins again by itself."""
+        """Another member may own its partitions. The member joins again automatically."""
         membership = self.group._membership
         membership.member.refused(0, UnknownMemberIdError("who?"), boottime_s())
         membership.nudge()
@@ -272,7 +272,7 @@ def test_who_comes_back_while_he_is_evicted_reads_nothing_and_joins_after_the_go
         coordinator.may_answer_leave.clear()
         await party.away_until(lambda: coordinator.goodbyes == 1)
         assert party.core.reading.inbox.alarm, "others have what it had from the goodbye on"
-        for _ in range(20):  # he is there again, and the goodbye is not answered yet
+        for _ in range(20):  # the caller polls again, while the leave request is not answered yet
             await party.comes_back()
             await asyncio.sleep(0.001)
         assert party.reported[-1] == ("lost", [T0])
@@ -313,7 +313,7 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
 
 
 def test_an_iteration_goes_on_after_an_eviction_by_itself(make: Make) -> None:
-    """It polls once, learns its loss, and waits: only its own new membership can wake it."""
+    """The caller polls once, learns that its partitions are lost, and waits. Only a new membership can wake it."""
 
     async def scenario() -> None:
         party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)
@@ -404,7 +404,8 @@ def test_consumer_that_has_lost_its_partitions_has_no_offsets_for_a_transaction(
 
 
 def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make: Make) -> None:
-    """The member has joined again before its caller learned of the loss; other members have read further since then."""
+    """The member has joined again before its caller learned of the loss. Meanwhile other members have continued to
+    read."""
 
     async def scenario() -> None:
         party = make(Coordinator(0), enable_auto_commit=False)
@@ -461,7 +462,7 @@ def test_a_slice_that_is_being_waited_for_learns_that_reading_goes_on(make: Make
 
 
 def test_who_only_commits_waits_for_records_and_not_for_commits(make: Make) -> None:
-    """A time that is over would have the caller look again at once, for as long as he polls."""
+    """A time in the past would let the caller check again and again without a pause during a poll."""
 
     async def scenario() -> None:
         party = make(Coordinator())

@@ -37,7 +37,7 @@ def parts(*numbers: int) -> Parts:
 
 
 class Connected:
-    """A member, its coordinator's words as short as they can be, and a clock."""
+    """A member with short helpers for its coordinator's messages, and a clock."""
 
     def __init__(self, *, rebalance_timeout_s: float = 300.0) -> None:
         self.member = Member(rebalance_timeout_s=rebalance_timeout_s)
@@ -48,7 +48,7 @@ class Connected:
         self.age_s: float | None = None
 
     def joins(self, *numbers: int) -> None:
-        """It connects, joins, and reads these."""
+        """The member connects, joins, and reads these partitions."""
         self.member.join(self.now)
         self.member.connected(self.now)
         self.answers(1, parts(*numbers))
@@ -94,12 +94,12 @@ class Connected:
         self.member.refused(self.asks().number, error, self.now)
 
     def finds(self, shard_epoch: int, *, is_vacant: bool, age_s: float | None) -> None:
-        """It has looked up who has the shard."""
+        """The member has looked up the owner of the shard."""
         as_of = None if age_s is None else self.now - age_s
         self.member.looked_up(shard_epoch, as_of, self.now, is_vacant=is_vacant)
 
     def passes(self, seconds: float) -> None:
-        """Time, with its looks at the clock."""
+        """Let time pass, with the member's regular checks of the clock."""
         end = self.now + seconds
         while (look := self.member.look_at()) < end:
             self.now = look
@@ -123,11 +123,12 @@ def fresh() -> Connected:
 
 def test_the_first_words_name_everything_and_the_next_only_what_changed(fresh: Connected) -> None:
     fresh.member.join(fresh.now)
-    assert fresh.member.request(fresh.now) is None  # there is no connection to send it on
+    assert fresh.member.request(fresh.now) is None  # no connection exists on which the request could be sent
     fresh.member.connected(fresh.now)
     first = fresh.answers(1, parts(0, 1))
     assert first == Request(1, 0, 0, None, True)
-    assert fresh.answers() == Request(2, 1, 1, NOTHING, False)  # the assignment is heard, and nothing of it owned yet
+    # the assignment is received, but the member owns no partition of it yet
+    assert fresh.answers() == Request(2, 1, 1, NOTHING, False)
     (assign,) = fresh.events()
     assert isinstance(assign, Assign)
     assert assign.parts == parts(0, 1)
@@ -154,7 +155,7 @@ def test_what_goes_goes_before_anything_comes(fresh: Connected) -> None:
     fresh.pushes(parts(1, 2))
     (revoke,) = fresh.events()
     assert revoke == Revoke(revoke.ticket, parts(0))  # type: ignore[union-attr]
-    assert fresh.answers().owned == parts(0, 1)  # still: the consumer has not let go
+    assert fresh.answers().owned == parts(0, 1)  # still assigned, because the consumer has not released the partition
     assert fresh.events() == []
     fresh.member.released(revoke.ticket)  # type: ignore[union-attr]
     assert fresh.member.owned == parts(1)
@@ -233,7 +234,7 @@ def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: 
     fresh.member.connected(fresh.now)
     fresh.events()
     fresh.answers(2, parts(1))
-    revoke, resumed = fresh.events()  # in this order: what is revoked is stopped first
+    revoke, resumed = fresh.events()  # in this order: reading of revoked partitions stops first
     assert isinstance(revoke, Revoke)
     assert revoke.parts == parts(0)
     assert resumed == Resumed()
@@ -250,7 +251,8 @@ def test_a_coordinator_that_is_silent_for_a_session_is_believed_no_longer(fresh:
 
 
 def test_the_session_counts_from_when_the_answered_request_was_sent(fresh: Connected) -> None:
-    """The coordinator counts from when it got the request, which may be long before its answer is read."""
+    """The coordinator counts the session from the arrival of the request, which may be long before the member reads the
+    answer."""
     fresh.joins(0)
     fresh.passes(INTERVAL_S)
     request = fresh.asks()
@@ -269,7 +271,8 @@ def test_a_push_is_no_answer_and_renews_no_lease(fresh: Connected) -> None:
 
 
 def test_a_process_that_stood_still_reads_nothing_until_it_was_answered(fresh: Connected) -> None:
-    """Its connection may have broken while it slept, and the grace be over: it would see the break only now."""
+    """The member's connection may have broken while its machine slept, and the grace period may be over. The member
+    notices the break only now."""
     fresh.joins(0)
     fresh.passes(INTERVAL_S)
     late = fresh.asks()
@@ -278,7 +281,7 @@ def test_a_process_that_stood_still_reads_nothing_until_it_was_answered(fresh: C
     (suspended,) = fresh.events()
     assert isinstance(suspended, Suspended)
     assert "was paused" in suspended.why
-    fresh.hears(late.number)  # it was asked before, and may have lain in a buffer
+    fresh.hears(late.number)  # the answer belongs to an earlier request, and may have been in a buffer
     assert fresh.events() == []
     fresh.answers()  # asked at once
     assert fresh.events() == [Resumed()]
@@ -370,7 +373,7 @@ def test_a_member_that_left_says_nothing_and_owns_nothing(fresh: Connected) -> N
 
 
 def test_what_a_refused_request_named_is_named_again(fresh: Connected) -> None:
-    """A coordinator that has just taken over did not take the new subscription in."""
+    """A coordinator that has just taken the shard over did not receive the new subscription."""
     fresh.joins(0)
     fresh.member.subscribed_anew()
     fresh.refuses(CoordinatorLoadInProgressError("soon"))
@@ -379,7 +382,8 @@ def test_what_a_refused_request_named_is_named_again(fresh: Connected) -> None:
 
 
 def test_what_goes_does_not_wait_for_what_comes(fresh: Connected) -> None:
-    """Finding the start of a new partition may take long: another member waits for the revoked one."""
+    """The lookup of a new partition's start offset may take long, while another member waits for the revoked
+    partition."""
     fresh.joins(0, 1)
     fresh.pushes(parts(0, 1, 2))
     (assign,) = fresh.events()
@@ -427,8 +431,8 @@ EPOCH = 7
 
 @pytest.fixture
 def alone() -> Connected:
-    """It was answered by an owner of epoch 7, a second after that one last knew for certain that it was the owner, and
-    the connection has just broken."""
+    """An owner of epoch 7 answered the member, one second after this owner had last confirmed its ownership. The
+    connection has just broken."""
     alone = Connected()
     alone.shard_epoch, alone.age_s = EPOCH, 1.0
     alone.joins(0)
@@ -470,7 +474,7 @@ def test_metadata_that_are_never_new_enough_renew_nothing(alone: Connected) -> N
 
 
 def test_news_that_come_after_the_grace_come_too_late(alone: Connected) -> None:
-    """Its coordinator may have taken it for gone before it was deposed."""
+    """The coordinator may have removed the member before it was deposed."""
     alone.passes(GRACE_S)
     alone.events()
     alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
@@ -487,19 +491,20 @@ def test_a_vacancy_that_was_filled_by_its_own_coordinator_means_nothing(alone: C
 
 
 def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Connected) -> None:
-    """It may have begun to count at any moment since the one before it was deposed."""
+    """The new coordinator may have begun to count the session at any time since the previous one was deposed."""
     end = alone.now - 1.0 + SESSION_S
     alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
     assert alone.member.lease_ends_at() == end
     alone.passes(20.0)
     alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
     assert alone.member.lease_ends_at() == end
-    alone.finds(EPOCH + 3, is_vacant=True, age_s=0.0)  # and it is gone, too, before it can have taken this one for gone
+    # and this coordinator ends too, before it can have removed the member
+    alone.finds(EPOCH + 3, is_vacant=True, age_s=0.0)
     assert alone.member.lease_ends_at() == alone.now + SESSION_S
 
 
 def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_looks(alone: Connected) -> None:
-    """Its age is by the clock of another machine, which may have stood still."""
+    """The age was measured by the clock of another machine, which may have been suspended."""
     alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
     end = alone.member.lease_ends_at()
     alone.passes(20.0)
@@ -508,7 +513,8 @@ def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_
 
 
 def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Connected) -> None:
-    """The coordinator that received it, under any epoch, counts the grace period from the break that it saw."""
+    """The coordinator that received it, under any epoch, counts the grace period from the moment when it saw the
+    break."""
     alone.member.connected(alone.now)
     alone.asks()
     alone.member.disconnected(alone.now)
@@ -588,7 +594,7 @@ def test_a_member_with_a_late_release_stops_when_its_connection_breaks() -> None
     assert isinstance(suspended, Suspended)
     assert suspended.cause == PauseCause.LATE_RELEASE
     assert "rebalance timeout of 20 s" in suspended.why
-    late.finds(4, is_vacant=True, age_s=0.0)  # the coordinator may have removed it before it lost the shard
+    late.finds(4, is_vacant=True, age_s=0.0)  # the coordinator may have removed the member before it lost the shard
     assert late.member.is_suspended
     late.member.connected(late.now)
     late.member.tick(late.now)

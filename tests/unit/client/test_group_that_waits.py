@@ -21,7 +21,7 @@ def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 
 
 def alone(make: Make) -> Party:
-    """Its group has no coordinator."""
+    """A consumer whose group has no coordinator."""
     party = make(Coordinator(0))
 
     async def address(group_id: str, timeout_s: float) -> str:

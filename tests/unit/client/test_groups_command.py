@@ -23,7 +23,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandinGroupsWorld]:
-    """apple has no members and lags; berry has two members, and one of its partitions has no offset."""
+    """Two groups: apple has no members and lags. berry has two members, and one of its partitions has no offset."""
     with serving() as found:
         found.committed = {
             "apple": {("orders", 0): (40, ""), ("gone", 3): (7, "")},
@@ -184,7 +184,7 @@ def test_nor_is_one_waited_for_that_has_just_died_and_is_listed_still(
 def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
     world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if none is alive: the user may know that one is starting."""
+    """The command waits even if no coordinator is alive, because the user may know that one is starting."""
     monkeypatch.setattr(client_module, "NOBODY_S", 0.4)
     world.have_coordinators, world.owner = False, lambda group: None
     begun = time.monotonic()

@@ -20,7 +20,7 @@ class Loop:
 
 
 def _handle_events(number: int) -> None:
-    """As grpc.aio's poller is called."""
+    """Call the method as grpc.aio's poller does."""
     raise OSError(number, "as told")
 
 

@@ -26,7 +26,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandinGroupsWorld]:
 
 
 def coordinator_says(world: StandinGroupsWorld, *, committed: int, status: str, sampled_end: int | None) -> None:
-    """What it knows of the end is up to two seconds old."""
+    """A coordinator's view of the log end is up to two seconds old."""
     lag = groups_pb2.LagOfGroup(group_id="berry", status="ERR" if status == "REWIND" else status)
     part = lag.partitions.add(topic="orders", partition=0, committed_offset=committed, status=status, complete=1.0)
     if sampled_end is not None:

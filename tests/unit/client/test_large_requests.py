@@ -38,11 +38,11 @@ class Owner:
         return True
 
     def too_large(self, batch: Any) -> None:
-        """No batch is: all fit their topics."""
+        """No batch is too large for its topic."""
 
 
 def sizes_of_requests(*batches: int) -> list[list[int]]:
-    """Sizes of the batches in each request that a producer with max.request.size=32 MiB makes."""
+    """The sizes of the batches in each request of a producer with max.request.size=32 MiB."""
     link = BrokerLink.__new__(BrokerLink)
     link.sender = Owner()  # type: ignore[assignment]
     link.in_flight, link._correlation = {}, 0

@@ -1,4 +1,5 @@
-"""The current log ends of groups' partitions: a silent leader hides only its own partitions, and they are named."""
+"""The current log ends of groups' partitions: a leader without an answer hides only its own partitions, and the output
+names them."""
 
 from __future__ import annotations
 

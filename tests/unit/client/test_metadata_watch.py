@@ -1,4 +1,4 @@
-"""The metadata watch and gRPC: how it ends its stream."""
+"""How the metadata watch ends its gRPC stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.engine.watch import MetadataWatch
 
 
 class Stream:
-    """A call of which nothing arrives. Its ``cancel`` ends the read that waits, as grpc.aio's does."""
+    """A call that receives no messages. Its ``cancel`` ends the waiting read, as in grpc.aio."""
 
     def __init__(self) -> None:
         self.reading = asyncio.Event()
@@ -46,7 +46,8 @@ class Broker:
 
 
 def test_a_watch_that_ends_leaves_its_read_to_the_call() -> None:
-    """gRPC leaks the memory of a read whose task is cancelled; the call's end ends the read, too."""
+    """gRPC leaks the memory of a read whose task is cancelled, so the watch ends the call instead. That ends the read,
+    too."""
 
     async def check() -> None:
         broker, wanted, changed = Broker(), {"orders"}, asyncio.Event()
@@ -56,7 +57,7 @@ def test_a_watch_that_ends_leaves_its_read_to_the_call() -> None:
         await first.reading.wait()
         wanted.add("payments")
         changed.set()
-        second = await broker.streams.get()  # of the topics that are wanted now
+        second = await broker.streams.get()  # the topics that the client wants now
         await second.reading.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Which pending offsets are orphaned: their transaction has ended, and they are still there when asked again."""
+"""Pending offsets are orphaned if their transaction has ended and a second request still finds them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def transaction(state: Any, *partitions: TopicPartition, **more: Any) -> Transac
 
 
 class Client:
-    """An Admin client. ``known``: what coordinators have; ``later``: the groups when they are asked again."""
+    """An Admin client. ``known`` are the transactions of the coordinators. ``later`` are the groups at the second
+    request."""
 
     def __init__(self, *known: TransactionDescription, later: Collection[GroupDescription] = ()) -> None:
         self.known = known

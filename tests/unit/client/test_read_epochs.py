@@ -58,13 +58,13 @@ def test_batches_tell_their_epochs() -> None:
 
 
 def test_it_never_goes_on_behind_the_first_record_that_is_another_one() -> None:
-    """Two histories that part somewhere, and what OffsetForLeaderEpoch answers from the second."""
+    """Two histories that diverge at some offset, and the answers of OffsetForLeaderEpoch from the second one."""
     for seed in range(300):
         rng = random.Random(seed)
         shared = [(epoch, None) for epoch in sorted(rng.randrange(4) for _ in range(rng.randrange(6)))]
         first = shared[-1][0] if shared else 0
         ours = shared + [(epoch, "ours") for epoch in sorted(rng.randrange(first + 1, 12) for _ in range(6))]
-        taken = {epoch for epoch, _ in ours}  # an epoch has one leader: the other log has none of ours
+        taken = {epoch for epoch, _ in ours}  # an epoch has only one leader, so the other log has none of our epochs
         free = [epoch for epoch in range(first, 14) if epoch not in taken or epoch == first]
         theirs = shared + [(epoch, "theirs") for epoch in sorted(rng.choice(free) for _ in range(rng.randrange(20)))]
         epochs = read(*((epoch, offset) for offset, (epoch, _) in enumerate(ours)))
@@ -73,7 +73,7 @@ def test_it_never_goes_on_behind_the_first_record_that_is_another_one() -> None:
             not_above = [offset for offset, (epoch, _) in enumerate(theirs) if epoch <= epochs.last]
             found, end = (theirs[not_above[-1]][0], not_above[-1] + 1) if not_above else (-1, 0)
             if found == epochs.last and end >= at:
-                break  # what the broker asks of each fetch
+                break  # the values that the broker checks in each fetch
             at = epochs.divergent(at, found, end)
             epochs.go_back(at)
         assert ours[:at] == theirs[:at], seed

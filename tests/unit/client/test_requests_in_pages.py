@@ -22,7 +22,8 @@ PARTS = [TopicPartition("t", number) for number in range(MANY)]
 
 
 class Servers:
-    """Holds each request to the servers' limits, and answers it with nothing. ``items``: how many it had."""
+    """Checks each request against the servers' limits, and answers with an empty response. ``items`` is the number of
+    items of each request."""
 
     def __init__(self) -> None:
         self.items: list[int] = []

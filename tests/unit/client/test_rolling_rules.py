@@ -1,4 +1,5 @@
-"""The rules of a rolling restart: the facts of a whole cluster, changed to a fault one at a time; and the next node."""
+"""The rules of a rolling restart, and the choice of the next node. Each test changes one fact of a healthy cluster to a
+fault."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ def test_a_controller_must_catch_up_after_it_is_back_and_what_it_had_before_does
         "controller 2 has not caught up since its start"
     ]
     assert not_whole(seen(quorum=quorum(voter(1), fresh, voter(3))), back) == []
-    # of the others it is enough that they are heard
+    # for the other controllers, it is enough that they answer
     assert not_whole(seen(quorum=quorum(voter(1), fresh, voter(3, 2_000, 2_000))), back) == []
 
 
@@ -129,7 +130,7 @@ def test_controllers_go_first_and_the_active_one_last_of_them_wherever_the_leade
         waiting.remove(name)
         order.append(name)
         if name == NodeName("controller", 2):
-            leader = 3  # it moved for a reason of its own
+            leader = 3  # the leadership moved for another reason
     controllers = [NodeName("controller", number) for number in (2, 1, 3)]
     assert order == [*controllers, *NODES[3:]]
     assert next_node([NodeName("controller", 3), NodeName("broker", 1)], 3) == NodeName("controller", 3)
@@ -144,7 +145,7 @@ def test_what_has_no_copy_to_spare_is_reported_and_stops_nobody() -> None:
     assert sole.startswith("orders-0: one replica each, so clients cannot read or write")
     assert "orders-1: acks=all fails" in refused
     assert unavoidable(facts, [NodeName("coordinator", 1), NodeName("controller", 1)]) == []
-    (refused,) = unavoidable(facts, [NodeName("broker", 1)])  # the lone copy is on another one
+    (refused,) = unavoidable(facts, [NodeName("broker", 1)])  # the only replica is on another broker
     assert "orders-1" in refused
 
 

@@ -1,5 +1,5 @@
-"""An idempotent producer's numbers in one partition: which batch may be sent, what a failure means, when an epoch is
-due."""
+"""An idempotent producer's sequence numbers in one partition: which batch may be sent, the effect of a failure, and
+when a new epoch is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def book(acknowledged: int = 1) -> PartitionSequences[str]:
 
 
 def sent(made: PartitionSequences[str], *batches: str, count: int = 1) -> list[int]:
-    """Their base sequences."""
+    """The base sequences of these batches."""
     return [made.number(batch, count).base_sequence for batch in batches]
 
 

@@ -76,7 +76,8 @@ def test_rates_are_what_was_appended_by_topic_by_leader_and_in_all() -> None:
 
 
 def test_a_node_that_stood_still_does_not_make_rates_higher_than_they_were() -> None:
-    """Broker 1 answered 4 s late in the second sample, with what came meanwhile: 100 records a second, still."""
+    """Broker 1 answered the second sample 4 s late, and its answer includes the records of these 4 s. The rate is still
+    100 records per second."""
     late = later(
         ends={ORDERS[0]: 700, ORDERS[1]: 150},
         ends_at_s={1: 16.0, 2: 12.0},

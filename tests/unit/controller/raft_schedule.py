@@ -11,8 +11,9 @@ from headrace_controller.raft import Entry, RaftNode, RaftSettings, ReplicaKey, 
 from headrace_core.errors import HeadraceError, NotControllerError
 from tests.worlds.raft_world import RaftWorld, Replica, key, voters
 
-#: What may happen, and what it may weigh: each schedule draws its own weights, so that some are all elections, some all
-#: loss, some nearly quiet (swarm testing; Groce and others, 2012). What is drawn as 0 does not happen in that schedule.
+#: The events, with their possible weights. Each schedule draws its own weights (swarm testing; Groce and others, 2012).
+#: So some schedules have mainly elections, some mainly losses, and some few events. An event with weight 0 does not
+#: happen in its schedule.
 EVENTS: dict[str, tuple[float, ...]] = {
     "deliver": (20, 40, 60),
     "tick_all": (5, 10, 20),
@@ -30,7 +31,7 @@ EVENTS: dict[str, tuple[float, ...]] = {
     "lose_all": (0, 0, 0.3),
     "peer_lost": (0, 0.3, 2),
 }
-#: How often the disk's work is interrupted by a crash, a message is lost, doubled, overtaken.
+#: The probabilities that a crash interrupts a disk operation, and that a message is lost, duplicated or overtaken.
 INTERRUPTED = (0.0, 0.004, 0.03)
 LOST = (0.0, 0.02, 0.1, 0.3)
 DOUBLED = (0.0, 0.03, 0.15)
@@ -130,14 +131,15 @@ class Schedule:
     # -- faults
 
     def crash(self) -> None:
-        """Of the machine, or of the process: then the others see their connections break."""
+        """A crash of the machine, or of the process only. In the second case, the other nodes see their connections
+        break."""
         if self.up():
             end = self.rng.choice([self.world.crash, self.world.kill])
             end(self.rng.choice(self.up()))
             self.counts[end.__name__] += 1
 
     def peer_lost(self) -> None:
-        """A connection breaks, between two who may both be well."""
+        """A connection breaks between two nodes that may both be healthy."""
         if self.up():
             replica = self.rng.choice(self.up())
             peer = self.rng.choice(list(self.world.replicas))
@@ -202,7 +204,7 @@ class Schedule:
     def read(self) -> None:
         for replica in self.leaders():
             token = len(self.reads)
-            # what any replica knows to be committed when the read is asked for must be in what it sees (6.4)
+            # the read must include all entries that any replica knows as committed at the time of its request (6.4)
             self.reads[token] = max(each.node.committed for each in self.world.replicas.values())
             replica.node.read(token)
             self.work(replica)
@@ -210,7 +212,7 @@ class Schedule:
 
     def wipe(self) -> None:
         """A disk is lost, once in a schedule: the node returns as another replica, which may be added as a new voter.
-        Never one without which no majority is left: that could not be recovered."""
+        The disk is never one that is needed for a majority, because that loss could not be repaired."""
         replicas = self.world.replicas
         known = [voters for each in replicas.values() for voters in each.node.log.voters_since(0)]
         lost = [
@@ -233,7 +235,8 @@ class Schedule:
     # -- the end
 
     def converge(self) -> None:
-        """The faults are over: a leader, and everything proposed from then on, within a bounded time."""
+        """The faults are over. Within a bounded time there must be a leader, and all new proposals must be
+        committed."""
         world = self.world
         self.heal()
         self.loss = self.interrupted = 0.0
@@ -262,7 +265,8 @@ class Schedule:
         self.explain()
 
     def _try(self, data: str) -> Entry | None:
-        """The newest leader takes an entry, unless it hands over or does not yet know what is committed."""
+        """The newest leader accepts an entry, unless it transfers its leadership or does not yet know the committed
+        offset."""
         for replica in sorted(self.leaders(), key=lambda each: -each.node.term)[:1]:
             if replica.node.has_committed_in_term:
                 with contextlib.suppress(NotControllerError):

@@ -1,20 +1,19 @@
-"""A world that prints its events: a script in, its transcript out (as etcd's raft does it).
+"""Runs a script of commands and writes a transcript of the events, as etcd's raft tests do. A transcript consists of
+``> command`` lines, each followed by the events that the command caused. Commands:
 
-A transcript is a text of ``> command`` lines, each followed by what it led to. Commands:
-
-    voters 1 2 3              a quorum with empty disks; time-outs are the longest, so that only ticked nodes stand
-    tick 1 [x9]               time passes for some nodes (``1,2``), or ``all``, so many times
-    deliver [n]               what is in the network now arrives, in order (n messages of it)
-    settle                    ... until the network is empty
-    drop                      what is in the network is lost
+    voters 1 2 3              a quorum with empty disks; time-outs are maximal, so only ticked nodes stand for election
+    tick 1 [x9]               time passes for some nodes (``1,2``), or ``all``; [x9]: nine times
+    deliver [n]               the messages in the network (or n of them) arrive, in order
+    settle                    deliver until the network is empty
+    drop                      all messages in the network are lost
     propose 1 text [x3]       the leader appends; x3: an entry of three offsets
-    crash 1 / restart 1       the machine goes, and comes back to its disk
-    kill 1 / lost 3 1         the process goes, and the others see its connections break; 3 loses the one to 1
-    cut 1,2 / oneway 1 / heal nodes that the others do not reach; that hear nothing; the network is whole
+    crash 1 / restart 1       the machine fails, and starts again with its disk
+    kill 1 / lost 3 1         the process ends, and the others see broken connections; node 3 loses its connection to 1
+    cut 1,2 / oneway 1 / heal nodes are cut off; a node receives nothing; the network is repaired
     join 4                    a replica with an empty disk becomes an observer
     add 1 4 / remove 1 3      the leader changes the voters
-    transfer 1 2 / read 1 x   it hands over; it is asked for a linearizable read
-    compact 1                 its state machine takes a snapshot of all that is applied
+    transfer 1 2 / read 1 x   node 1 hands over to node 2; node 1 gets a request for a linearizable read
+    compact 1                 the state machine takes a snapshot of all applied entries
     status                    the state of every node
 """
 
@@ -46,7 +45,7 @@ from tests.worlds.raft_world import RaftWorld, Replica, key, voters
 
 
 class TellingWorld(RaftWorld):
-    """Every step of every Ready becomes a line."""
+    """Write a line for every step of every Ready."""
 
     def __init__(self, members: VoterSet) -> None:
         self.lines: list[str] = []

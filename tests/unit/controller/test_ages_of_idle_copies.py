@@ -1,6 +1,6 @@
 """The ages of an idle quorum's metadata copies: the ReadIndexBarriers of a leader and of another controller, and
-followers that ask them as MetadataFollower does. The quorum is a model (a deferred barrier ends with the next
-heartbeat), and so is time: when nothing is left to do, it jumps to the next event.
+followers that ask them as MetadataFollower does. The quorum is a model, in which a deferred barrier ends with the next
+heartbeat. Time is simulated too: when no work is left, it jumps to the next event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEADER, OTHER = 1, 2
 
 
 class SimulatedTime(selectors.SelectSelector):
-    """A loop's selector that does not wait. A Clock, too."""
+    """A selector for an event loop that does not wait. It is also a Clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Quorum:
 
 
 class Follower(ReadIndexBarriers):
-    """Asks the leader's barriers directly. (A subclass and no patch: a cluster of another test may run in a thread of
-    this process, and its controllers would call the patched method.)"""
+    """Asks the leader's barriers directly. (A patch would not work instead of a subclass. A cluster of another test may
+    run in a thread of this process, and its controllers would call the patched method.)"""
 
     def __init__(self, leader: ReadIndexBarriers, quorum: Quorum, time: SimulatedTime) -> None:
         super().__init__(quorum, time)
@@ -93,7 +93,7 @@ class Follower(ReadIndexBarriers):
 
 
 class Idle:
-    """A leader, another controller that asks it, and copies that follow one of the two."""
+    """A leader, another controller that asks the leader, and copies that follow one of the two."""
 
     def __init__(self, heartbeat_ms: float) -> None:
         self.time = SimulatedTime()
@@ -146,7 +146,7 @@ async def _for_so_long(work: Iterable[Coroutine[Any, Any, None]], seconds: float
 @pytest.mark.parametrize("copies", [5, 9])
 @pytest.mark.parametrize(("heartbeat_ms", "oldest_s"), [(300, 2.0), (600, 3.2), (900, 1.7), (6_000, 1.7)])
 def test_idle_copies_look_no_older_than_is_said(heartbeat_ms: float, oldest_s: float, copies: int) -> None:
-    """docs/invariants.md; and no node leaves a healthy controller for it."""
+    """The bound of docs/invariants.md holds, and no node switches away from a healthy controller because of the age."""
     idle = Idle(heartbeat_ms)
     idle.run(copies, for_s=200)
     assert idle.answers > 100 * copies
@@ -155,7 +155,7 @@ def test_idle_copies_look_no_older_than_is_said(heartbeat_ms: float, oldest_s: f
 
 
 def test_who_asks_while_a_deferred_barrier_is_under_way_has_its_answer_and_how_long_ago_it_began() -> None:
-    """All that was committed before it began lies below what it says; what came since may not."""
+    """All records that were committed before the barrier began are below its offset. Later records may be above it."""
     idle = Idle(400)
     leader, time = idle.leader, idle.time
 

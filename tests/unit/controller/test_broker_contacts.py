@@ -1,5 +1,5 @@
-"""What the controller makes of a broker's streams: a sign of life that has arrived counts before its silence does, and
-the end of a stream is never forgotten."""
+"""The controller and the streams of brokers. A heartbeat that has arrived counts before a silence does, and the
+controller never forgets the end of a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SESSION_MS, GRACE_MS = 9_000, 500
 
 
 class Lone:
-    """One controller, moved turn by turn."""
+    """One controller, which runs turn by turn."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -79,7 +79,7 @@ class Lone:
         return answers
 
     def turn(self) -> None:
-        """Turns, until nothing is due."""
+        """Run turns until no work is due."""
         for _ in range(20):
             if self.controller.begin():
                 self.controller.persist()
@@ -100,7 +100,7 @@ def test_a_broker_that_is_back_when_a_slow_turn_ends_is_not_fenced(lone: Lone) -
     lone.submit(lone.ended(stream=1))
     lone.turn()
     written = lone.controller.image.next_offset
-    lone.submit(lone.beat(stream=2))  # milliseconds later; but the disk takes its time
+    lone.submit(lone.beat(stream=2))  # milliseconds later; but the disk is slow
     lone.clock.advance(GRACE_MS + 100)
     lone.turn()
     lone.clock.advance(GRACE_MS + 100)
@@ -109,7 +109,8 @@ def test_a_broker_that_is_back_when_a_slow_turn_ends_is_not_fenced(lone: Lone) -
 
 
 def test_a_heartbeat_that_waits_for_its_turn_ends_the_silence(lone: Lone) -> None:
-    lone.clock.advance(SESSION_MS / 2 - 600)  # (longer, and the controller would know that it stood still itself)
+    # (after a longer pause, the controller would notice that it was paused itself)
+    lone.clock.advance(SESSION_MS / 2 - 600)
     lone.turn()
     lone.clock.advance(SESSION_MS / 2 - 600)
     lone.turn()
@@ -140,7 +141,7 @@ def test_a_controller_that_stood_still_takes_nobody_for_dead_before_it_has_liste
 
 
 def crowd(lone: Lone, brokers: int, partitions: int) -> list[Registered]:
-    """More brokers, each with so many partitions of its own."""
+    """More brokers, each with this number of partitions."""
     made = []
     for number in range(2, 2 + brokers):
         registering = lone.submit(
@@ -177,7 +178,7 @@ def beat_of(lone: Lone, broker: Registered, *, want_shutdown: bool = False) -> H
 
 
 def one_turn(lone: Lone) -> int:
-    """How many records it wrote."""
+    """The number of records that the controller wrote."""
     before = lone.storage.log_end_offset
     if lone.controller.begin():
         lone.controller.persist()
@@ -186,7 +187,8 @@ def one_turn(lone: Lone) -> int:
 
 
 def test_many_brokers_that_are_lost_at_once_are_fenced_over_several_turns(lone: Lone) -> None:
-    """A thousand changed partitions take 7 ms; a leader that is busy for a second is taken for dead itself."""
+    """A thousand changed partitions take 7 ms. If a leader is busy for a second, the other controllers consider it
+    dead."""
     brokers = crowd(lone, brokers=5, partitions=4_000)
     for each in brokers:
         lone.submit(HeartbeatsEnded(each.broker_id, each.broker_epoch, stream=1))
@@ -230,7 +232,7 @@ class _Driver:
 
 
 async def _said(turns_before_the_end: int) -> list[Request]:
-    """To the driver, by a stream with one heartbeat that ends so many turns of the loop after it."""
+    """Open a stream to the driver with one heartbeat. The stream ends this number of loop turns after the heartbeat."""
     driver: Any = _Driver()
     stream = _BrokerHeartbeats(driver, None, ManualClock())  # type: ignore[arg-type]
     stream.on_request(cluster_pb2.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7))

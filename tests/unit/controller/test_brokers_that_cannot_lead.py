@@ -1,5 +1,5 @@
-"""Brokers that report in their heartbeats that they cannot lead (a full disk, no descriptors): which replica leads
-instead, and what happens when none can."""
+"""Brokers that report in their heartbeats that they cannot lead (a full disk, no descriptors): another replica leads
+instead, or the partition keeps its leader if no other replica can lead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ FULL = (CannotLead(EVERYWHERE, "DISK_FULL"),)
 
 
 class Cluster:
-    """Three brokers, and ``orders`` with one partition on all of them; broker 1 is preferred, and leads."""
+    """Three brokers, and a topic ``orders`` with one partition on all of them. Broker 1 is the preferred leader, and
+    leads."""
 
     def __init__(self, *, directories: tuple[bytes, ...] = (), **settings: int) -> None:
         self.world = ClusterWorld(**settings)
@@ -45,7 +46,7 @@ class Cluster:
         return self.world.partition(name, number)
 
     def isr(self, *members: int) -> None:
-        """The leader has these in sync."""
+        """The leader reports these replicas as in sync."""
         topic, state = self.world.image.topic("orders"), self.state()
         assert topic is not None
         item = AlteredPartition(
@@ -105,7 +106,7 @@ def test_when_no_in_sync_replica_can_lead_the_leader_stays_and_nothing_is_electe
     for broker_id in (2, 3, 1):
         cluster.says(broker_id, *FULL)
     assert (cluster.state().leader, cluster.state().leader_epoch) == (1, 0)
-    cluster.says(3)  # it has room again
+    cluster.says(3)  # the disk has room again
     assert (cluster.state().leader, cluster.state().leader_epoch) == (3, 1)
     cluster.says(1)
     assert cluster.state().leader == 3, "it is not preferred enough to be elected at once"
@@ -168,7 +169,7 @@ def test_the_next_active_controller_hears_it_with_the_first_heartbeat() -> None:
     cluster.says(2, *FULL)
     assert cluster.state().leader == 3
     cluster.world.core.lead(cluster.world.now_ms)
-    cluster.says(3, *FULL)  # it has not heard of the other two yet
+    cluster.says(3, *FULL)  # the new controller has no heartbeat from the other two brokers yet
     assert cluster.state().leader == 1
     cluster.says(1, *FULL)
     assert cluster.state().leader == 2

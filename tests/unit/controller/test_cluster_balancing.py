@@ -1,4 +1,4 @@
-"""Brokers that join get their share, those that are drained lose theirs, and a restart moves nothing."""
+"""Brokers that join get their share of replicas, drained brokers lose all replicas, and a restart moves no replica."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def counts(world: MovesWorld) -> dict[int, int]:
 
 
 def ring(count: int, partitions: int) -> list[tuple[int, ...]]:
-    """Two replicas each, even over brokers 1 to ``count``."""
+    """Partitions with two replicas each, spread evenly over brokers 1 to ``count``."""
     return [(number % count + 1, (number + 1) % count + 1) for number in range(partitions)]
 
 
@@ -72,7 +72,8 @@ def test_a_broker_that_joins_gets_its_share_a_few_partitions_at_a_time() -> None
 
 
 def test_brokers_that_join_lead_some_of_each_topic_as_soon_as_they_have_it() -> None:
-    """Not minutes later, nor never: one of eleven is below leader.imbalance.per.broker.percentage."""
+    """The preferred leader leads at once. One partition of eleven is below leader.imbalance.per.broker.percentage, so
+    the check of imbalance would never elect it."""
     world = MovesWorld(3, auto_leader_rebalance_enable=False)
     in_turn = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
     world.topic("orders", in_turn * 2)
@@ -296,8 +297,8 @@ def test_what_is_on_its_way_to_a_broker_that_is_drained_turns_round() -> None:
 
 
 def test_what_is_on_its_way_to_a_drained_broker_turns_round_before_what_is_on_one_leaves() -> None:
-    """A single broker could take either of the two. A plan for the replica that is there was dropped as it came,
-    because of the one on its way, and made again at once, without end: the metadata log grew for nothing."""
+    """Only one broker could get either of two replicas. The planner planned a move of the existing replica, and dropped
+    the plan because of the replica that was still moving. It repeated this without end, and the metadata log grew."""
     world = with_replicas(4, (2, 3))
     world.move("t", 0, (4, 3))
     world.pass_time(20_000, but=[4])
@@ -310,7 +311,7 @@ def test_what_is_on_its_way_to_a_drained_broker_turns_round_before_what_is_on_on
 
 
 def test_a_move_to_two_drained_brokers_goes_on_where_only_one_could_be_replaced() -> None:
-    """And the log does not grow meanwhile."""
+    """Meanwhile the metadata log does not grow."""
     world = with_replicas(5, (1, 2))
     world.move("t", 0, (3, 4))
     world.pass_time(20_000, but=[3, 4])

@@ -1,4 +1,4 @@
-"""Brokers in the cluster room: ids by directory, heartbeats, fencing, restarts, controlled shutdown."""
+"""Brokers in the cluster's rules: ids by directory, heartbeats, fencing, restarts, controlled shutdown."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_broker_that_wants_to_stop_may_do_so_when_nobody_takes_over() -> None:
     assert (reply.fenced, reply.should_shutdown) == (True, True)
     assert world.partition("t").leader == -1
     assert (world.partition("t").isr, world.partition("t").elr) == ((), (1,))
-    again = world.register(7, life=1)  # no session to wait for: it was fenced properly
+    again = world.register(7, life=1)  # no wait for a session, because the broker was fenced by its clean stop
     assert world.image.brokers[1].broker_epoch == again.broker_epoch
 
 
@@ -248,7 +248,7 @@ def test_leaderships_move_before_a_broker_may_stop() -> None:
     assert [world.partition("t", number).isr for number in range(2)] == [(2,), (2,)]
     assert not world.beat(leaving, want_shutdown=True).should_shutdown, "the new leader has not heard of it"
     handed_over = world.image.next_offset
-    world.create("later", assignments={0: (2,)}, partitions=-1)  # what comes later is not waited for
+    world.create("later", assignments={0: (2,)}, partitions=-1)  # the controller does not wait for later changes
     world.beat(staying, applied=handed_over)
     assert world.beat(leaving, want_shutdown=True).should_shutdown
     assert world.image.brokers[1].fenced

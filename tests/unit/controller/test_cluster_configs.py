@@ -56,10 +56,11 @@ def put(name: str, value: str) -> ConfigOp:
 def test_one_request_sets_no_more_than_an_entry_of_the_log_should_hold(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one request asks for is one entry, sent and flushed at a stroke: heartbeats wait for it."""
+    """All changes of one request are one entry, which is sent and flushed at once. Heartbeats wait for it, so its size
+    is limited."""
     assert configs.SETTINGS_BYTES_MAX == 8 << 20
     monkeypatch.setattr(configs, "SETTINGS_BYTES_MAX", 1 << 20)
-    long = ",".join(f"{number}:1" for number in range(1_500))  # 9 KB, which one value may have
+    long = ",".join(f"{number}:1" for number in range(1_500))  # 9 KB, an allowed size of one value
     topics = tuple(NewTopic(name=f"n{number}", configs={THROTTLED: long}) for number in range(150))
     results = world.ask(CreateTopics(topics))
     refused = [each.error for each in results if each.error is not None]
@@ -203,10 +204,9 @@ def test_a_topic_is_checked_against_the_brokers_defaults_and_only_for_what_it_se
     assert isinstance(error, InvalidConfigError)
     assert alter(world, ALL, ConfigOp(OpKind.DELETE, "log.cleaner.max.compaction.lag.ms")) is None
     assert alter(world, TOPIC, put("min.compaction.lag.ms", "200")) is None
-    assert alter(world, ALL, put("log.cleaner.max.compaction.lag.ms", "100")) is None  # the topic is not looked at
-    assert (
-        alter(world, TOPIC, put("segment.bytes", "2000")) is None
-    )  # nor does it hinder what has nothing to do with it
+    # the check does not read the topic
+    assert alter(world, ALL, put("log.cleaner.max.compaction.lag.ms", "100")) is None
+    assert alter(world, TOPIC, put("segment.bytes", "2000")) is None  # and it does not prevent unrelated changes
 
 
 def test_a_new_topic_that_contradicts_itself_is_not_made(world: ClusterWorld) -> None:

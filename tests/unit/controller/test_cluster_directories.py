@@ -188,8 +188,8 @@ def test_a_lost_replica_may_be_an_empty_one_while_a_directory_is_gone(
     minimum: int, expected: tuple[int, tuple[int, ...], tuple[int, ...], bool]
 ) -> None:
     """A disk fails, and its broker cannot say whether a replica was on it: LOST. Then the disk is removed from
-    log.dirs, and the broker, which now misses nothing, creates the log again: it has no record, and is no clean
-    leader."""
+    log.dirs. The broker no longer misses a directory, and creates the log again. This log is empty, so the replica must
+    not become a clean leader."""
     world, stopped = lost_replica(minimum)
     broker = restarted(world, stopped, ONE)
     topic = world.image.topic("t")
@@ -236,7 +236,7 @@ def stop(world: ClusterWorld, broker: Registered) -> None:
 
 
 def restarted(world: ClusterWorld, before: Registered | None, *directories: bytes) -> Registered:
-    """After a clean stop, with log.flush=commit: so it has everything that its directories had."""
+    """The broker stopped cleanly and has log.flush=commit, so it has all records that its directories had."""
     broker = world.ask(
         RegisterBroker(
             cluster_id=CLUSTER,
@@ -348,8 +348,8 @@ def test_leadership_moves_to_a_replica_whose_directory_works() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_nobody_leads_from_an_offline_directory(seed: int) -> None:
-    """Random failures, assignments, restarts: a leader's replica is in sync and works; a partition without a leader has
-    no in-sync replica, and waits for an eligible replica or the last known leader, which do not work; and the log
+    """Random failures, assignments and restarts. A leader's replica is always in sync and works. A partition without a
+    leader has no in-sync replica; it waits for an eligible replica or the last known leader, which do not work. The log
     replays to the same image."""
     rng = random.Random(seed)
     world = ClusterWorld(seed)

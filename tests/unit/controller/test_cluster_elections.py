@@ -1,4 +1,5 @@
-"""Elections: from the ISR, from the eligible replicas, of the last known leader, unclean ones; preferred leaders."""
+"""Elections: from the ISR, from the eligible leader replicas, of the last known leader, unclean elections, and
+preferred leaders."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def test_a_topic_whose_flush_was_ever_weakened_is_not_believed_after_a_crash() -
 
 
 def test_the_last_known_leader_leads_again_when_all_that_were_eligible_are_lost() -> None:
-    """A topic with one replica whose records are not flushed at once: it is the way back after a crash."""
+    """A topic has one replica, and its records are not flushed at once. The last known leader must be able to lead
+    again after a crash."""
     cluster = Cluster(1, flush="os")
     cluster.topic(1)
     cluster.silence(1)
@@ -181,7 +183,8 @@ def test_the_last_known_leader_leads_again_when_all_that_were_eligible_are_lost(
 
 
 def test_a_replica_that_was_made_anew_is_eligible_for_nothing() -> None:
-    """KIP-903: the disk was replaced. With the id, and the flush policy, and no records."""
+    """KIP-903: the disk was replaced. The broker returns with the same id and the same flush policy, but without
+    records."""
     cluster = Cluster()
     cluster.topic(1, 2, 3, minimum=2)
     cluster.silence(3)
@@ -248,7 +251,7 @@ def test_at_the_first_feature_level_the_last_in_sync_replica_stays_in_the_isr() 
 
 
 def waiting() -> Cluster:
-    """A partition that waits for 1, while 2 works and lacks records."""
+    """A partition that waits for broker 1, while broker 2 works but lacks records."""
     cluster = Cluster(2)
     cluster.topic(1, 2)
     cluster.silence(2)
@@ -374,7 +377,7 @@ def rejoin(cluster: Cluster, name: str, *numbers: int) -> None:
 
 
 def unbalanced(**settings: Any) -> Cluster:
-    """All 20 partitions are led by 2; 1 is preferred for ten of them, and in sync again."""
+    """Broker 2 leads all 20 partitions. Broker 1 is the preferred leader of ten of them, and is in sync again."""
     cluster = Cluster(2, **settings)
     assignments = {number: (1, 2) if number < 10 else (2, 1) for number in range(20)}
     cluster.world.create("t", partitions=-1, assignments=assignments)
@@ -527,7 +530,7 @@ def test_elections_beyond_one_decision_are_left_for_another() -> None:
 
 
 def test_upkeep_costs_next_to_nothing_when_there_is_nothing_to_do() -> None:
-    """Not a measurement: it must not look at every partition at each tick."""
+    """The test measures no time; it counts work. A tick must not look at every partition."""
     cluster = crowd(20_000)
     began = time.process_time()
     for _ in range(1_000):

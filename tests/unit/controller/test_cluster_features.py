@@ -1,4 +1,5 @@
-"""Feature levels (KIP-584): raised when all understand it, lowered when nothing is lost, obeyed by what is written."""
+"""Feature levels (KIP-584). A level is raised if all nodes support it, and lowered if no data is lost. Written records
+obey the level."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ OLD = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
 
 
 def old_cluster(**settings: Any) -> ClusterWorld:
-    """A cluster whose log was begun by a version that knew level 1 only."""
+    """A cluster whose metadata log began with a version that supported only level 1."""
     world = ClusterWorld(**settings)
     world.log[:] = [ClusterRecord(CLUSTER, 1)]
     world.core.committed = world.core.speculative = MetadataImage().apply(world.log, 1)
@@ -79,7 +80,7 @@ def test_a_fresh_cluster_is_at_the_newest_level() -> None:
 def test_an_old_log_opens_and_goes_on_at_its_level_until_it_is_raised() -> None:
     world = old_cluster()
     broker = world.live_broker(1)
-    world.live_broker(2)  # it could take over
+    world.live_broker(2)  # this controller could become the leader
     world.create("t", partitions=3)
     with pytest.raises(UnsupportedVersionError, match=r"needs metadata.version 2.*is at 1.*UpdateFeatures"):
         world.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch))
@@ -107,7 +108,7 @@ def test_at_level_1_a_partition_has_no_eligible_leader_replicas_and_its_log_no_s
 
 def test_a_disk_that_is_replaced_after_the_upgrade_does_not_lead_what_was_led_from_it_at_level_1() -> None:
     """At level 1 the last in-sync replica stays in the ISR when it fails. After a new registration it is not the last
-    known leader either: it would lead empty, and the others would drop their records."""
+    known leader either: it would lead with an empty log, and the other replicas would truncate their records."""
     world = old_cluster()
     brokers = {number: _commits(world, number) for number in (1, 2)}
     topic = world.create("t", partitions=-1, assignments={0: (1, 2)})

@@ -1,4 +1,4 @@
-"""Fencing by a broken connection: each broker after its own grace period, independent of the others."""
+"""Fencing by a broken connection: each broker has its own grace period, independent of other brokers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_new_leader_starts_no_grace_for_anybody() -> None:
     broke(world, brokers[0])
     world.core.resign()
     world.core.lead(world.now_ms)
-    broke(world, brokers[1])  # its stream was to us, in an earlier term of ours
+    broke(world, brokers[1])  # its stream was to this controller, in an earlier term of it
     world.now_ms += 8_999
     assert fenced(world) == set()
     world.now_ms += 2
@@ -124,7 +124,7 @@ def test_a_controller_that_stood_still_blames_nobody() -> None:
 
 
 def test_a_connection_that_flaps_does_not_fence_and_unfence_all_the_time() -> None:
-    """Each break within a session of the one before doubles the grace: 0.5, 1, 2, 4, 8, 9 s."""
+    """Each break within a session timeout of the previous one doubles the grace period: 0.5, 1, 2, 4, 8, 9 s."""
     world, brokers = world_of()
     changes = 0
     for stream in range(1, 60):
@@ -140,7 +140,7 @@ def test_a_connection_that_flaps_does_not_fence_and_unfence_all_the_time() -> No
     world.now_ms += 8_000
     for each in brokers:
         world.beat(each, stream=60 if each is brokers[0] else 0)
-    world.now_ms += 2_000  # a session's time without a break
+    world.now_ms += 2_000  # a session timeout without a break
     world.beat(brokers[0], stream=60)
     broke(world, brokers[0], stream=60)
     world.now_ms += 501
@@ -148,8 +148,9 @@ def test_a_connection_that_flaps_does_not_fence_and_unfence_all_the_time() -> No
 
 
 def test_a_process_that_dies_again_and_again_is_fenced_as_quickly_each_time() -> None:
-    """A successor shows that the break was a death, and not a bad connection. Found by `make bench-failover`: a broker
-    that was killed twice within nine seconds kept its partitions unwritable for 1 s, then 2, 4 and 8."""
+    """A new process of the broker shows that the connection broke because the old process died, and not because of the
+    network. Found by `make bench-failover`: a broker that was killed twice within nine seconds kept its partitions
+    unwritable for 1 s, then 2, 4 and 8."""
     world, brokers = world_of()
     process = brokers[0]
     for life in range(1, 6):

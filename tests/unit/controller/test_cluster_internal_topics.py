@@ -100,7 +100,8 @@ def test_other_topics_are_made_as_before() -> None:
 
 @pytest.mark.parametrize("name", SHARD_TOPICS)
 def test_they_never_get_more_partitions(name: str) -> None:
-    """A group's shard follows from their number: it would look for its offsets where they are not."""
+    """The number of partitions determines the shard of a group. With another number, a group would look for its offsets
+    in the wrong shard."""
     world = MovesWorld(1)
     make(world, name)
     (result,) = world.ask(CreatePartitions((MorePartitions(topic=name, total=51),)))
@@ -188,7 +189,7 @@ def replicas(world: MovesWorld, name: str) -> list[tuple[int, ...]]:
 
 
 def live_on(world: MovesWorld, times: int = 6) -> None:
-    """Long enough for all that is planned by itself, followers catching up meanwhile."""
+    """Wait until all automatically planned moves are done. Followers catch up meanwhile."""
     for _ in range(times):
         world.pass_time(40_000)
         world.settle()

@@ -110,8 +110,9 @@ def test_a_repeated_request_is_answered_with_the_present_state() -> None:
 
 
 def test_a_set_that_was_asked_for_before_a_replica_began_anew_is_refused_although_nothing_else_has_changed() -> None:
-    """Broker 2 is caught up, its leader asks for it, and then its log is found to be damaged: it is in the same life
-    and the same directory, and was in no set, so only the partition epoch can tell."""
+    """Broker 2 has caught up, and its leader requests to add it. Then its log is found to be damaged. The broker's
+    process and directory are the same, and it was not in the in-sync set. So only the partition epoch shows that the
+    request is outdated."""
     three = Three()
     three.alter(1, 3)
     asked = three.request(1, 3, 2)
@@ -163,7 +164,7 @@ def test_a_former_life_of_the_leader_asks_for_nothing() -> None:
 
 
 def test_a_follower_of_another_life_does_not_join() -> None:
-    """KIP-903: it was in sync before it lost its disk; the request that says so comes late."""
+    """KIP-903: the follower was in sync before it lost its disk, and the request to add it arrives late."""
     three = Three()
     three.alter(1, 3)
     late = three.request(1, 3, 2)
@@ -187,7 +188,8 @@ def test_a_fenced_a_stopping_and_an_unknown_broker_do_not_join() -> None:
 
 
 def test_refusing_an_ineligible_replica_to_an_uncertain_leader_ends_the_partition_epoch() -> None:
-    """The earlier attempt lies in a connection, while the member is fenced, and arrives when it works again."""
+    """An earlier attempt is still in a connection while the member is fenced. It arrives when the member works
+    again."""
     three = Three()
     three.alter(1, 2)
     earlier = three.request(1, 2, 3)
@@ -300,7 +302,8 @@ def test_who_leaves_an_isr_that_is_too_small_stays_eligible_until_it_is_large_en
 
 
 def test_a_leader_that_does_not_know_the_minimum_gets_no_small_set() -> None:
-    """With ISR {1} and a minimum of 1 it would commit alone; controllers that take 2 for it would elect 2 later."""
+    """With ISR {1} and a minimum of 1, broker 1 would commit alone. If the controllers counted broker 2 as eligible,
+    they would elect it later without these records."""
     three = Three(minimum=1)
     late = three.request(1)
     op = ConfigOp(OpKind.SET, "min.insync.replicas", "2")

@@ -1,5 +1,6 @@
-"""Random lives in which replicas move, brokers drain, levels change, coordinators come and go: no record is lost, every
-step keeps the invariants, and every move ends. And each guard, taken away, is missed."""
+"""Random histories in which replicas move, brokers are drained, levels change, and coordinators join and leave. No
+record is lost, every step satisfies the invariants, and every move ends. If one guard is removed, some history
+fails."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_nothing_is_lost_and_everything_ends_whatever_moves(block: int) -> None:
 
 
 class _LongQueue(LedgerHistories):
-    """Nothing but its end, at which 24 partitions are to change places, each with most of the brokers."""
+    """The history has only its end phase, in which 24 partitions must move, each to or from most of the brokers."""
 
     def ask_for_moves(self) -> None:
         first, second = [tuple(machine.broker_id for machine in self.machines[at : at + 3]) for at in (0, 2)]
@@ -64,7 +65,7 @@ class _LongQueue(LedgerHistories):
 
 
 def test_at_its_end_a_history_waits_for_a_long_queue_of_moves() -> None:
-    """Found by make sim, seed 20261120924: twenty moves were one round short of the time that they were given."""
+    """Found by make sim, seed 20261120924: twenty moves needed one round more than the history allowed."""
     history = _LongQueue(1)
     history.ask_for_moves()
     history.run(0)
@@ -82,8 +83,8 @@ def test_moves_that_nobody_completes_are_noticed_at_the_end(monkeypatch: pytest.
 
 
 class _OneStops(LedgerHistories):
-    """Only the end of a history, before which one broker was told to delay its stop until another leads in its
-    place."""
+    """The history has only its end phase. Before it, one broker was asked to delay its stop until another broker leads
+    its partitions."""
 
     def begin_to_stop(self, *, then_level: int) -> None:
         first, second = self.machines[:2]
@@ -107,8 +108,9 @@ class _OneStops(LedgerHistories):
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_at_its_end_a_history_has_stopped_and_started_again_who_was_still_stopping(level: int) -> None:
-    """Found by make sim, seed 2848: it asked once, had to wait, and from then on heartbeated as if it had not asked. It
-    led nothing, and partitions that only it could lead had no leader although all brokers were back."""
+    """Found by make sim, seed 2848: a broker asked once to stop, had to wait, and then sent heartbeats as if it had not
+    asked. It led no partition. So partitions that only this broker could lead had no leader, although all brokers were
+    alive."""
     history = _OneStops(0, level=1)
     history.begin_to_stop(then_level=level)
     history.run(0)

@@ -1,4 +1,4 @@
-"""Remove the guards of the cluster's rules one by one: some history must then violate a check."""
+"""Remove the guards of the cluster's rules one by one: without a guard, some history must fail a check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_guard_that_is_taken_away_is_missed(mutant: Mutant, monkeypatch: pytes
         mutant.break_it(patch.setattr)
         seed, why = _killer(mutant)
     print(f"{mutant.name} ({mutant.source}): killed by seed {seed}: {why[:100]}")
-    history(seed).run(STEPS)  # what kills the mutant lets the product live
+    history(seed).run(STEPS)  # the product passes the history that exposes the mutant
 
 
 def _killer(mutant: Mutant) -> tuple[int, str]:
@@ -33,7 +33,7 @@ def _killer(mutant: Mutant) -> tuple[int, str]:
 
 
 def history(seed: int) -> Histories:
-    """Every other one of each profile has its decisions cut to pieces."""
+    """In every second history of each profile, decisions are split into parts."""
     settings: dict[str, Any] = {"metadata_max_records_per_request": 4} if seed // len(PROFILES) % 2 == 0 else {}
     return Histories(seed, **settings)
 

@@ -1,4 +1,4 @@
-"""Placement: balanced, over the racks, and the same every time."""
+"""Placement: balanced, spread over the racks, and the same for the same input."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_a_topic_is_spread_evenly_over_brokers_and_racks(racks: list, partitions
     topics=st.lists(st.integers(1, 12), min_size=1, max_size=30),
 )
 def test_any_topics_leave_the_brokers_even(count: int, racks: int, factor: int, topics: list[int]) -> None:
-    """Replicas and leaders of each topic to within one, leaders of all to within one, replicas of all to within two.
-
-    Racks of one size; with several brokers in each, moving one follower cannot always reach within one: two."""
+    """The replicas and the leaders of each topic differ by at most one between brokers. The leaders of all topics
+    differ by at most one, and the replicas of all topics by at most two. All racks have the same size. With several
+    brokers in a rack, moving one follower cannot always reach a difference of one, so two is allowed."""
     if racks < 9 and count % racks:
         return
     names: list[str | None] = [None if racks == 9 else f"rack {number % racks}" for number in range(count)]

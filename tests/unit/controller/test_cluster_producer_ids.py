@@ -1,4 +1,4 @@
-"""Producer ids: a thousand at a time, and never twice, under any leader."""
+"""The controllers allocate producer ids in blocks of a thousand, and never allocate an id twice, under any leader."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_ids_end_rather_than_begin_again() -> None:
 
 
 def test_no_id_is_given_out_twice_through_resignations_and_lost_decisions(seed: int) -> None:
-    """A block is answered when its record is committed; one that was not is given out again by the next leader."""
+    """A request for a block is answered when the record of the block is committed. The next leader may allocate an
+    uncommitted block again."""
     rng = random.Random(seed)
     world = ClusterWorld()
     broker = world.live_broker(1)

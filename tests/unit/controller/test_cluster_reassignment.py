@@ -88,7 +88,7 @@ def test_it_waits_while_what_stays_would_be_too_few_for_acks_all() -> None:
     world.topic("t", [(1, 2, 3)], **{"min.insync.replicas": "2"})
     world.move("t", 0, (2, 3, 4))
     topic_id = world.image.topic_ids["t"]
-    world.alter_isr(topic_id, 0, [1, 4])  # 2 and 3 lag
+    world.alter_isr(topic_id, 0, [1, 4])  # brokers 2 and 3 lag
     world.upkeep()
     assert world.state("t")[1] == (4,), "only broker 4 would be left in sync"
     world.alter_isr(topic_id, 0, [1, 4, 2])
@@ -124,7 +124,7 @@ def test_it_cannot_be_cancelled_when_only_what_was_added_is_in_sync() -> None:
     world.move("t", 0, (2,))
     topic_id = world.image.topic_ids["t"]
     world.alter_isr(topic_id, 0, [1, 2])
-    world.pass_time(20_000, but=[1])  # broker 1 is fenced before it was completed
+    world.pass_time(20_000, but=[1])  # broker 1 is fenced before the reassignment is completed
     assert world.state("t") == ((2,), (), (), (2,)), "it was completed instead"
     world = with_replicas(3, (1,))
     world.move("t", 0, (2, 3))

@@ -1,4 +1,4 @@
-"""The planner: every move legal, racks kept, no more moves than needed, and an end."""
+"""The planner: every move is legal and keeps the racks, no unneeded move is planned, and the plan ends."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def test_leaders_are_evened_out_without_moving_data() -> None:
 
 
 def test_brokers_that_join_lead_their_share_of_every_topic_not_only_of_the_largest(seed: int) -> None:
-    """A stranger's cluster: 56 partitions, of which two new brokers led 11 each, and none of the 6 that were used."""
+    """A cluster that a user reported: it had 56 partitions. Two new brokers led 11 each, but none of the 6 partitions
+    with load."""
     for schedule in SCHEDULES[::10]:
         rng = random.Random(seed + schedule)
         old, new = rng.randint(3, 4), rng.randint(1, 3)
@@ -194,7 +195,7 @@ def test_what_is_moving_or_not_healthy_is_left_alone_but_a_drain_redirects_what_
     assert {move.partition for move in plan(image, fill=True, moves_max=ENOUGH)} <= {2, 3}
     draining = with_topic(cluster([None] * 4, draining=[4]), "t", [(1, 2)])
     moving = PartitionChangeRecord(topic_id, 0, 1, replicas=(1, 4, 2), adding=(4,), removing=(2,))
-    back = [Move(topic_id, 0, (1, 2))]  # broker 2 has the data still
+    back = [Move(topic_id, 0, (1, 2))]  # broker 2 still has the data
     assert plan(applied(draining, [moving]), fill=False, moves_max=ENOUGH) == back
 
 

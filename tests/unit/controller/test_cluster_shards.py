@@ -1,4 +1,4 @@
-"""Shards of groups and transactions: one owner at a time, epochs that only grow, few moves."""
+"""Shards of groups and transactions: each has one owner at a time, epochs only grow, and few shards move."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Shards(MovesWorld):
         return reply
 
     def lives(self, process: int, *, stop: bool = False) -> bool:
-        """A heartbeat; may the process stop?"""
+        """Send a heartbeat, and return whether the process may stop."""
         who = self.living[process]
         request = CoordinatorHeartbeat(who.coordinator_id, who.coordinator_epoch, want_shutdown=stop, stream=process)
         return bool(self.ask(request).should_shutdown)
@@ -81,7 +81,7 @@ class Shards(MovesWorld):
         }
 
     def check(self) -> None:
-        """Never two owners under one epoch."""
+        """Check that no epoch ever has two owners."""
         for key, shard in self.image.ledger.shards.items():
             assert self.seen.setdefault((key, shard.shard_epoch), shard.coordinator_id) == shard.coordinator_id
 
@@ -145,13 +145,14 @@ def test_a_broken_stream_starts_a_short_grace_and_another_stream_ends_it() -> No
 
 
 def test_a_coordinator_that_dies_between_its_registration_and_its_first_heartbeat_is_gone_soon() -> None:
-    """It never had a stream whose end could tell. Its shards would stay for a whole session."""
+    """The coordinator never had a stream whose end would show its death. Without this rule, its shards would stay for a
+    whole session."""
     world = Shards()
     world.start(1)
     world.lives(1)
     world.start(2)
     assert 2 in world.owners(GROUPS).values(), "it owns shards from its registration on"
-    world.start(2)  # its answer was lost, and it asks again
+    world.start(2)  # the answer was lost, and the coordinator asks again
     world.pass_time(FIRST_HEARTBEAT_MS)
     world.lives(1)
     assert sorted(world.image.ledger.coordinators) == [1, 2]

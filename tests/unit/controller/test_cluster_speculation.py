@@ -1,4 +1,4 @@
-"""Decide, then replay: speculation, commit, resignation; and that replaying the log gives what its writer had."""
+"""Decide, then replay: speculation, commit and resignation. A replay of the log gives the state of its writer."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_a_log_belongs_to_one_cluster_and_feature_level() -> None:
 
 
 def test_replaying_the_log_gives_the_image_of_its_writer(seed: int) -> None:
-    """Random requests, with commits, pauses and resignations in between: the committed image is always the replay of
-    the committed log, bytes and all, and a decision changes nothing until it is accepted."""
+    """Random requests, with commits, pauses and resignations in between: the committed image always equals the replay
+    of the committed log, byte for byte. A decision changes no state until it is accepted."""
     kinds: Counter[type] = Counter()
     for schedule in range(40):
         print(f"schedule {schedule}")
@@ -112,7 +112,7 @@ def test_replaying_the_log_gives_the_image_of_its_writer(seed: int) -> None:
 
 
 def _run_schedule(rng: random.Random) -> Iterator[type]:
-    """One schedule, checked after each step; the kinds of records that it committed."""
+    """Run one schedule with a check after each step. Return the kinds of records that it committed."""
     core = ClusterCore(ClusterSettings(num_partitions=2), new_id=lambda: rng.randbytes(16))
     log: list[bytes] = []  # one batch for each decision
     ends = [0]

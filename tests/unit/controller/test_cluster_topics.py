@@ -1,4 +1,4 @@
-"""Topics in the cluster room: created, deleted, extended, and every refusal."""
+"""Topics in the cluster's rules: creation, deletion, more partitions, and every refusal."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def _workload(fs: CrashingFileSystem, history: History) -> None:
 
 
 def _run(fs: CrashingFileSystem, history: History) -> None:
-    """The workload, until it ends or the machine does."""
+    """Run the workload until it ends or the power fails."""
     try:
         asyncio.run(_workload(fs, history))
     except (SimulatedCrash, HeadraceError):
@@ -64,7 +64,7 @@ def _run(fs: CrashingFileSystem, history: History) -> None:
 
 
 def _recover(fs: CrashingFileSystem) -> tuple[MetadataImage, HardState]:
-    """Start once more, look, and stop without a word to the disk."""
+    """Start again, read the state, and stop without a write to the disk."""
     storage = open_storage(fs)
     driver = new_driver(storage)
     driver.start()

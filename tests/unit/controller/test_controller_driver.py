@@ -75,7 +75,7 @@ def test_subscribers_see_every_change_in_order_before_it_is_answered() -> None:
 
 def test_a_request_that_no_rule_expects_costs_that_request_only() -> None:
     class Strange:
-        """No rule knows it."""
+        """A record that no rule knows."""
 
     async def work() -> None:
         async with running(formatted()) as driver:
@@ -205,7 +205,7 @@ def test_a_broker_that_restarted_together_with_the_controller_registers_at_once(
 
 
 def test_rot_that_is_met_while_a_message_is_answered_ends_the_process_and_says_what_to_do() -> None:
-    """It is found in the middle of another node's stream, whose handler must not swallow it."""
+    """The error appears in the handler of another node's stream, which must not hide it."""
 
     def rotten(message: Message) -> None:
         raise CorruptLogError("offset 7: CRC-32C is wrong")
@@ -240,8 +240,8 @@ def test_disk_that_fails_in_the_last_moment_does_not_count_as_stopped_cleanly() 
 
 
 def test_a_message_that_meets_a_log_that_is_just_being_cut_is_lost_and_no_more() -> None:
-    """The disk's thread takes back what it had no room for, and the loop reads the log for a follower: an answer that
-    the follower brings about again with the next heartbeat."""
+    """The disk's thread removes entries that did not fit, while the loop reads the log for a follower. The loop may
+    skip this answer, because the follower causes another one with the next heartbeat."""
 
     def cut(message: Message) -> None:
         raise OffsetNotAvailableError("it is being truncated, and was read in the midst of it")
@@ -257,7 +257,7 @@ def test_a_message_that_meets_a_log_that_is_just_being_cut_is_lost_and_no_more()
 
 
 def test_who_asks_while_the_disk_is_busy_shares_the_next_turn() -> None:
-    """The loop goes on while the log is flushed, so that requests gather."""
+    """The loop continues while the log is flushed, so that requests accumulate."""
     fs = formatted()
     release, busy = threading.Event(), threading.Event()
 

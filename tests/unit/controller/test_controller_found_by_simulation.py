@@ -29,7 +29,7 @@ def test_a_first_leader_that_is_asked_to_hand_over_before_it_is_ready_lives(rng:
     leader = _elected(world)
     assert not leader.image.cluster_id, "the first leader has yet to say whose log it is"
     other = next(key for key in leader.voters if key != leader.key)
-    world.is_cut = lambda message: message.to == other  # it never takes over
+    world.is_cut = lambda message: message.to == other  # this node never becomes the leader
     asked = world.call(leader.transfer, other)
     world.settle()
     world.until(lambda: asked.is_answered)
@@ -46,8 +46,8 @@ def test_a_leader_that_hands_over_fences_nobody_meanwhile(rng: random.Random) ->
     assert not broker.fenced
     world.do(HeartbeatsEnded(broker.broker_id, broker.broker_epoch))
     other = next(key for key in leader.voters if key != leader.key)
-    world.isolate(other.node_id)  # it never takes over
-    for _ in range(12):  # the broker's time is up while the lead is being handed over, which asks for a proposal
+    world.isolate(other.node_id)  # this node never becomes the leader
+    for _ in range(12):  # the broker's session ends during the leadership transfer, and that requires a proposal
         asked = world.call(leader.transfer, other)
         world.pass_ms(800)
         assert not asked.is_answered
@@ -57,7 +57,7 @@ def test_a_leader_that_hands_over_fences_nobody_meanwhile(rng: random.Random) ->
 
 
 def test_nothing_is_no_snapshot(rng: random.Random) -> None:
-    """A log that is long enough for one, with an unknown committed end."""
+    """A log that is long enough for a snapshot, with an unknown committed end."""
     world = QuorumWorld(3, rng, settings=QuorumSettings(snapshot_bytes=300))
     world.elect()
     world.live_broker()

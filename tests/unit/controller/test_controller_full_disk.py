@@ -1,5 +1,6 @@
-"""The controller's own disk fills up: growth is refused while there is a reserve, everything when there is none; no
-broker is fenced for it, nothing acknowledged is lost, and it recovers by itself."""
+"""The controller's own disk fills up. The controller refuses requests that create objects while the reserve is used,
+and all changes when the reserve is empty. It fences no broker because of this and loses no acknowledged change. It
+recovers automatically."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ FILLER = f"{ROOT}/somebody-elses-file"
 
 
 def fill(fs: CrashingFileSystem, leave_bytes: int) -> None:
-    """Another file takes all of the disk but so much."""
+    """Another file takes the whole disk, except for this number of bytes."""
     size = fs.free_bytes(ROOT) - leave_bytes
     file = fs.open(FILLER, write=True, create=True)
     file.pwritev([bytes(size)], 0)

@@ -1,4 +1,4 @@
-"""A controller's reported health: it serves, there is no leader, there is one again; and how it names a voter."""
+"""A controller's reported health with a leader, without one, and with a leader again; and how it names a voter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several controllers: which one leads, what is committed, and the responses to callers."""
+"""Several controllers: elections, commits, and the responses to callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.worlds.quorum_world import QuorumWorld, create, followers
 
 @pytest.fixture
 def world(rng: random.Random) -> QuorumWorld:
-    """Three controllers, a leader, one broker that lives."""
+    """Three controllers with a leader, and one live broker."""
     made = QuorumWorld(3, rng)
     made.elect()
     made.live_broker()
@@ -198,7 +198,8 @@ def test_a_decision_that_others_overwrite_is_refused_and_may_be_asked_again(worl
 
 
 def test_a_decision_that_the_next_leader_commits_is_answered_as_done(world: QuorumWorld) -> None:
-    """It reached one follower, whose log is the longest then; its answer was lost with the leader's connections."""
+    """The entry reached one follower, whose log is now the longest. The follower's answer was lost with the leader's
+    connections."""
     old = world.leader.node_id
     heir, other = other_voters(world)
 
@@ -239,7 +240,7 @@ def test_a_decision_lost_behind_a_snapshot_has_an_outcome_that_nobody_knows(rng:
     asked = world.ask(old, create("lost"))
     world.settle()
     world.elect_other_than(old)
-    for round_ in range(2):  # the log begins behind the last snapshot but one
+    for round_ in range(2):  # the log begins after the second last snapshot
         for number in range(5):
             world.create(f"t{round_}-{number}")
         world.pass_ms(200)
@@ -252,7 +253,8 @@ def test_a_decision_lost_behind_a_snapshot_has_an_outcome_that_nobody_knows(rng:
 
 
 def test_a_leader_again_has_forgotten_what_was_overwritten(world: QuorumWorld) -> None:
-    """It appended far beyond what others committed, lost the lead, and gets it back: its log was cut."""
+    """The controller appended far beyond the committed entries, lost its leadership, and gets it back. Meanwhile its
+    log was truncated."""
     first = world.leader
     world.isolate(first.node_id)
     many = [world.ask(first.node_id, create(f"lost{number}")) for number in range(10)]
@@ -409,7 +411,7 @@ def test_a_leader_that_dies_in_a_turn_forks_nothing(world: QuorumWorld, step: st
 
 
 def _tick_and_hear(world: QuorumWorld) -> None:
-    """The leader's next tick; its heartbeats arrive, and their answers are delivered to it."""
+    """Run the leader's next tick. Deliver its heartbeats, and then the answers to the leader."""
     world.clock.advance(100)
     world.turn(world.leader.node_id)
     world.deliver()
@@ -421,7 +423,7 @@ def _tick_and_hear(world: QuorumWorld) -> None:
 def test_answers_to_heartbeats_cost_an_idle_leader_no_turn(world: QuorumWorld) -> None:
     _tick_and_hear(world)
     assert world.leader.until_due_ms() > 0
-    # They are heard all the same: it goes on leading, however long nothing else comes.
+    # The answers still count, so the leader continues to lead even if no other message arrives for a long time.
     term = world.leader.term
     for _ in range(50):
         _tick_and_hear(world)

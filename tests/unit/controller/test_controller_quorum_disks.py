@@ -1,4 +1,4 @@
-"""Several controllers and their disks: snapshots, full and failing disks, damage, voters that come and go."""
+"""Several controllers and their disks: snapshots, full and failing disks, damage, and changes of the voters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world_of(count: int, rng: random.Random, settings: QuorumSettings | None = N
 
 
 def fill(fs: CrashingFileSystem, leave_bytes: int = 0) -> None:
-    """Another file takes the space, but so much."""
+    """Another file takes the space, except for this number of bytes."""
     fs.mount(ROOT, DISK_BYTES)
     size = fs.free_bytes(ROOT) - leave_bytes
     file = fs.open(FILLER, write=True, create=True)
@@ -138,7 +138,7 @@ def test_a_laggard_gets_a_snapshot_and_its_subscribers_what_changed(rng: random.
 
 
 def test_a_received_snapshot_is_decoded_where_the_loop_is_not_held_up(rng: random.Random) -> None:
-    """100,000 partitions take a good part of a second: it is the disk's step that does it, in the disk's thread."""
+    """100,000 partitions take a good part of a second: the disk step writes the snapshot in the disk's thread."""
     world = world_of(3, rng, SNAPSHOT_AT_ONCE)
     laggard = followers(world)[0].node_id
     world.isolate(laggard)
@@ -234,7 +234,8 @@ def test_a_full_disk_refuses_nothing_that_the_log_has_while_the_last_other_voter
     asked = world.ask(leader.node_id, create("t"))
     world.settle()
     fill(world.nodes[leader.node_id].fs)
-    world.call(leader.remove_voter, world.key(other.node_id))  # would leave it alone, and is not written
+    # the entry would leave the leader as the only voter, and is not written
+    world.call(leader.remove_voter, world.key(other.node_id))
     world.pass_ms(200)
     assert not asked.is_answered, "the other voter may have it, and still votes"
     world.nodes[leader.node_id].fs.unlink(FILLER)
@@ -412,7 +413,8 @@ def test_the_observers_of_a_leader_are_known_to_the_next_one(rng: random.Random)
 
 
 def test_a_new_leader_does_not_begin_anew_with_those_that_follow_already(rng: random.Random) -> None:
-    """Its first entry is with a majority by the time it is active: what goes on goes on, without another probe."""
+    """When the new leader becomes active, a majority has its first entry. Replication continues without another
+    probe."""
     world = QuorumWorld(3, rng)
     for each in world.alive():
         for other in world.alive():
@@ -432,7 +434,7 @@ def test_a_new_leader_does_not_begin_anew_with_those_that_follow_already(rng: ra
 
 
 def test_who_follows_is_known_after_a_full_disk(rng: random.Random) -> None:
-    """Raft restarts then within the process, and no observer reconnects for that."""
+    """Raft then restarts within the process, and observers do not reconnect."""
     world = world_of(1, rng)
     observer = world.add_node(4)
     world.leader.observe(observer.key)

@@ -1,4 +1,5 @@
-"""A leader that stops hands over to a live voter; to none, and at once, when the others are gone."""
+"""A leader that stops hands its leadership over to a live voter. If the other voters are gone, it stops at once without
+a transfer."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_a_leader_knows_when_the_rest_decides_nothing(rng: random.Random) -> Non
     assert not leader.is_left_alone
     world.kill(other.node_id)
     assert leader.is_left_alone
-    world.start(one.node_id)  # heard again
+    world.start(one.node_id)  # its message arrived again
     world.pass_ms(1_000)
     assert not leader.is_left_alone
 

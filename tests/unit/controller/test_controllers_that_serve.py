@@ -1,4 +1,4 @@
-"""Three controllers as they run, without processes: which ones serve and answer, and the cost of a stop."""
+"""Three controllers as they run, without processes: which of them serve and answer, and the cost of a stop."""
 
 from __future__ import annotations
 
@@ -125,9 +125,10 @@ def test_a_controller_serves_as_long_as_it_knows_a_leader(tmp_path: Path) -> Non
 def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next leader stands because the old one asked it to (Raft 3.10), not after an election time-out. A machine
-    that stalls may let time-outs expire: then nothing is proved, and the test tries again."""
-    stood: list[tuple[int, str]] = []  # (controller, why), of this life of the cluster, since its leader stops
+    """The next leader stands for election because the old one asked it to (Raft 3.10), not after an election time-out.
+    On a machine that stalls, time-outs may expire. Then the run proves nothing, and the test tries again."""
+    # (controller, reason of its candidacy), since the leader of this cluster began to stop
+    stood: list[tuple[int, str]] = []
     prospective, candidate = RaftNode._become_prospective, RaftNode._become_candidate
 
     def become_prospective(node: RaftNode) -> None:
@@ -167,7 +168,8 @@ def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_tim
 
 
 async def longest_stall() -> float:
-    """How late this event loop has been at most, in seconds, until cancelled. Election time-outs are 1 s and more."""
+    """Measure the largest delay of this event loop, in seconds, until cancelled. Election time-outs are 1 s and
+    more."""
     loop = asyncio.get_running_loop()
     worst_s, last = 0.0, loop.time()
     try:
@@ -193,8 +195,8 @@ def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
 
         monkeypatch.setattr(RealFile, "sync", failing)
         (lost,) = await asyncio.gather(set_to(others[0], 6_000), return_exceptions=True)
-        # It was on its way into that log. (On a busy machine another one may lead by now, and take it: the disk fails a
-        # follower just as well.)
+        # The entry was about to be written to that log. (On a busy machine another controller may lead by now, and
+        # accept the entry. Then the disk of a follower fails, which tests the same.)
         assert isinstance(lost, int) or (isinstance(lost, HeadraceError) and lost.retriable)
         with pytest.raises(OSError, match="Input/output"):
             await leader.ended()
@@ -207,7 +209,8 @@ def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
 def test_a_controller_that_is_cut_short_lets_go_of_its_directory_when_the_last_write_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before: the next owner of the directory would find another process writing to its log."""
+    """The lock must not be released earlier. Otherwise the next owner of the directory would find another process that
+    writes to its log."""
     happened: list[str] = []
     writing, release = threading.Event(), threading.Event()
     append, close = MetadataStorage.append, MetadataStorage.close

@@ -1,8 +1,7 @@
-"""The controller's rules and the broker's reports together, over random histories: directories fail and heal, replicas
-move, topics come and go, the broker restarts with some of its disks away, calls and answers are lost.
-
-However it went: when all is quiet the controller knows each replica's place, a partition has a leader exactly if its
-log is in a directory that works, and once every disk is back every partition leads again with the log it had.
+"""The controller's rules and the broker's reports together, over random histories. Directories fail and recover,
+replicas move, topics are created and deleted, the broker restarts without some of its disks, and calls and answers are
+lost. When no change is pending, the controller knows the directory of each replica. A partition has a leader exactly if
+its log is in a working directory. After every disk is back, every partition has a leader again with its former log.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ STEPS = 40
 
 
 class Broker:
-    """What a broker does with its directories, without files: ``disks`` outlive its lives, the rest is one life's."""
+    """What a broker does with its directories, without files: ``disks`` survive restarts; all other state belongs to
+    one process."""
 
     def __init__(self, world: ClusterWorld, rng: random.Random) -> None:
         self.world = world
@@ -42,7 +42,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        """A new life, on the disks that work now; what the last one had not told is forgotten."""
+        """Start a new process on the disks that work now. Reports that the last process had not sent are lost."""
         self.life += 1
         self.world.now_ms += 60_000
         named = tuple(disk for disk in DISKS if disk not in self.broken)
@@ -72,7 +72,7 @@ class Broker:
         return None if found is None else uuid.UUID(bytes=found)
 
     def apply(self) -> None:
-        """Everything in the metadata log, in one step or several."""
+        """Apply the whole metadata log, in one step or several."""
         log = self.world.log
         while self.image.next_offset < self.world.image.next_offset:
             first = not self.image.next_offset
@@ -87,7 +87,7 @@ class Broker:
             self.reporter.metadata_changed(image, delta)
 
     def _place(self, key: ReplicaKey, *, at_start: bool) -> None:
-        """As headrace_broker.placement has it."""
+        """The same rule as in headrace_broker.placement."""
         if self.find(key) is not None:
             return
         assigned = self.image.topics[key[0]].partitions[key[1]].directories[0]
@@ -103,7 +103,7 @@ class Broker:
         self.world.beat(self.registered, applied=self.image.next_offset, offline_directories=tuple(sorted(self.failed)))
 
     def fail(self, disk: bytes) -> None:
-        """The last one that works does not fail: the broker would end."""
+        """The last working directory does not fail, because the broker would end."""
         if disk in self.online() and len(self.online()) > 1:
             self.broken.add(disk)
             self.failed.add(disk)
@@ -139,7 +139,7 @@ class Broker:
         )
 
     async def report(self, turns: int) -> None:
-        """Let the reports go on for so many turns of the event loop (0: until there is nothing left to tell)."""
+        """Let the reports run for this number of turns of the event loop (0: until no report is left)."""
         task = asyncio.create_task(self.reporter.run())
         async with asyncio.timeout(60):
             while turns or self.reporter.pending:

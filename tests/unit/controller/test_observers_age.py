@@ -1,10 +1,11 @@
-"""No copy of the metadata is older than it reports: real controllers, a network that loses, cuts and delays, leaders
-that are paused, cut off, killed; the copies are the controllers' own and those of nodes that follow one of them.
+"""No copy of the metadata is older than it reports. The test uses real controllers, and a network that loses, cuts and
+delays messages. Leaders are paused, cut off and killed. The copies are those of the controllers, and those of nodes
+that follow a controller.
 
 A copy asks for a barrier (ReadIndex) at the controller it follows, which asks its presumed leader; the answer comes
-late, or never. Or it accepts that controller's last barrier and its age. Every acknowledgement is noted with its time,
-and every copy is compared with them after every step. Without the guard (a leader answers without asking a majority)
-the test must fail.
+late, or never. Or it accepts that controller's last barrier and its age. The test records every acknowledgement with
+its time, and compares every copy with them after every step. Without the guard, a leader answers without asking a
+majority, and the test must fail.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STEPS = 600
 
 @dataclass
 class Copy:
-    """What some node has applied. ``follows``: the controller it follows, or is."""
+    """The applied metadata of a node. ``follows`` is the controller that the node follows, or is."""
 
     follows: int
     applied: int = 0
@@ -35,7 +36,7 @@ class Copy:
 
 @dataclass
 class Question:
-    """``answered``: the leader has; the answer is on its way back."""
+    """``answered`` is true when the leader has answered and the answer is in transit."""
 
     copy: Copy
     began_ms: float
@@ -65,7 +66,7 @@ class Life:
         self.world.elect()
 
     def run(self) -> None:
-        """AssertionError: some copy is older than it says."""
+        """Raise AssertionError if a copy is older than it reports."""
         for step in range(STEPS):
             self._step()
             self._note()
@@ -126,11 +127,11 @@ class Life:
                         return
                 self.paused.discard(number)
                 world.kill(number)
-                self.copies[number - 1] = Copy(number)  # it starts empty, without a barrier
+                self.copies[number - 1] = Copy(number)  # the copy starts empty, without a barrier
                 self.proven.pop(number, None)
 
     def _ask(self, number: int) -> Asked | None:
-        """Controller ``number`` asks the one it takes for the leader, if they can reach each other."""
+        """Controller ``number`` asks the controller that it takes for the leader, if they can reach each other."""
         controller = self.world.nodes[number].controller
         if controller is None or number in self.paused or controller.leader_id < 0:
             return None
@@ -143,7 +144,7 @@ class Life:
         return any(copy is each for each in self.copies)
 
     def _note_proven(self, question: Question, offset: int) -> None:
-        """A controller remembers the newest of its own."""
+        """A controller keeps its newest barrier."""
         copy = question.copy
         if self._is_controllers(copy):
             self.proven[copy.follows] = max(self.proven.get(copy.follows, (0.0, 0)), (question.began_ms, offset))

@@ -69,7 +69,7 @@ def test_one_voter_grows_to_three_and_back(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stood(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Controllers that stood for election because the old leader asked them to, not after a time-out."""
+    """The controllers that stood for election because the old leader asked them to, not after a time-out."""
     found: list[int] = []
     become_candidate = RaftNode._become_candidate
 
@@ -110,7 +110,7 @@ def test_the_lead_goes_where_it_is_sent_and_every_controller_passes_the_call_on(
 def test_a_leader_that_nobody_follows_yet_hands_over_a_moment_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was elected just now: that is no reason to say that it is alone."""
+    """A leader that was just elected must not report that it is alone."""
     looked: list[bool] = []
     real = QuorumController.best_successor
 
@@ -166,7 +166,8 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_times_of_one_description_come_from_one_look_at_the_clock() -> None:
-    """A voter that had answered and caught up at the same tick was reported as caught up a millisecond later."""
+    """Before the fix, a voter that answered and caught up at the same tick was reported as caught up a millisecond
+    later."""
     times = itertools.count(1_700_000_000_000)
     raft = world_of(1, 2, 3).elect(1)
     controller = SimpleNamespace(raft=raft, addresses={}, settings=SimpleNamespace(tick_ms=100.0))

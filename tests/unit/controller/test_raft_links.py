@@ -157,7 +157,7 @@ def hello(cluster_id: str, sender, expected=None) -> raft_pb2.RaftEnvelope:  # t
 
 
 async def refusal(end: End, *envelopes: raft_pb2.RaftEnvelope) -> tuple[str, str]:
-    """Code and text of what a stream that says this ends with."""
+    """Return the code and the text with which the stream ends after this first message."""
     async with open_channel(end.address, ChannelPurpose.RAFT) as channel:
         call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -167,7 +167,8 @@ async def refusal(end: End, *envelopes: raft_pb2.RaftEnvelope) -> tuple[str, str
 
 
 async def ending(call: Any) -> tuple[str, str]:
-    """Code and text of how a stream ended, empty when it ended well; what is read before is passed over."""
+    """Return the code and the text with which a stream ended, both empty for a normal end. Messages before the end are
+    skipped."""
     try:
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -178,7 +179,7 @@ async def ending(call: Any) -> tuple[str, str]:
 
 
 def test_whoever_is_not_the_one_who_was_meant_says_so() -> None:
-    """A voter whose disk was replaced is refused as itself (KIP-853); two nodes with one id; nonsense."""
+    """Refused connections: a voter whose disk was replaced (KIP-853), two nodes with the same id, invalid messages."""
 
     async def test() -> None:
         end = End(key(1, disk=2), free_port())
@@ -232,7 +233,7 @@ def test_who_does_not_vote_finds_the_voters_by_one_of_them() -> None:
             observer.links.set_voters(VoterSet(()), bootstrap=[one.address])
             await observer.start()
             await until(lambda: observer.links.peers.connected == {one.key}, "it knows one address")
-            observer.links.set_voters(voters_of(ends), bootstrap=[one.address])  # as the log says it
+            observer.links.set_voters(voters_of(ends), bootstrap=[one.address])  # as in the metadata log
             await until(lambda: observer.links.peers.connected == {one.key, two.key}, "and the others by the log")
             assert observer.lost == []
             await observer.stop()
@@ -242,7 +243,7 @@ def test_who_does_not_vote_finds_the_voters_by_one_of_them() -> None:
 
 
 def test_a_voter_that_has_moved_tells_where_it_is() -> None:
-    """Its address in the log is out of date; it dials the others, and says where it listens now."""
+    """The voter's address in the log is outdated. The voter dials the others, and sends its present address."""
 
     async def test() -> None:
         async with quorum(2) as ends:
@@ -261,8 +262,8 @@ def test_a_voter_that_has_moved_tells_where_it_is() -> None:
 
 
 def test_a_voter_with_another_name_than_the_log_has_is_dialed_by_its_own_without_an_alarm() -> None:
-    """The log says 127.0.0.1, the voter calls itself localhost: from then on that is its name, and no voter was
-    lost."""
+    """The log has the address 127.0.0.1, but the voter sends localhost. From then on localhost is its address, and no
+    voter is lost."""
 
     async def test() -> None:
         one, two = End(key(1), free_port()), End(key(2), free_port())
@@ -311,7 +312,7 @@ def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
         async with open_channel(end.address, ChannelPurpose.RAFT) as channel:
             call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
             await call.write(hello(CLUSTER, key(2)))
-            await call.read()  # from here on it reads nothing
+            await call.read()  # from here on the process reads nothing
             for position in range(200):
                 end.send(key(2), chunk(position), beat(position))
                 await asyncio.sleep(0)
@@ -329,7 +330,7 @@ def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
 
 
 class _Broken(raft_pb2_grpc.RaftServicer):
-    """Its streams end as a connection does that breaks in the middle of something."""
+    """Its streams end like a connection that breaks during a message."""
 
     def __init__(self) -> None:
         self.streams = 0
@@ -342,7 +343,7 @@ class _Broken(raft_pb2_grpc.RaftServicer):
 def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(links, "_REFUSED_MS", 600_000)  # a refused one would not be dialed again in this test
+    monkeypatch.setattr(links, "_REFUSED_MS", 600_000)  # a refused peer would not be dialed again in this test
 
     async def test() -> None:
         broken, listener = _Broken(), Listener("internal")
@@ -359,7 +360,7 @@ def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon
 
 
 def test_a_stream_that_cannot_be_written_is_given_up_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would stand, and nothing that is sent would ever arrive."""
+    """Otherwise the connection would stay open, and no message would ever arrive."""
 
     async def test() -> None:
         async with quorum(2) as (one, two):
@@ -411,8 +412,8 @@ def test_a_message_to_a_replica_that_nobody_knows_is_counted_and_lost() -> None:
 
 
 def test_a_round_trip_takes_few_turns() -> None:
-    """Nothing in the way waits for a timer: a hundred questions and answers, one after the other. (The slower ones
-    tell of the machine.)"""
+    """No part of the link waits for a timer. The test sends a hundred requests one after the other. (It ignores the
+    slowest ones, which depend on the machine.)"""
 
     async def test() -> None:
         async with quorum(2) as (one, two):
@@ -454,7 +455,8 @@ def test_random_bytes_on_a_stream_harm_nobody(rng: random.Random) -> None:
                 for greeting in ([], [hello(CLUSTER, key(9)).SerializeToString()]):
                     for _ in range(20):
                         call = channel.stream_stream("/headrace.v1.Raft/Exchange")()
-                        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused by then
+                        # refused by this time
+                        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                             for data in (*greeting, rng.randbytes(rng.randrange(1, 200))):
                                 await call.write(data)
                             await call.done_writing()
@@ -469,7 +471,7 @@ def test_random_bytes_on_a_stream_harm_nobody(rng: random.Random) -> None:
 
 
 def test_a_peer_that_answers_nonsense_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """It is tried again, and seldom."""
+    """The link tries again, but rarely."""
     asked = []
 
     async def nonsense(request: object, context: grpc.aio.ServicerContext) -> None:

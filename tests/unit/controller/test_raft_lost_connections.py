@@ -1,5 +1,5 @@
-"""``RaftNode.peer_lost``: a follower that loses the leader's connection does not wait for the time-out, and disturbs no
-other."""
+"""``RaftNode.peer_lost``: a follower that loses the leader's connection does not wait for the time-out, and does not
+disturb other nodes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_a_follower_that_loses_the_leader_stands_within_three_ticks(seed: int) -
 
 @pytest.mark.parametrize("seed", range(40))
 def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: int) -> None:
-    """All its connections break, so no follower hears it any more: one of them is elected in 1 to 3 ticks. (They do not
-    tick at the same moment: the next test does that.)"""
+    """All connections of the leader break, so no follower receives its messages. One of the followers is elected within
+    1 to 3 ticks. (They do not tick at the same moment; the next test covers that.)"""
     world = led_by_one(1, 2, 3, seed=seed)
     world.kill(world.replicas[key(1)])
     ticks = 0
@@ -57,7 +57,7 @@ def test_two_that_stand_at_the_same_moment_split_the_vote_and_stand_again_soon()
         world.kill(world.replicas[key(1)])
         ticks = 0
         while Role.LEADER not in (world[2].role, world[3].role):
-            world.tick(2, 3)  # before anything is delivered: each asks before it hears of the other
+            world.tick(2, 3)  # before any delivery: each follower asks before it receives the other's request
             world.settle()
             ticks += 1
         waited.append((ticks, world[2].term))
@@ -92,7 +92,7 @@ def test_one_that_is_connected_to_no_majority_has_nobody_to_ask() -> None:
 
 
 def test_one_that_asked_in_vain_asks_again_when_somebody_is_there() -> None:
-    """All that it asked went into the void: it does not wait for another time-out."""
+    """All requests of the candidate were lost. It does not wait for another time-out."""
     world = RaftWorld(voters(1, 2, 3), settings=SETTINGS)
     world.tick(1, times=2 * SETTINGS.election_ticks)
     assert world[1].role is Role.PROSPECTIVE
@@ -106,7 +106,7 @@ def test_one_that_asked_in_vain_asks_again_when_somebody_is_there() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_that_comes_back_to_a_leader_disturbs_nobody(seed: int) -> None:
-    """Also when it meets the other follower first, and the leader not at all for a while."""
+    """This also holds if the follower reaches the other follower first, and the leader only later."""
     world = led_by_one(1, 2, 3, seed=seed)
     world.crash(world.replicas[key(3)])
     world.restart(world.replicas[key(3)])
@@ -145,8 +145,8 @@ def test_while_others_hear_the_leader_it_is_refused_and_nothing_is_disturbed(see
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_flapping_connection_never_makes_the_term_grow(seed: int) -> None:
-    """It breaks before every tick, for both who see its ends, and each time it is back for the next heartbeat, or the
-    one after that."""
+    """The connection breaks before every tick, for both of its ends. Each time it is back for the next heartbeat, or
+    for the one after that."""
     world = led_by_one(1, 2, 3, seed=seed)
     for number in range(10 * SETTINGS.election_ticks):
         world[3].peer_lost(key(1))
@@ -164,7 +164,7 @@ def test_a_leader_that_is_back_is_given_the_whole_time_out_again() -> None:
     for node_id in (2, 3):
         world[node_id].peer_lost(key(1))
     world.tick(1)
-    world.settle()  # a heartbeat comes through new ones
+    world.settle()  # a heartbeat arrives over the new connections
     world.tick(2, 3, times=SETTINGS.election_ticks - 1)
     assert (world[2].role, world[3].role) == (Role.FOLLOWER, Role.FOLLOWER)
     assert not [message for message in world.network if isinstance(message.body, VoteRequest)]
@@ -192,7 +192,8 @@ def test_an_observer_that_loses_the_leader_does_not_stand() -> None:
 
 
 def test_a_leader_sends_again_what_was_under_way_when_the_connection_broke() -> None:
-    """Not only what comes after it, which the follower would refuse: it is asked where the two logs part, at once."""
+    """The leader does not send only later entries, because the follower would refuse them. It asks the follower at once
+    where the two logs diverge."""
     world = led_by_one(1, 2, 3)
     world.propose(1, b"lost on the way")
     world.network = [message for message in world.network if message.to != key(2)]
@@ -224,7 +225,8 @@ def test_a_leader_does_not_wait_for_a_successor_that_has_gone() -> None:
 
 
 def test_a_follower_that_is_back_is_brought_up_to_date_at_once() -> None:
-    """Not only with the next heartbeat's answer: what the leader sent into the void meanwhile counts as lost."""
+    """The leader does not wait for the answer to the next heartbeat. It counts entries that it sent into the broken
+    connection as lost."""
     world = led_by_one(1, 2, 3)
     world.crash(world.replicas[key(2)])
     world[1].peer_lost(key(2))

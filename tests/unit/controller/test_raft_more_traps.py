@@ -1,4 +1,5 @@
-"""Traps that are not in the papers: from issues of etcd and Kafka, and from a review here."""
+"""Problems of Raft that are not in the papers, from issues of etcd, Kafka and other systems, and from our own
+review."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ CHUNKS = RaftSettings(election_ticks=5, snapshot_chunk_bytes=3)
 
 
 def with_a_snapshot_for_the_third() -> RaftWorld:
-    """1 leads; 3 was down, and the log of 1 no longer has what it lacks."""
+    """Node 1 leads. Node 3 was down, and the log of node 1 no longer has the entries that node 3 lacks."""
     world = RaftWorld(voters(1, 2, 3), settings=CHUNKS, draw=lambda below: below - 1)
     world.elect(1)
     world.crash(world.replicas[key(3)])
@@ -55,8 +56,8 @@ def chunks_under_way(world: RaftWorld) -> list[SnapshotRequest]:
 
 
 def test_the_snapshots_of_two_leaders_are_not_mixed() -> None:
-    """The same state need not be the same bytes (time of the snapshot, order of maps). Kafka starts over under another
-    leader, too."""
+    """Two snapshots of the same state may have different bytes (time of the snapshot, order of maps). Kafka also starts
+    the transfer again under another leader."""
     world = with_a_snapshot_for_the_third()
     third, snapshot = world.replicas[key(3)], world[1].log.snapshot
 
@@ -76,8 +77,8 @@ def test_the_snapshots_of_two_leaders_are_not_mixed() -> None:
 
 
 def test_a_chunk_with_a_slow_disk_is_not_sent_again_with_every_heartbeat() -> None:
-    """etcd: a follower that is paused while it takes a snapshot in. A chunk is large; what waits in line for a slow
-    disk or a slow line must not be doubled each 100 ms."""
+    """etcd: a follower is paused while it installs a snapshot. A chunk is large, so the leader must not repeat a chunk
+    every 100 ms while it waits for a slow disk or a slow connection."""
     world = with_a_snapshot_for_the_third()
     world.tick(1)
     third, slow = world.replicas[key(3)], []
@@ -118,7 +119,7 @@ def test_a_chunk_goes_again_at_once_when_the_connection_broke() -> None:
 
 
 def test_entries_that_arrive_while_the_last_chunk_is_written_are_not_lost() -> None:
-    """An install races an append: a replica whose log has reached the snapshot's place keeps its log."""
+    """An installation races an append. A replica whose log has reached the snapshot's offset keeps its log."""
     world = with_a_snapshot_for_the_third()
     first, third = world.replicas[key(1)], world.replicas[key(3)]
     everything = [world.history[at] for at in sorted(world.history)]
@@ -144,7 +145,8 @@ def test_entries_that_arrive_while_the_last_chunk_is_written_are_not_lost() -> N
 
 
 def test_an_answer_from_before_an_install_does_not_send_a_follower_back() -> None:
-    """NuRaft 105: a refusal that was on its way while the snapshot was installed walks the leader back behind it."""
+    """NuRaft 105: a refusal that was in transit during the installation of a snapshot moves the leader's next offset
+    back to before the snapshot."""
     world = with_a_snapshot_for_the_third()
     world.tick(1)
     late = []
@@ -180,8 +182,8 @@ def test_a_candidate_takes_the_snapshot_of_who_was_elected() -> None:
 
 
 def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
-    """openraft 1796, etcd 8501: 1 and 2 have the longer log, 3 has the higher term, and none leads. None can win before
-    the others have learned that term, and pre-votes do not raise terms. So a refusal carries the term."""
+    """openraft 1796, etcd 8501: nodes 1 and 2 have the longer log, node 3 has the higher term, and no node leads. No
+    node can win before the others learn that term, and pre-votes do not raise terms. So a refusal contains the term."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 3)
@@ -193,7 +195,7 @@ def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
     world.network.clear()
     world.replicas[key(3)].disk.hard_state = HardState(7, key(3))
     world.restart(world.replicas[key(1)])
-    world.restart(world.replicas[key(3)])  # 2 stays away: both are needed
+    world.restart(world.replicas[key(3)])  # node 2 stays away, so both other nodes are needed
     for _ in range(6 * SETTINGS.election_ticks):
         world.tick(1, 3)
         world.settle()
@@ -217,8 +219,8 @@ def test_two_who_ask_at_the_same_time_do_not_refuse_each_other() -> None:
 
 
 def test_a_voter_that_does_not_know_yet_that_it_votes_votes() -> None:
-    """T 4.1, etcd's learners: the entry that made it a voter has reached some, and not itself; without its vote there
-    is no majority of the new set."""
+    """T 4.1, etcd's learners: the entry that makes a node a voter has reached some nodes, but not the node itself.
+    Without its vote, the new set has no majority."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.add(key(4))
@@ -263,7 +265,8 @@ def test_a_leader_that_was_deposed_while_it_handed_over_takes_writes_when_it_lea
 
 
 def test_a_leader_that_removes_itself_leaves_no_gap() -> None:
-    """T 4.2.2 and 3.10: when that is committed, a voter with the whole log is asked to stand at once."""
+    """T 4.2.2 and 3.10: when the leader's own removal is committed, the leader asks a voter with the whole log to stand
+    for election at once."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world[1].remove_voter(key(1))
@@ -294,7 +297,7 @@ def test_a_transfer_to_somebody_who_lags_brings_it_up_to_date_first() -> None:
 
 
 def test_who_asks_again_and_again_to_hand_over_cannot_keep_a_leader_from_doubting_itself() -> None:
-    """Each request used to restart the time after which a leader checks whether a majority still hears it."""
+    """Before the fix, each request restarted the timer after which a leader checks whether a majority still answers."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 1)
@@ -322,7 +325,8 @@ def test_who_asks_again_and_again_to_hand_over_to_the_dead_cannot_stop_the_write
 
 
 def test_voters_do_not_change_while_the_leader_hands_over() -> None:
-    """The next leader would start with an uncommitted change; and the chosen one may be the voter that is removed."""
+    """The next leader would start with an uncommitted change; and the chosen voter may be the one that is being
+    removed."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: True
@@ -332,7 +336,7 @@ def test_voters_do_not_change_while_the_leader_hands_over() -> None:
 
 
 def test_who_votes_no_more_by_an_order_of_late_stands_for_nothing() -> None:
-    """A TimeoutNow that comes late to a removed replica, or to one that leads already."""
+    """A late TimeoutNow arrives at a removed replica, or at a replica that already leads."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world[1].remove_voter(key(3))
@@ -351,7 +355,7 @@ def test_who_votes_no_more_by_an_order_of_late_stands_for_nothing() -> None:
 
 
 def test_a_read_after_a_change_of_leaders_waits_for_an_entry_of_the_new_term() -> None:
-    """etcd: a new leader does not know what its predecessor had committed; its commit offset may lie before it."""
+    """etcd: a new leader does not know the commit offset of its predecessor. Its own commit offset may be lower."""
     world = world_of(1, 2, 3)
     world.elect(1)
     entry = world.propose(1, b"acknowledged")
@@ -378,7 +382,8 @@ def test_a_read_after_a_change_of_leaders_waits_for_an_entry_of_the_new_term() -
 
 
 def test_a_heartbeat_answer_of_an_earlier_lead_confirms_no_read() -> None:
-    """Rounds restart with each leadership: a response from before must not count for one with the same number."""
+    """Rounds restart with each leadership: a response from an earlier leadership must not count for a new round with
+    the same number."""
     world = world_of(1, 2, 3)
     world.elect(1)
     first = world.replicas[key(1)]
@@ -403,7 +408,7 @@ def test_a_heartbeat_answer_of_an_earlier_lead_confirms_no_read() -> None:
 
 
 def test_an_observer_does_not_count_in_a_majority() -> None:
-    """etcd's learners: neither its log nor its answers make anything committed, or keep a leader in its place."""
+    """etcd's learners: an observer's log and answers never help to commit an entry or to keep a leader in office."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.add(key(4))
@@ -425,7 +430,7 @@ def test_an_observer_does_not_count_in_a_majority() -> None:
 
 
 def test_the_next_leader_knows_who_follows_without_a_vote() -> None:
-    """An observer announces itself once to each replica. A later leader must not have forgotten it."""
+    """An observer announces itself once to each replica. A later leader must still know the observer."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.add(ReplicaKey(4, bytes([1]) * 16))
@@ -442,7 +447,8 @@ def test_the_next_leader_knows_who_follows_without_a_vote() -> None:
 
 
 def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
-    """T 4.2.1: see ReplicaNotCaughtUpError; and what it lacks is brought to it meanwhile."""
+    """T 4.2.1: the request fails with ReplicaNotCaughtUpError. Meanwhile the leader sends the missing entries to the
+    replica."""
     world = RaftWorld(voters(1, 2, 3), settings=dataclasses.replace(SETTINGS, learner_lag_max=5), draw=lambda below: 0)
     world.elect(1)
     world.add(key(4))
@@ -499,7 +505,7 @@ def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_hea
     world.network.remove(appends[2])
     world.settle()
     assert world[2].log_end_offset == world[1].log_end_offset, "the one that came next was refused, and all was resent"
-    world.is_cut = lambda sender, to: to == key(2)  # nothing at all arrives
+    world.is_cut = lambda sender, to: to == key(2)  # no message arrives
     for number in range(6):
         world.propose(1, b"%d" % number)
     world.settle()
@@ -511,8 +517,8 @@ def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_hea
 
 
 def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> None:
-    """Such as a log that was emptied by hand. Neither side would ever move: the leader does not go back below what was
-    acknowledged to it, and the replica lacks what the leader goes on from."""
+    """An example is a log that was emptied by hand. Neither side could continue: the leader does not go back below the
+    acknowledged offset, and the replica lacks the entries before it."""
     world = world_of(1, 2, 3)
     world.elect(1)
     for number in range(3):
@@ -559,7 +565,7 @@ def test_a_leader_tells_who_has_how_much_and_since_when() -> None:
 
 
 def test_a_voter_that_has_answered_entries_and_no_heartbeat_yet_counts_as_contacted() -> None:
-    """A follower that has the whole log must not be shown as never heard from."""
+    """A follower that has the whole log must not be shown as a node that never answered."""
     world = world_of(1, 2, 3)
     world.elect(1)
     status = quorum_status(world[1])
@@ -569,7 +575,8 @@ def test_a_voter_that_has_answered_entries_and_no_heartbeat_yet_counts_as_contac
 
 
 def test_a_silent_follower_has_not_caught_up_since_its_last_answer() -> None:
-    """Nothing was appended meanwhile, so the leader's log ended where its own does; but it may be gone."""
+    """No entry was appended meanwhile, so the log of the replica ends at the leader's log end. But the replica may be
+    gone."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: key(3) in (sender, to)

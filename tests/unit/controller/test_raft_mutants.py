@@ -1,5 +1,5 @@
-"""Raft with one guard removed at a time (raft_without_guards.py): the schedules and stories must notice each, or they
-prove nothing."""
+"""Raft with one guard removed at a time (raft_without_guards.py): the schedules and the tests must detect each mutant;
+otherwise they prove nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worlds import raft_world
 
 SCHEDULES_MAX = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "400"))
 
-#: Killed by schedules, within SCHEDULES_MAX of them.
+#: Mutants that schedules detect, within SCHEDULES_MAX of them.
 BY_SCHEDULES: tuple[type[RaftNode], ...] = (
     broken.ForgetsItsTerm,
     broken.VotesForAnybody,
@@ -36,7 +36,8 @@ BY_SCHEDULES: tuple[type[RaftNode], ...] = (
     broken.InstallsWhatItHas,
 )
 
-#: The schedule that last killed a stubborn one is tried first; when the schedules change, another one is searched for.
+#: For a mutant that is hard to detect, the schedule that last detected it is tried first. If the schedules have
+#: changed, the test searches another one.
 KILLED_BY: dict[type[RaftNode], int] = {
     broken.ForgetsItsTerm: 90,
     broken.InstallsWhatItHas: 257,
@@ -44,7 +45,7 @@ KILLED_BY: dict[type[RaftNode], int] = {
     broken.StandsOnlyWhileItVotes: 273,
 }
 
-#: Killed by a story that was written for it. (The simulator has to find them too; these schedules are too blunt.)
+#: Mutants that a test written for them detects. (The simulator must detect them too; these schedules are too coarse.)
 BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (broken.ForgetsItsVote, stories.test_a_voter_says_yes_once_in_a_term_also_after_a_restart),
     (broken.CountsWhatItHasNotWritten, stories.test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose),
@@ -78,7 +79,7 @@ def test_a_guard_that_is_removed_is_missed(mutant: type[RaftNode]) -> None:
     for seed in (KILLED_BY.get(mutant, 0), *range(SCHEDULES_MAX)):
         try:
             Schedule(seed, mutant).run()
-        except (AssertionError, CorruptLogError) as error:  # a check here, or one of the product's own
+        except (AssertionError, CorruptLogError) as error:  # a check of this test, or an assertion of the product
             print(f"{mutant.__name__}: killed by seed {seed}: {str(error)[:160]}")
             return
     raise AssertionError(f"{mutant.__name__} ({mutant.__doc__}) survived {SCHEDULES_MAX} schedules")

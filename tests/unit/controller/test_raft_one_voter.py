@@ -32,7 +32,7 @@ def test_nothing_happens_before_time_passes() -> None:
 
 
 def test_term_and_vote_are_durable_before_the_voter_leads() -> None:
-    """Raft, 5.2; KIP-595: a replica that acts in a term that it may forget can vote twice in it."""
+    """Raft, 5.2; KIP-595: a replica that acts in a term before the term is durable can vote twice in this term."""
     node = voter(HardState(4, key(1)))
     node.tick()
     ready = node.ready()
@@ -64,7 +64,7 @@ def test_earlier_entries_are_committed_only_with_one_of_the_leaders_own_term() -
 
 
 def test_what_is_written_but_not_flushed_is_not_committed() -> None:
-    """etcd issue 14370: a single voter acknowledged what was only in the page cache."""
+    """etcd issue 14370: a single voter acknowledged entries that were only in the page cache."""
     node = leader()
     node.persisted(node.ready())
     node.propose(b"x", 3)

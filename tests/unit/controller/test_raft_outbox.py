@@ -1,4 +1,4 @@
-"""Messages waiting for a replica: small ones first, all of them bounded."""
+"""Messages waiting for a replica: small messages are sent first, and the total size is bounded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_of_what_is_small_the_oldest_goes() -> None:
 
 
 def test_for_who_is_not_there_a_few_small_things_are_kept() -> None:
-    """A vote that is asked for while the connection is made need not be asked for again, a time-out later."""
+    """A vote request that is sent while the connection is being opened is kept. It need not be repeated after a
+    time-out."""
     box = Outbox()
     for term in range(50):
         box.put(vote(term), 64)

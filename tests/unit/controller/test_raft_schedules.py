@@ -1,8 +1,6 @@
-"""Seeded schedules over Raft nodes: loss, doubling, reordering, partitions, crashes at each step of a Ready, changes of
-the voters, snapshots, transfers, wiped disks. Safety is checked after every step (raft_world), liveness when the faults
-are over.
-
-A failure prints its seed; ``HEADRACE_RAFT_SEED=seed`` runs that schedule alone.
+"""Seeded schedules over Raft nodes: lost, duplicated and reordered messages, partitions, crashes at each step of a
+Ready, changes of the voters, snapshots, transfers, wiped disks. Safety is checked after every step (raft_world), and
+liveness when the faults are over. A failure prints its seed. ``HEADRACE_RAFT_SEED=seed`` runs only that schedule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Transcripts: each file in raft_transcripts/ is a script with its output. Read them to see how raft works here.
+"""Transcripts: each file in raft_transcripts/ is a script with its output. They also show how Headrace's Raft works.
 
-After an intended change, ``HEADRACE_RECORD=1 pytest tests/unit/controller/test_raft_transcripts.py`` rewrites them; the
-difference is the review. raft_teller.py has the commands.
+After an intended change, ``HEADRACE_RECORD=1 pytest tests/unit/controller/test_raft_transcripts.py`` rewrites the
+files; review the difference. raft_teller.py has the commands.
 """
 
 from __future__ import annotations

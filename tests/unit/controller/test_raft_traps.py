@@ -1,4 +1,5 @@
-"""Known traps, each as the shortest story that shows it. Sections: of the Raft paper; T: the thesis."""
+"""Known problems of Raft, each as the shortest test that shows it. Section numbers are those of the Raft paper; T means
+the thesis."""
 
 from __future__ import annotations
 
@@ -34,25 +35,25 @@ SETTINGS = RaftSettings(election_ticks=5, learner_lag_max=50)
 
 
 def world_of(*node_ids: int) -> RaftWorld:
-    """Time-outs without chance: no node stands for election before ``lead_again`` has made the intended leader."""
+    """Fixed time-outs: no node stands for election before ``lead_again`` has elected the intended leader."""
     return RaftWorld(voters(*node_ids), settings=SETTINGS, draw=lambda below: below - 1)
 
 
 def lead_again(world: RaftWorld, node_id: int) -> None:
-    """The others have not heard from a leader for an election time-out."""
+    """Let the other nodes receive no message from a leader for an election time-out."""
     world.tick(times=world.settings.election_ticks)
     world.network.clear()
     world.elect(node_id)
 
 
 def cut_off(world: RaftWorld, *node_ids: int) -> None:
-    """These nodes and the others do not hear each other."""
+    """Cut the connections between these nodes and the others."""
     world.is_cut = lambda sender, to: (sender.node_id in node_ids) != (to.node_id in node_ids)
 
 
 def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
-    """5.4.2, figure 8: the leader of term 3 has an entry of term 1 on a majority, and must not call it committed:
-    another with an entry of term 2 could still win and overwrite it."""
+    """5.4.2, figure 8: a majority has an entry of term 1, but the leader of term 3 must not count it as committed.
+    Another node with an entry of term 2 could still win and overwrite it."""
     one_at_a_time = RaftSettings(election_ticks=5, message_bytes_max=1)
     world = RaftWorld(voters(1, 2, 3, 4, 5), settings=one_at_a_time, draw=lambda below: below - 1)
     world.elect(1)
@@ -90,7 +91,8 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
 
 
 def test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose() -> None:
-    """etcd issue 14370: it needs no other voter, so it reported an entry as committed before its disk had it."""
+    """etcd issue 14370: a single voter needs no other voter, so it reported an entry as committed before its disk had
+    the entry."""
     world = RaftWorld(voters(1))
     world.elect(1)
     observer = world.add(key(2))
@@ -102,7 +104,7 @@ def test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose() -> None:
     known = observer.applied
     assert known == world[1].committed
     world[1].propose(b"lost", 1)
-    world.work(world.replicas[key(1)], crash_after=0)  # what promises nothing is on its way already
+    world.work(world.replicas[key(1)], crash_after=0)  # messages without a promise are already in transit
     world.settle()
     assert observer.applied == known
     world.restart(world.replicas[key(1)])
@@ -146,8 +148,9 @@ def test_a_partitioned_voter_does_not_raise_its_term_and_disturbs_nobody_when_it
 
 
 def test_a_voter_that_receives_nothing_but_can_send_deposes_no_leader() -> None:
-    """T 9.6 with an asymmetric partition: its questions arrive, the leader's heartbeats do not. Pre-vote alone would
-    let it win the others over; they hear from a leader, so they say no."""
+    """T 9.6 with an asymmetric partition: the node's requests arrive at the others, but the leader's heartbeats do not
+    arrive at the node. With pre-vote alone the node would win an election. The others receive heartbeats of the leader,
+    so they refuse."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 3
@@ -177,8 +180,8 @@ def test_a_leader_that_sends_but_receives_nothing_makes_room() -> None:
 
 @pytest.mark.parametrize("kind", [HeartbeatResponse, AppendResponse])
 def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
-    """6.2: its followers' responses were in flight for long, or arrive twice. They prove that a follower was there when
-    the request was sent, and nothing about now. (The simulator, seed 2305.)"""
+    """6.2: responses of followers were in transit for long, or arrive twice. They prove only that the follower was
+    connected when the request was sent. (Found by the simulator, seed 2305.)"""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")
@@ -193,15 +196,15 @@ def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
     for _ in range(2 * SETTINGS.election_ticks):
         world.tick(1)
         world.network.clear()
-        for message in old:  # by another way than the network, which is cut
+        for message in old:  # outside of the network, which is cut
             world[1].step(message)
             world.work(world.replicas[key(1)])
     assert world[1].role is not Role.LEADER
 
 
 def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_it() -> None:
-    """6.2, 6.4: it proves that a replica is there, in this term. A follower's slow disk deposes no leader, and delays
-    no read; but a term that is not on disk yet is not reported (5.1)."""
+    """6.2, 6.4: a response proves that the replica is alive in this term. So a follower's slow disk deposes no leader
+    and delays no read. But a replica does not report a term that is not on its disk yet (5.1)."""
     world = world_of(1, 2, 3)
     world.elect(1)
     follower = world[2]
@@ -226,12 +229,14 @@ def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_
 
 
 def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:
-    """etcd: it cannot follow (the leader's term is lower) nor win (its pre-votes are refused): it tells the leader."""
+    """etcd: a node with a higher term cannot follow, because the leader's term is lower. It cannot win either, because
+    its pre-votes are refused. So it reports its term to the leader."""
     world = world_of(1, 2, 3)
     world.elect(1)
     third = world.replicas[key(3)]
     world.crash(third)
-    third.disk.hard_state = type(third.disk.hard_state)(9, None)  # it stood for election again and again, as one could
+    # it stood for election again and again, as implementations without pre-vote do
+    third.disk.hard_state = type(third.disk.hard_state)(9, None)
     world.propose(1, b"x")
     world.settle()
     world.restart(third)
@@ -244,7 +249,7 @@ def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:
 
 
 def test_a_removed_server_disturbs_nobody() -> None:
-    """4.2.3 of T: it receives nothing any more, and requests votes for ever."""
+    """4.2.3 of T: a removed node receives no messages any more, and requests votes for ever."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 3  # it does not even learn that it was removed
@@ -260,7 +265,7 @@ def test_a_removed_server_disturbs_nobody() -> None:
 
 
 def test_a_leader_that_removes_itself_goes_once_that_is_committed() -> None:
-    """T 4.2.2: until then it leads, and does not count itself."""
+    """T 4.2.2: the leader continues to lead until its removal is committed, and does not count itself in majorities."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 1)
@@ -278,8 +283,8 @@ def test_a_leader_that_removes_itself_goes_once_that_is_committed() -> None:
 
 
 def test_the_one_whose_removal_was_not_committed_may_still_be_needed() -> None:
-    """T 4.2.2; found by schedule 100 of test_raft_schedules: of two voters, the one that removed itself has the longer
-    log. The other candidate cannot win without this vote, and cannot get it."""
+    """T 4.2.2; found by schedule 100 of test_raft_schedules: the voter that removed itself has the longer log of the
+    two voters. The other one cannot win without this vote, and cannot get it."""
     world = world_of(1, 2)
     world.elect(1)
     cut_off(world, 1)
@@ -299,8 +304,8 @@ def test_the_one_whose_removal_was_not_committed_may_still_be_needed() -> None:
 
 
 def test_a_wiped_voter_is_a_stranger() -> None:
-    """KIP-853: the node has lost the record of its votes with its disk. What was sent to the voter that it was, it does
-    not answer."""
+    """KIP-853: the node has lost the record of its votes with its disk. It does not answer messages to the voter with
+    the old disk."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")
@@ -357,7 +362,7 @@ def test_voters_change_one_at_a_time_and_not_before_the_leader_knows() -> None:
 
 
 def test_a_set_of_voters_that_is_cut_off_again_does_not_count() -> None:
-    """T 4.1: the latest set in the log counts at once, and the one before it when the entry goes."""
+    """T 4.1: the latest set in the log counts at once. If its entry is truncated, the previous set counts again."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 1)
@@ -373,7 +378,7 @@ def test_a_set_of_voters_that_is_cut_off_again_does_not_count() -> None:
 
 
 def test_a_snapshot_taken_during_a_change_of_voters_has_those_of_its_own_end() -> None:
-    """7, T 4.1: not the latest set, which may be cut off again."""
+    """7, T 4.1: the snapshot has the committed set, and not the latest set, which may still be truncated."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.crash(world.replicas[key(3)])
@@ -503,7 +508,7 @@ def test_reads_of_one_turn_share_one_round_of_heartbeats() -> None:
 
 
 def test_a_leader_hands_over_without_a_gap() -> None:
-    """T 3.10: the next one is elected at once, although all voters have just heard from a leader."""
+    """T 3.10: the next leader is elected at once, although all voters have just received a heartbeat."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")

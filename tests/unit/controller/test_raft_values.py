@@ -1,4 +1,4 @@
-"""Guarantees of raft's values: sets of voters and their addresses; entries with the same bytes in all logs."""
+"""Guarantees of Raft's values: sets of voters and their addresses, and entries with the same bytes in all logs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def test_two_directories_of_a_node_do_not_vote_together() -> None:
 
 
 def test_rafts_own_entries_have_the_same_bytes_in_every_log() -> None:
-    """The leader encodes them once, with the term and offset that they get; followers store and send on the same
-    bytes."""
+    """The leader encodes entries once, with their term and offset. Followers store and forward the same bytes."""
     world = RaftWorld(voters(1, 2, 3))
     world.elect(1)
     world[1].observe(key(4))

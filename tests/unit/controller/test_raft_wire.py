@@ -118,7 +118,7 @@ def test_damaged_messages_are_typed_errors(sent: list[Body], seed: int, flips: i
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     try:
         wire.read_envelope(raft_pb2.RaftEnvelope.FromString(bytes(data)))
-    except (HeadraceError, DecodeError):  # (the second is the stream's to answer)
+    except (HeadraceError, DecodeError):  # (the stream handler answers the second one)
         return
 
 
@@ -137,10 +137,10 @@ def test_the_size_of_a_message_is_about_its_size(body: Body) -> None:
 
 
 def test_a_flipped_bit_in_an_entrys_batch_does_not_reach_the_disk() -> None:
-    """TCP's checksum is 16 bits; what a follower writes it will vouch for."""
+    """TCP's checksum has only 16 bits. So a follower checks the CRC of a batch before it writes and acknowledges it."""
     good = wire.envelope_of([AppendRequest(1, Place(0, 0), (entry(EntryKind.DATA, 1, 0, 2),), 0)])
     data = bytearray(good.messages[0].append_request.entries[0].data)
-    for at in range(12, len(data)):  # (before that the base offset and the length, which are compared)
+    for at in range(12, len(data)):  # (the fields before it are the base offset and the length, which are compared)
         damaged = raft_pb2.RaftEnvelope.FromString(good.SerializeToString())
         broken = bytearray(data)
         broken[at] ^= 1
@@ -206,7 +206,8 @@ def test_a_hello_in_the_midst_of_a_stream() -> None:
 
 
 def test_voters_are_those_that_the_entrys_own_bytes_name() -> None:
-    """Beside the batch they are under no checksum, and they decide who elects: a restart would read others."""
+    """No checksum covers the voters that are sent beside the batch, and the voters decide elections. After a restart,
+    the node would read other voters from its log."""
     true = entry(
         EntryKind.VOTERS, 3, 7, 1, VoterSet.of([ReplicaKey(1, bytes(16)), ReplicaKey(2, bytes(16))], {2: "b:1"})
     )

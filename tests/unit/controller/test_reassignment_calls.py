@@ -36,7 +36,7 @@ async def cluster_call(controller: Controller, method: str, request: Any) -> Any
 
 
 async def refusal(controller: Controller, method: str, request: Any) -> str:
-    """What was wrong with it; "": nothing."""
+    """The error of the call, or "" without an error."""
     try:
         await controller.call(method, request)
     except InvalidRequestError as error:
@@ -45,7 +45,7 @@ async def refusal(controller: Controller, method: str, request: Any) -> str:
 
 
 async def live_broker(controller: Controller, *, level: int = METADATA_VERSION) -> Any:
-    """A broker by its calls alone, unfenced."""
+    """A broker that only makes calls, and is not fenced."""
     request = cluster_pb2.RegisterBrokerRequest(
         cluster_id=CLUSTER, incarnation_id=os.urandom(16), directory_ids=[os.urandom(16)], wanted_broker_id=-1
     )
@@ -190,7 +190,7 @@ def test_levels_are_described_and_changed_and_all_three_controllers_have_said_wh
             assert feature.name == "metadata.version"
             return feature.finalized_level, feature.min_level, feature.max_level
 
-        async with asyncio.timeout(WAIT_S):  # any controller answers, from what it has applied
+        async with asyncio.timeout(WAIT_S):  # any controller answers from its applied metadata
             while await level() != (2, 1, 2):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         with pytest.raises(UnsupportedVersionError, match="1 to 1, but the cluster is at level 2"):
@@ -220,7 +220,7 @@ async def leader_of(controllers: tuple[Controller, ...]) -> Controller:
 
 
 async def registered_controllers(leader: Controller) -> set[int]:
-    """As an observer of the metadata log sees them."""
+    """Read the values as an observer of the metadata log sees them."""
     async with open_channel(leader.internal, ChannelPurpose.CONTROL) as channel:
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
         call = stub.FollowMetadata(cluster_pb2.FollowMetadataRequest(cluster_id=CLUSTER))

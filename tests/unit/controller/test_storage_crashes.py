@@ -1,5 +1,5 @@
-"""Power loss before any disk operation, with any loss: the state found is the old or the new one, with everything that
-was acknowledged."""
+"""The power fails before any disk operation, with any possible loss of data. The next start finds the old or the new
+state, with all acknowledged entries."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _segments_of_a_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def crashed_everywhere(story: Story, rng: random.Random) -> Counter[str]:
-    """Tell ``story``; before each of its operations, look at what every kind of power loss would leave. Returns the
-    number of looks, by kind of operation."""
+    """Run the operations of ``story``. Before each disk operation, check the state that every kind of power loss would
+    leave. Return the number of checks by kind of operation."""
     looked: Counter[str] = Counter()
     voter = Voter.new()
 
@@ -65,7 +65,7 @@ def check(fs: CrashingFileSystem, voter: Voter, when: str) -> None:
     assert None in complaints, f"{when}: {complaints}"
     model = voter.allowed[complaints.index(None)][0]
     end = storage.log_end_offset
-    more = [leader_change(90, end, model.voters_at(end)), topic(90, end + 1)]  # it can go on from there
+    more = [leader_change(90, end, model.voters_at(end)), topic(90, end + 1)]  # the storage can continue from there
     storage.append(more)
     storage.close(clean=False)
     fs.crash()
@@ -132,7 +132,8 @@ def test_taking_a_snapshot_in_place_of_a_log_that_is_behind(rng: random.Random) 
 
 
 def test_taking_a_snapshot_in_place_of_a_log_that_has_gone_another_way(rng: random.Random) -> None:
-    """It reaches beyond the snapshot, with entries that were never committed; it has a snapshot of its own, too."""
+    """The log reaches beyond the received snapshot, with entries that were never committed. The replica also has its
+    own snapshot."""
 
     def story(voter: Voter, rng: random.Random) -> None:
         common = history(rng, 5)
@@ -162,7 +163,7 @@ def test_opening_again_after_a_clean_stop_and_after_none(rng: random.Random) -> 
 
 
 def test_any_story(rng: random.Random) -> None:
-    """All operations in random order: without a check at each step, but with permanent crashes now and then."""
+    """All operations in random order: without a check at each step, but with sometimes a real crash."""
     done: Counter[str] = Counter()
     for _ in range(12):
         voter = Voter.new()
@@ -207,7 +208,7 @@ def test_any_story(rng: random.Random) -> None:
 def test_entries_of_many_blocks_any_of_which_may_have_reached_the_disk(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an ordinary power loss leaves of a large append is cut, and never taken for damage."""
+    """The remainder of a large append after an ordinary power loss is truncated, and never reported as damage."""
     small_segments(monkeypatch, 60_000)
     torn = 0
     for _ in range(12):
@@ -229,7 +230,8 @@ def test_entries_of_many_blocks_any_of_which_may_have_reached_the_disk(
 
 
 def test_two_voters_with_the_same_entries_have_the_same_bytes(rng: random.Random) -> None:
-    """However the entries came: alone or together, over a log that was cut, with restarts between."""
+    """This holds for entries that were appended alone or together, after a truncation of the log, and with restarts in
+    between."""
     entries = history(rng, 20)
     first, second = Voter.new(), Voter.new()
     first.append(entries)

@@ -57,7 +57,7 @@ def stopped(voter: Voter) -> CrashingFileSystem:
 
 
 def flipped(fs: CrashingFileSystem, path: str, rng: random.Random, *, step: int = 1) -> Iterator[tuple[int, int]]:
-    """Flip a bit of each byte in turn: (position, bit); it is as before afterwards."""
+    """Flip a bit of each byte in turn, and yield (position, bit). Each flip is undone afterwards."""
     for position in range(0, len(fs.files()[path]), step):
         bit = 1 << rng.randrange(8)
         fs.flip(path, position, bit)
@@ -66,7 +66,7 @@ def flipped(fs: CrashingFileSystem, path: str, rng: random.Random, *, step: int 
 
 
 def reopened(fs: CrashingFileSystem) -> MetadataStorage:
-    """Opened on a copy, so that nothing it repairs stays."""
+    """Open the storage on a copy, so that its repairs do not change the original."""
     return open_storage(fs.crash_clone(loss=Loss.NONE))
 
 
@@ -75,7 +75,8 @@ def reopened(fs: CrashingFileSystem) -> MetadataStorage:
 
 @pytest.mark.parametrize("voters", [VOTERS, None], ids=["of three", "sole"])
 def test_a_log_that_is_gone_is_not_begun_anew(voters: VoterSet | None) -> None:
-    """The voter has forgotten what it promised; where the first voters are gone with it, it would lead alone."""
+    """The voter has lost its term and vote. If the file of the first voters is also lost, the voter would lead
+    alone."""
     fs = formatted(voters)
     open_storage(fs).close()
     storage = open_storage(fs)
@@ -86,13 +87,14 @@ def test_a_log_that_is_gone_is_not_begun_anew(voters: VoterSet | None) -> None:
     for name in crashed.listdir(DIRECTORY):
         crashed.unlink(f"{DIRECTORY}/{name}")
     crashed.rmdir(DIRECTORY)
-    for _ in range(2):  # a refusal leaves no trace that the next start would take for a beginning
+    for _ in range(2):  # a refused start writes no file that the next start would take for a new log
         with pytest.raises(CorruptLogError, match=r"is missing: restore it, or add .* as a new voter"):
             open_storage(crashed)
 
 
 def test_a_flipped_bit_anywhere_in_the_log_is_never_believed_and_never_cut(rng: random.Random) -> None:
-    """Not in its last batch either, which is beyond every recovery point: it was acknowledged."""
+    """The last batch must not be truncated either, although it is beyond every recovery point, because it was
+    acknowledged."""
     voter = Voter.new()
     voter.append([leader_change(1, 0), decision(1, 1, ClusterRecord("c", 1)), topic(1, 2), setting(2, 4, 10)])
     fs = stopped(voter)
@@ -133,7 +135,7 @@ def test_a_log_that_lost_what_was_below_the_recovery_point_is_refused(
 
 
 def test_a_log_that_ends_below_its_own_snapshot_is_refused(rng: random.Random) -> None:
-    """It looks like one that a received snapshot was about to replace, but has lost what it acknowledged."""
+    """The log looks like one that a received snapshot should replace, but it has lost acknowledged entries."""
     voter = Voter.new()
     voter.append(history(rng, 6))
     voter.snapshot(voter.model.end)
@@ -193,8 +195,8 @@ def test_a_full_disk_takes_all_entries_or_none(rng: random.Random, monkeypatch: 
 def test_a_disk_without_room_even_for_the_recovery_point_takes_all_entries_or_none(
     operation: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recovery point is the log's end, as after each start. To lower it first would need a file, for which a full
-    disk has no room."""
+    """The recovery point is the log's end, as after each start. To lower the recovery point first would need a new
+    file, for which a full disk has no room."""
     small_segments(monkeypatch)
     voter = Voter.new()
     voter.append(history(rng, 5))
@@ -227,8 +229,8 @@ def test_a_disk_without_room_even_for_the_recovery_point_takes_all_entries_or_no
 def test_a_kill_on_a_full_disk_leaves_no_entry_in_the_place_of_another(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry that needs a new segment is refused, and the smaller one behind it would fit into the old segment. The
-    process is killed before it can remove what it wrote of a refused append."""
+    """An entry that needs a new segment is refused, although the smaller entry after it would fit into the old segment.
+    The process is killed before it can remove the written part of the refused append."""
 
     def killed(storage: MetadataStorage, end: int) -> None:
         raise SimulatedCrash("killed")
@@ -259,7 +261,7 @@ def test_a_kill_on_a_full_disk_leaves_no_entry_in_the_place_of_another(
 def test_a_term_that_a_full_disk_refused_is_not_in_the_history_of_terms(
     operation: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of the history has the term before the entry is written. A leader that has no such entry sends entries
+    """The file of the terms has the new term before the entry is written. A leader that has no such entry sends entries
     of the former term for the same offsets, and then the power fails."""
     small_segments(monkeypatch)
     voter = Voter.new()
@@ -351,14 +353,14 @@ def test_a_disk_that_is_full_while_the_log_is_cut_leaves_a_log_that_can_go_on(
         assert cut.wrong(reopened(voter.fs), cut.end) is None, f"create {nth}"
         if fault.seen < nth:
             break
-    assert refusals  # of the recovery point's file; the cut itself goes on without the files that it cannot make
+    assert refusals  # of the recovery point's file; the truncation continues without the files that it cannot create
 
 
 # ---------------------------------------------------------------------------------------------- snapshots
 
 
 def with_two_snapshots(rng: random.Random) -> Voter:
-    """Its log begins behind the first of them."""
+    """The log begins after the first of the snapshots."""
     voter = Voter.new()
     for term in (1, 20, 30):
         voter.append(some_entries(rng, voter.model.end, term, 4))
@@ -393,7 +395,7 @@ def test_a_snapshot_cut_at_any_byte_is_made_good_by_the_one_before(rng: random.R
 
 
 def installed(rng: random.Random) -> tuple[Voter, SnapshotId]:
-    """Its only snapshot is one that came from the leader."""
+    """The only snapshot of the replica came from the leader."""
     leaders = Model(tuple(history(rng, 8)))
     voter = Voter.new()
     voter.append([leader_change(1, 0)])
@@ -437,7 +439,7 @@ def test_a_newest_snapshot_that_is_missing_is_no_loss_while_the_one_before_is_th
 
 
 def test_a_rotted_snapshot_that_was_about_to_be_installed_is_not_passed_over(rng: random.Random) -> None:
-    """The log may have been cut for it already, so the state of before is not to be had any more."""
+    """The log may already be truncated because of this snapshot, so the earlier state no longer exists."""
     leaders = Model(tuple(history(rng, 8)))
     voter = Voter.new()
     voter.append(leaders.entries[:4])

@@ -1,7 +1,6 @@
-"""A voter's flush fails with EIO and the process ends; the next one goes on from what the page cache shows.
-
-Then the power fails. What the voter has acknowledged, and how it has voted, is on the disk. (How Linux treats the pages
-of a failed flush: ``memory_disk``.)
+"""A voter's flush fails with EIO and the process ends; the next process continues with the contents of the page cache.
+Then the power fails. The entries that the voter has acknowledged and its votes are on the disk. (How Linux treats the
+pages of a failed flush: ``memory_disk``.)
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _segments_of_a_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def live(voter: Voter, rng: random.Random) -> None:
-    """All that a voter writes: terms and votes, entries, cuts, its own snapshots and received ones."""
+    """All writes of a voter: terms and votes, entries, truncations, its own snapshots and received ones."""
     voter.append(history(rng, 5))
     voter.vote(HardState(4, KEYS[1]))
     voter.append(some_entries(rng, voter.model.end, 5, 4))
@@ -51,7 +50,7 @@ def live(voter: Voter, rng: random.Random) -> None:
 
 
 def power_fails(voter: Voter, rng: random.Random, loss: Loss, when: str) -> None:
-    """It may fail at any time: at once, or after more was acknowledged."""
+    """The power may fail at any time: at once, or after more entries were acknowledged."""
     for more in (False, True):
         fs = voter.fs.crash_clone(loss=Loss.NONE)
         later = go_on(replace(voter, fs=fs), when)
@@ -87,7 +86,7 @@ def test_what_a_voter_says_after_a_failed_flush_and_a_restart_outlives_a_power_l
 
 
 def test_what_a_voter_says_after_a_kill_at_any_operation_outlives_a_power_loss() -> None:
-    """No flush fails here: what the killed process had not forced, names too, is in the cache only."""
+    """No flush fails here. Data and file names that the killed process had not fsynced are only in the page cache."""
     looked = 0
     whole = Voter.new()
     first = whole.fs.operations

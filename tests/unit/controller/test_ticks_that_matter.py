@@ -1,6 +1,5 @@
-"""A controller is woken only by ticks with an effect; and no failure is noticed later for that.
-
-Time passes in steps of 10 ms, and a due node has its turn at once. A tick is 100 ms, a heartbeat is sent every 300.
+"""A controller wakes up only for ticks with an effect, and still notices every failure as early as before. Time passes
+in steps of 10 ms, and a due node runs its turn at once. A tick is 100 ms, a heartbeat is sent every 300.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ STEP_MS = 10
 
 
 class Clocked:
-    """A world whose controllers sleep until they are due, with the turns counted. ``is_busy``: whenever a sleep is
-    over, something arrives just before the turn."""
+    """A world whose controllers sleep until they are due, with the turns counted. With ``is_busy``, a message arrives
+    just before the turn at the end of every sleep."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Clocked:
                 self.arrived += 1
 
     def until_votes_are_asked(self) -> float:
-        """How long until one of them asks for votes."""
+        """The time until one of the nodes requests votes."""
         began_ms, begun = self.now_ms, len(self.sent)
         for _ in range(1_000):
             self.pass_ms(STEP_MS)
@@ -94,7 +93,7 @@ class Clocked:
 
 
 def test_in_an_idle_quorum_there_is_a_turn_for_each_heartbeat_and_no_other() -> None:
-    """But for the leader, which asks itself once a second whether a majority hears it."""
+    """The leader is an exception: once a second it checks whether a majority answers."""
     clocked = Clocked()
     term = clocked.leader.term
     clocked.pass_ms(30_000)
@@ -109,7 +108,7 @@ def test_in_an_idle_quorum_there_is_a_turn_for_each_heartbeat_and_no_other() -> 
 
 
 def test_no_tick_is_lost_when_something_arrives_just_when_a_sleep_is_over() -> None:
-    """A callback of a socket in the loop's round in which the timer fires."""
+    """A socket's callback runs in the same round of the event loop in which the timer fires."""
     clocked = Clocked(is_busy=True)
     ticks, began_ms = clocked.leader.raft.ticks, clocked.now_ms
     clocked.pass_ms(12_000)
@@ -121,7 +120,7 @@ def test_no_tick_is_lost_when_something_arrives_just_when_a_sleep_is_over() -> N
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy: bool) -> None:
-    """Its machine is gone, without a notice."""
+    """The leader's machine fails without closing its connections."""
     for seed in range(20):
         clocked = Clocked(is_busy=is_busy)
         clocked.pass_ms(random.Random(seed).randrange(500))
@@ -132,8 +131,8 @@ def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy
 
 
 def test_a_connection_to_the_leader_that_breaks_is_waited_for_from_then_on_for_one_to_three_ticks() -> None:
-    """Part of a long sleep may be over by then: ticks that were not counted yet are not part of the wait, otherwise
-    both followers would stand at once, and split the votes."""
+    """A part of a long sleep may be over by then. Ticks that were not counted yet are not part of the wait; otherwise
+    both followers would stand for election at once and split the votes."""
     taken: set[float] = set()
     for seed in range(30):
         clocked = Clocked()
@@ -164,7 +163,8 @@ def test_a_pause_of_the_process_counts_for_no_more_than_what_was_slept_for(is_bu
 
 
 def test_a_voter_asked_for_its_vote_in_the_midst_of_a_sleep_remembers_how_long_it_had_no_contact() -> None:
-    """It refuses as long as it hears a leader: an election time-out, and not what has been counted of it."""
+    """A voter refuses votes for an election time-out after the leader's last message. Ticks that are not counted yet do
+    not shorten this time."""
     clocked = Clocked()
     leader, (one, other) = clocked.leader, clocked.followers
     contact_ms = clocked.now_ms
@@ -172,7 +172,7 @@ def test_a_voter_asked_for_its_vote_in_the_midst_of_a_sleep_remembers_how_long_i
         clocked.pass_ms(STEP_MS)
     clocked.world.isolate(leader.node_id)
     clocked.world.isolate(one.node_id)
-    other.raft.may_lead = False  # it stands for nothing itself
+    other.raft.may_lead = False  # it does not stand for election itself
     asked = VoteRequest(one.term + 1, one.raft.log.end, is_pre_vote=True)
     answers: dict[int, bool] = {}
     for ms in range(0, 1_500, 50):
@@ -189,7 +189,7 @@ def test_a_voter_asked_for_its_vote_in_the_midst_of_a_sleep_remembers_how_long_i
 
 
 def test_a_broker_whose_connection_broke_is_fenced_when_its_grace_is_over_and_not_with_the_next_heartbeats() -> None:
-    """With the tick after the 500 ms, as before: 500 to 600 ms."""
+    """The broker is fenced at the first tick after 500 ms, so after 500 to 600 ms."""
     for seed in range(20):
         clocked = Clocked()
         world = clocked.world
@@ -212,7 +212,7 @@ def test_a_broker_whose_connection_broke_is_fenced_when_its_grace_is_over_and_no
 def test_a_broker_that_is_silent_is_fenced_however_long_an_idle_leader_sleeps(
     session_ms: int, election_ms: int
 ) -> None:
-    """Nothing else wakes it, and the time it slept is no pause to be subtracted."""
+    """No other event wakes the controller, and its sleep does not count as a pause of the process."""
     settings = QuorumSettings(election_timeout_ms=election_ms)
     sessions = ClusterSettings(
         broker_session_timeout_ms=session_ms, broker_session_disconnect_grace_ms=min(session_ms, 500)
@@ -282,7 +282,7 @@ def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be
 
 
 class Watched(RaftNode):
-    """Counts ticks without an effect that had been predicted so."""
+    """Counts the ticks without an effect for which none was predicted."""
 
     idle = 0
 

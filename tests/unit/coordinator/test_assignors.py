@@ -1,4 +1,4 @@
-"""Assignors: the textbook cases, and the effect of racks. (Invariants are in tests/property/coordinator.)"""
+"""Assignors: the standard cases, and the effect of racks. (Invariants are in tests/property/coordinator.)"""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nobody_gets_nothing(name: str) -> None:
 
 
 def test_uniform_spreads_ten_topics_of_one_partition() -> None:
-    """Each topic is even with any owner of its one partition; the total must be, too."""
+    """Each topic is even with any owner of its single partition. The total must be even, too."""
     topics = {bytes([number]) * 16: TopicSpec(1) for number in range(10)}
     everything = frozenset((topic_id, 0) for topic_id in topics)
     members = {"a": member(*topics, owned=everything), "b": member(*topics)}
@@ -74,7 +74,7 @@ def test_uniform_spreads_ten_topics_of_one_partition() -> None:
 
 
 def test_uniform_gives_nobody_all_of_a_busy_topic() -> None:
-    """Sticky leaves it as it is, for the whole is even; uniform does not."""
+    """The sticky assignor keeps the assignment, because the total is even. The uniform assignor changes it."""
     topics = {ORDERS: TopicSpec(4), AUDIT: TopicSpec(4)}
     members = {
         "a": member(ORDERS, AUDIT, owned=frozenset((ORDERS, number) for number in range(4))),
@@ -131,7 +131,8 @@ def test_racks_do_not_make_shares_uneven_nor_move_what_has_an_owner() -> None:
 
 
 def test_different_subscriptions_are_levelled_along_a_chain() -> None:
-    """a can give only to b, and b only to c: one step each, though neither step alone makes anything more even."""
+    """Member a can give partitions only to b, and b only to c. Both steps are needed, although no single step makes the
+    assignment more even."""
     topics = {ORDERS: TopicSpec(3), PAYMENTS: TopicSpec(2), AUDIT: TopicSpec(1)}
     members = {
         "a": member(ORDERS, owned=frozenset((ORDERS, number) for number in range(3))),
@@ -144,7 +145,7 @@ def test_different_subscriptions_are_levelled_along_a_chain() -> None:
 
 @pytest.mark.parametrize(("name", "mixed"), [(name, mixed) for name in sorted(ASSIGNORS) for mixed in (False, True)])
 def test_a_thousand_members_and_ten_thousand_partitions_are_assigned(name: str, mixed: bool) -> None:
-    """Large groups end, also when subscriptions differ."""
+    """The assignment of a large group ends, also if subscriptions differ."""
     topics = {number.to_bytes(16, "big"): TopicSpec(100) for number in range(100)}
     names = sorted(topics)
     members = {

@@ -1,5 +1,4 @@
-"""The wall clock is set by less than a check would notice: no grace period is shorter for that (found by
-simulation)."""
+"""The wall clock is changed by less than a check would notice. This shortens no grace period (found by simulation)."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def test_the_state_machine_learns_that_the_clock_was_set_before_any_request_by_t
         runner = a_runner(clock, state_machine, serves)
         runner.start()
         await serves.wait()
-        for ms in (3_000, 5, 60_000):  # time goes by, however much of it
+        for ms in (3_000, 5, 60_000):  # any amount of time passes
             clock.advance(ms)
             runner.put("noted")
         assert state_machine.asked == ["noted"] * 3
@@ -73,7 +72,7 @@ def test_the_state_machine_learns_that_the_clock_was_set_before_any_request_by_t
 
 
 def test_a_machine_that_was_suspended_has_set_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its wall clock and CLOCK_BOOTTIME have gone on together; the state machine learns that the time has passed."""
+    """The wall clock and CLOCK_BOOTTIME have advanced by the same time, so the state machine counts this time."""
 
     async def scenario() -> None:
         state_machine, serves, slept_ns = IdleMachine(), asyncio.Event(), 0
@@ -96,7 +95,7 @@ def test_a_machine_that_was_suspended_has_set_no_clock(monkeypatch: pytest.Monke
 
 
 class BusyClock(ManualClock):
-    """Of a machine so busy that the thread is often put aside while it looks at its clocks."""
+    """Clocks of a busy machine, on which the thread is often suspended while it reads them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A starting coordinator heartbeats as soon as it is registered, because it owns shards from then on."""
+"""A starting coordinator sends heartbeats as soon as it is registered, because it owns shards from then on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Session:
 
 
 def test_it_heartbeats_before_its_metadata_are_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in between, it would have no stream whose end tells the controllers."""
+    """If the coordinator were killed before its first heartbeat, it would have no stream whose end the controllers
+    notice."""
     meta = MetaProperties(cluster_id="cluster-one", node_id=1, directory_id=bytes(16))
     monkeypatch.setattr(app, "read_all_meta", lambda *_, **__: [meta])
     monkeypatch.setattr(app, "MetadataFollower", OldMetadata)

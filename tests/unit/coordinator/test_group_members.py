@@ -1,4 +1,4 @@
-"""Members of groups: the cases of KIP-848 and KIP-345, and those of our streams."""
+"""Members of groups: the cases of KIP-848 and KIP-345, and the cases of membership streams."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_of_six_members_on_four_partitions_two_stand_by_and_take_over() -> None:
 
 
 def test_a_fourth_member_gets_three_of_twelve_and_nobody_else_is_touched() -> None:
-    """Each partition that moves is let go first; what stays is never revoked, not even for a moment."""
+    """A member releases each moving partition before another member gets it. Partitions that stay are never revoked,
+    not even for a moment."""
     shard = GroupShardWorld(orders=12)
     old = shard.join("a", "b", "c")
     before = {client.name: client.reading for client in old}
@@ -90,7 +91,8 @@ def test_two_groups_do_not_know_of_each_other() -> None:
 
 
 def test_a_heartbeat_that_crossed_an_assignment_lets_go_of_nothing() -> None:
-    """a gives partition away, gets it back, and gives it away again; a heartbeat from in between comes late."""
+    """Member a releases a partition, gets it back, and releases it again. A heartbeat from between these steps arrives
+    late."""
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     stale = Heartbeat(GROUP, "a", a.epoch, 1, owned=frozenset(), revision=a.revision - 1)
@@ -137,7 +139,7 @@ def test_an_older_stream_says_nothing_any_more() -> None:
 
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
-    """It received an assignment in between, and may be reading it."""
+    """Meanwhile the member received an assignment, and may be reading its partitions."""
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     before = shard.described().members[0]
@@ -367,7 +369,7 @@ def test_a_live_static_member_is_not_replaced() -> None:
 
 
 def test_who_is_away_holds_nobody_up() -> None:
-    """What it is not to have any more is free at once, for it reads nothing."""
+    """Partitions that the member must no longer own are free at once, because the member reads none."""
     shard = GroupShardWorld(orders=4)
     a = shard.join("a", instance_id="one")[0]
     a.leave(temporarily=True)
@@ -565,7 +567,7 @@ def test_a_commit_needs_the_member_s_epoch() -> None:
 
 
 def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
-    """KIP-1251: a rebalance that takes nothing from a partition's reader refuses it nothing."""
+    """KIP-1251: a rebalance that does not revoke a partition does not refuse the commits of its reader."""
     shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a")
     epoch = a.epoch
@@ -581,8 +583,8 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
 
 
 def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile() -> None:
-    """It hears of its new epoch, and that it is to let go, at the same time: its last commit is of the epoch that
-    counts, and would take back what the other one has committed (found by simulation)."""
+    """The member learns its new epoch and the revocation at the same time. Its last commit has the valid epoch, and
+    would set back the offset that the other member has committed (found by simulation)."""
     shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a", instance_id="one")
     had = a.reading

@@ -93,9 +93,9 @@ def test_the_rebalance_time_out_begins_anew_when_one_revocation_follows_another(
     c = Client(shard, "c")
     c.join()
     a.let_go()
-    a.heartbeat()  # in time; the answer says that one more has to go
+    a.heartbeat()  # in time; the answer revokes one more partition
     shard.sleep(250)
-    a.heartbeat()  # before it has heard that
+    a.heartbeat()  # before it has received this
     shard.tick()
     assert len(a.reading) == 3
     assert {each.member_id for each in shard.described().members} == {"a", "b", "c"}, "it has not heard of the second"
@@ -123,7 +123,7 @@ def test_a_member_with_more_heartbeats_than_ownership_proofs_is_gone_all_the_sam
     b.join()
     a.hear(lets_go=False)
     a.heartbeat()
-    for number in range(100, 250):  # each proof takes 20 ms, and there is a heartbeat in the middle of it
+    for number in range(100, 250):  # each confirmation takes 20 ms, and a heartbeat arrives meanwhile
         shard.now_ms += 10
         a.heartbeat()
         shard.ask(OwnershipAsked(number))

@@ -43,7 +43,7 @@ def test_keys_and_values_are_read_as_they_were_written(kind: RecordKind) -> None
 
 
 def test_keys_and_values_have_the_bytes_they_always_had() -> None:
-    """Logs on disks hold these."""
+    """Existing logs contain these bytes."""
     assert records.encode_key(KEYS[RecordKind.STORY]).hex() == "03ed92a87061796d656e747303"
     assert records.encode_value(VALUES[RecordKind.GROUP]).hex() == "0001960706a6737469636b797bff04"
 

@@ -1,4 +1,4 @@
-"""Burrow's rules by name (its wiki, "Consumer Lag Evaluation Rules"), and our deviations."""
+"""Burrow's rules by name (its wiki, "Consumer Lag Evaluation Rules"), and Headrace's differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace_coordinator.offsets.messages import LagStatus
 from headrace_coordinator.offsets.watermarks import Waiting
 
 MINUTE_MS = 60_000
-#: The first unread record has been there for longer than any window covers.
+#: The first unread record is older than any window.
 LONG = Waiting(24 * 60 * MINUTE_MS, False)
 
 
@@ -28,7 +28,7 @@ def _window(offsets: list[int], lags: list[int | None], *, apart_ms: int = MINUT
 
 
 def _judge(window: CommitWindow, *, lag: int = 100, waiting: Waiting = LONG, after_ms: int = MINUTE_MS) -> LagStatus:
-    """``after_ms``: since the last commit."""
+    """``after_ms`` is the time since the last commit."""
     return judge(window, lag=lag, waiting=waiting, now_ms=window.commits[-1].timestamp_ms + after_ms)
 
 
@@ -42,19 +42,19 @@ def test_rule_0_who_has_no_lag_now_is_well_however_long_it_is_silent() -> None:
 
 
 def test_rule_1_stop_the_silence_is_longer_than_the_window() -> None:
-    window = _window(ADVANCING, GROWING)  # it covers nine minutes
+    window = _window(ADVANCING, GROWING)  # the window covers nine minutes
     assert _judge(window, after_ms=9 * MINUTE_MS + 1) is LagStatus.STOP
     assert _judge(window, after_ms=9 * MINUTE_MS) is LagStatus.WARN
 
 
 def test_rule_1_stop_counts_also_when_the_lag_was_zero_once() -> None:
-    """Burrow's first version said OK for ever: a consumer that died after it had caught up."""
+    """A consumer died after it had caught up. Burrow's first version reported OK for ever."""
     window = _window(ADVANCING, [0] * 10)
     assert _judge(window, after_ms=10 * MINUTE_MS) is LagStatus.STOP
 
 
 def test_rule_1_nobody_has_stopped_where_nothing_was_to_be_read() -> None:
-    """A quiet topic, an hour without a commit, and then a record a second ago."""
+    """A topic without traffic: no commit for an hour, and then a record one second ago."""
     window = _window(ADVANCING, [0] * 10)
     assert _judge(window, lag=1, waiting=Waiting(1_000, False), after_ms=60 * MINUTE_MS) is LagStatus.OK
 

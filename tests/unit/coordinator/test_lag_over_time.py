@@ -68,7 +68,7 @@ def test_a_clock_that_was_set_back_takes_the_history_along() -> None:
 
 @given(st.data())
 def test_the_answer_is_never_off_by_more_than_the_samples_around_it_are_apart(data: st.DataObject) -> None:
-    """Against a log whose every record's arrival is known."""
+    """Compare with a log in which the arrival time of every record is known."""
     arrivals: list[int] = []
     history, now_ms, sampled_ms = WatermarkHistory(), 0, []
     for _ in range(data.draw(st.integers(2, 20))):

@@ -1,5 +1,5 @@
-"""A small request that names one large group a thousand times takes neither the coordinator's memory nor its event
-loop."""
+"""A small request that names one large group a thousand times does not use much of the coordinator's memory, and does
+not block its event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markers on their way to brokers that are slow, dead, deposed or wrong, over real streams."""
+"""Markers that are sent to slow, dead, deposed or wrong brokers, over real streams."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_any_value_comes_back(committed: CommittedOffset) -> None:
 
 @given(st.data())
 def test_what_is_read_quickly_is_what_is_read_field_by_field(data: st.DataObject) -> None:
-    """Also of bytes that are damaged in one place: both refuse them, or both read the same."""
+    """This also holds for bytes with damage in one place. Both decoders refuse them, or both read the same value."""
     committed = CommittedOffset(5, 2, data.draw(texts), 7, None, data.draw(st.none() | st.just(TOPIC_ID)))
     key = encode_key(data.draw(texts), TopicPartition(data.draw(texts), 3))
     for whole, decode, quick in (
@@ -174,7 +174,7 @@ def test_what_is_read_quickly_is_what_is_read_field_by_field(data: st.DataObject
 
 
 def test_all_that_we_write_is_read_quickly() -> None:
-    """Else the quick way would be there for nothing."""
+    """Otherwise the fast decoder would be useless."""
     for topic_id in (None, TOPIC_ID):
         assert codec._plain_value(encode_value(CommittedOffset(1, 2, "m" * 126, 3, None, topic_id))) is not None
         assert codec._plain_value(encode_value(CommittedOffset(1, 2, "", 3, None, topic_id))) is not None

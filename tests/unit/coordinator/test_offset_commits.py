@@ -75,14 +75,14 @@ def test_a_member_commits_at_its_epoch_only() -> None:
         world.commit("g", OffsetToCommit("t", 0, 2), member_id="m1", member_epoch=4)
     with pytest.raises(UnknownMemberIdError):
         world.commit("g", OffsetToCommit("t", 0, 3), member_id="zombie", member_epoch=5)
-    with pytest.raises(UnknownMemberIdError):  # an admin resets offsets of empty groups only
+    with pytest.raises(UnknownMemberIdError):  # an administrator may reset offsets only of groups without members
         world.commit("g", OffsetToCommit("t", 0, 4))
     assert world.logic.book.of("g")[TopicPartition("t", 0)].offset == 1
     assert len(world.log) == 1, "a refused commit leaves no record"
 
 
 def test_a_group_is_asked_about_the_very_partitions_that_are_committed() -> None:
-    """A member of an older epoch may commit what it has had since then, and nothing else (KIP-1251)."""
+    """A member with an older epoch may commit only partitions that it has owned since that epoch (KIP-1251)."""
     world = OffsetsWorld()
     world.groups.groups["g"] = Group({"m1": 5})
     world.commit("g", OffsetToCommit("t", 1, 1), OffsetToCommit("u", 0, 1), member_id="m1", member_epoch=5)
@@ -90,7 +90,7 @@ def test_a_group_is_asked_about_the_very_partitions_that_are_committed() -> None
 
 
 def test_who_leaves_member_and_epoch_out_on_the_wire_is_no_member() -> None:
-    """There they are "" and 0."""
+    """In these responses the values are "" and 0."""
     world = OffsetsWorld()
     for _ in range(2):
         world.commit("g", OffsetToCommit("t", 0, 1), member_epoch=0)
@@ -166,7 +166,8 @@ def test_what_is_no_offset_of_any_partition_is_refused_by_itself() -> None:
 
 
 def test_a_commit_that_no_batch_holds_is_refused_and_nothing_of_it_counts() -> None:
-    """Decided and then refused by the leader, it would cost the whole shard its memory."""
+    """If the shard decided such a commit and the leader then refused it, the whole shard would lose its state and
+    reload it."""
     world = OffsetsWorld(OffsetSettings(commit_bytes_max=10_000))
     many = [OffsetToCommit("t", number, 1, metadata="x" * 50) for number in range(200)]
     with pytest.raises(InvalidCommitOffsetSizeError, match="takes 23600 bytes"):
@@ -192,7 +193,7 @@ def test_partitions_that_do_not_exist_are_refused_once_the_topics_are_known() ->
 
 
 def test_who_reads_the_topics_of_coordinators_may_commit_too() -> None:
-    """They are not among the topics that the groups' metadata show."""
+    """The groups' metadata does not show these topics."""
     world = OffsetsWorld()
     world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
     assert _codes(world.commit("audit", OffsetToCommit("__consumer_offsets", 49, 1))) == [None]
@@ -234,8 +235,8 @@ def test_a_commit_that_another_clock_stamped_does_not_hide_that_its_topic_is_gon
 
 
 def test_an_offset_of_a_topic_that_is_not_known_yet_is_asked_for_again_and_not_taken_for_none() -> None:
-    """The former owner knew the new topic, and this one is a moment behind: "no offset" would lose the consumer's
-    place."""
+    """The former owner knew the new topic, and this owner has slightly older metadata. The answer "no offset" would
+    lose the consumer's position."""
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 0, 42, topic_id=NEW_ID))
     world.logic = world.successor()
@@ -301,13 +302,13 @@ def test_offsets_of_the_new_topic_outlive_its_namesake() -> None:
     world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
     world.commit("g", OffsetToCommit("t", 0, 1), OffsetToCommit("t", 1, 1))
     world.logic.topics_changed(_topics(t=(NEW_ID, 2)))
-    world.commit("g", OffsetToCommit("t", 1, 9))  # before the old ones are buried
+    world.commit("g", OffsetToCommit("t", 1, 9))  # before the old offsets are deleted
     world.expire(NOW_MS + 1)
     assert {key: one.offset for key, one in world.fetch("g").items()} == {("t", 1): 9}
 
 
 def test_offsets_of_topics_that_are_not_known_yet_stay() -> None:
-    """A coordinator's view of the topics may be older than the commits of the one before it."""
+    """A coordinator's metadata of the topics may be older than the commits of the previous owner."""
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 0, 1, topic_id=OLD_ID))
     world.logic.topics_changed(_topics(other=(NEW_ID, 1)))

@@ -65,7 +65,7 @@ class Shard:
         return self._keep(self.state.handle(request, self.now_ms)).reply
 
     def wait(self, ms: int) -> None:
-        """As a runtime waits: it ticks when something is due."""
+        """Let time pass as the runtime does, with a tick when work is due."""
         until_ms = self.now_ms + ms
         for _ in range(100_000):
             due_ms = self.state.next_due_ms()
@@ -154,7 +154,7 @@ def test_a_group_in_use_keeps_its_offsets_for_a_month_and_an_empty_one_for_seven
     assert shard.offsets("g") == {0: 42}
     shard.ask(Leave("g", "m1"))
     shard.wait(3 * DAY_MS)
-    shard.move()  # the new owner counts from the record, not from when it came
+    shard.move()  # the new owner counts from the record's time, not from its own start
     shard.wait(4 * DAY_MS - 1)
     assert shard.offsets("g") == {0: 42}
     shard.wait(2 * CHECK_MS)

@@ -12,7 +12,7 @@ CHECK_MS = 600_000
 
 
 def _wait(world: OffsetsWorld, until_ms: int, *, since_ms: int = NOW_MS) -> list[str]:
-    """Ticks at each check, as a runtime does; the groups that went."""
+    """Run a tick at each check, as the runtime does. Return the groups that were deleted."""
     gone: list[str] = []
     for now_ms in range(since_ms + CHECK_MS, until_ms + 1, CHECK_MS):
         gone += world.expire(now_ms)
@@ -66,7 +66,7 @@ def test_a_clock_that_is_ahead_for_less_than_a_check_costs_an_empty_group_nothin
     world.expire(NOW_MS + 2 * CHECK_MS)  # set right again
     _wait(world, NOW_MS + DAY_MS, since_ms=NOW_MS + 2 * CHECK_MS)
     assert len(world.fetch("g")) == 1
-    # But a clock that goes on from there is the time.
+    # But a clock that continues from the new value counts as the time.
     world.expire(leap_ms)
     world.expire(leap_ms + CHECK_MS)
     assert world.fetch("g") == {}

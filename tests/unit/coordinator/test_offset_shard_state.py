@@ -36,7 +36,7 @@ CHECK_MS = 600_000
 
 
 class _QuietGroups(GroupsByHand):
-    """Groups that decide nothing by themselves, and answer ListGroups with nothing."""
+    """Groups that make no decisions of their own, and return an empty list for ListGroups."""
 
     def tick(self, now_ms: int) -> Decision:
         return Decision()
@@ -67,7 +67,7 @@ class Shard:
         self.ask(CommitOffsets(group_id, tuple(OffsetToCommit("t", number, 1) for number in partitions)))
 
     def committed_long_ago(self, group_id: str, *partitions: int) -> None:
-        """By the former owner of the shard, eight days ago."""
+        """The former owner of the shard wrote it eight days ago."""
         value = encode_value(CommittedOffset(1, commit_timestamp_ms=NOW_MS - 8 * DAY_MS))
         for number in partitions:
             self.state.replay(encode_key(group_id, TopicPartition("t", number)), value, NOW_MS - 8 * DAY_MS)
@@ -148,7 +148,7 @@ def test_offsets_are_deleted_through_the_shard_too() -> None:
 
 
 def test_time_outs_come_before_expiry_and_are_not_mixed_with_it() -> None:
-    """What the groups decide is one whole; tombstones may be more than a batch holds."""
+    """A decision of the groups is written completely or not at all. Tombstones may need more than one batch."""
 
     class Busy(_QuietGroups):
         busy = True
@@ -186,7 +186,7 @@ def test_the_next_tick_is_due_when_the_first_of_both_is() -> None:
 
 
 def test_a_clock_that_was_set_back_is_noticed_by_whatever_is_asked_next() -> None:
-    """A runtime ticks when something is due, and by the old time that would be in a year."""
+    """The runtime runs a tick when work is due, and by the old time that would be in a year."""
     shard = Shard()
     earlier_ms = NOW_MS - 365 * DAY_MS
     shard.ask(ListGroups(), earlier_ms)

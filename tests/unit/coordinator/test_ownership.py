@@ -1,4 +1,4 @@
-"""A coordinator that may have been deposed removes no member: members may read on by the metadata."""
+"""A coordinator that may have been deposed removes no member, because members may continue to read by the metadata."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_proof_of_a_moment_within_the_grace_is_none_of_what_comes_after(world:
     world.ask(OwnershipAsked(1_000))
     world.is_proven = False
     world.sleep(5_000)
-    world.ask(OwnershipProven(1_000))  # it took so long to come
+    world.ask(OwnershipProven(1_000))  # the response took this long
     world._done(world.groups.tick(world.now_ms))
     assert members(world) == {"a", "b"}
 
@@ -90,7 +90,7 @@ def _static(world: GroupShardWorld, name: str) -> Any:
 
 
 class Machine(IdleMachine):
-    """Something is due at once, until a tick."""
+    """Work is due at once, until a tick."""
 
     is_due = True
 

@@ -1,4 +1,4 @@
-"""The stream of appends to a broker that is down, back, misbehaving, or slow."""
+"""The stream of appends to a broker that is down, restarted, misbehaving or slow."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 LIMIT_S = 60.0
-#: Longer than any of these tests may take: nothing here is cured by a time-out.
+#: Longer than any of these tests may take, so that no test passes because of a time-out.
 LONG_S = 600.0
 PARTITION = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=3, records=b"x" * 1000)
 
 
 class Broker(produce_pb2_grpc.ProduceServicer):
-    """``talks``: what each of its streams does, one after the other; those that follow answer everything."""
+    """``talks`` are the behaviours of its streams, one after the other. Further streams answer every request."""
 
     def __init__(self, *talks: Callable[[Any], Awaitable[None]]) -> None:
         self._talks = list(talks)
@@ -95,7 +95,8 @@ def test_appends_share_a_stream_and_are_answered_by_number() -> None:
 
 @pytest.mark.parametrize("results", [0, 2])
 def test_an_answer_without_its_one_result_breaks_the_stream_and_not_the_link(results: int) -> None:
-    """It ended the link's task, and every later append to that broker waited for its time-out."""
+    """Before the fix, such an answer ended the link's task, and every later append to that broker waited for its
+    time-out."""
 
     async def wrong(context: Any) -> None:
         request = await context.read()
@@ -136,13 +137,13 @@ def test_why_a_broker_ended_the_stream_is_what_appends_fail_with() -> None:
 
 
 def test_a_broker_that_is_back_is_reached_at_once() -> None:
-    """A channel that was kept would still refuse for up to a second, from memory."""
+    """A reused channel would still refuse for up to a second, because of gRPC's back-off."""
 
     async def test() -> None:
         async with serving(Broker()) as address:
             link = ProduceLink(address)
             await link.append(PARTITION, LONG_S)
-        for _ in range(10):  # gRPC's memory grows with each
+        for _ in range(10):  # gRPC's memory grows with each attempt
             failure = await refused(link)
             assert isinstance(failure, NetworkError)
         assert not failure.was_sent

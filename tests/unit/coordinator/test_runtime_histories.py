@@ -1,6 +1,6 @@
-"""Random lives of one shard: owners follow each other, appends are late or lost, or their responses are. In every
-case the log has all acknowledged decisions, and the owner knows the log. Each guard is removed once: the test must
-notice."""
+"""Random histories of one shard. Owners follow each other, and appends or their responses are late or lost. In every
+case, the log has all acknowledged decisions, and the owner's state matches the log. Each guard is removed once, and the
+test must then fail."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ledger:
 
 
 class Counters(IdleMachine):
-    """A state machine that adds: each value names the value before it, so that a lost write shows in the next."""
+    """A state machine in which each value names the previous value, so that the next value shows a lost write."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -102,9 +102,9 @@ class Owner:
                     pass
 
     def append(self, append: Append) -> None:
-        """What becomes of a message: not sent; lost but done; done late; done."""
+        """The fate of a message: not sent; done, but the answer is lost; done late; done."""
         fate = self.history.fate()
-        if fate == "late":  # this coordinator gives it up, and it arrives some time
+        if fate == "late":  # this coordinator stops waiting for the append, which arrives later
             self.history.late.append((self.epoch, append))
             self.shard.append_failed(append.attempt, RequestTimedOutError("who knows"))
             return
@@ -181,7 +181,7 @@ class History:
         owner.take()
 
     def settle(self) -> None:
-        """The world is well: everything ends."""
+        """Without further faults, every request ends."""
         self.calm = True
         for _ in range(200):
             for owner in self.owners:
@@ -192,7 +192,7 @@ class History:
         assert last.shard.state_machine.values == self.ledger.state(), "who serves knows the log"
         assert set(self.answers) == set(self.asked), "everybody is answered"
         for owner in self.owners[:-1]:
-            if owner.shard.state is ShardState.SERVING:  # it has not tried to write since
+            if owner.shard.state is ShardState.SERVING:  # the owner has not tried to write since then
                 self.ask(owner)
                 for _ in range(5):
                     owner.step()

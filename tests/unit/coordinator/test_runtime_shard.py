@@ -1,4 +1,5 @@
-"""One shard: claims, replays, serves; responds only after the commit of what a response depends on."""
+"""One shard: claims, replays, serves; and responds only after the commit of the decisions on which a response
+depends."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ CLAIM = Claim(shard_epoch=3, coordinator_id=1, coordinator_epoch=77)
 
 
 class Notes:
-    """A state machine that keeps notes: a dict, and the order in which it was asked."""
+    """A state machine that records its calls: a dict, and the order of the requests."""
 
     def __init__(self) -> None:
         self.notes: dict[bytes, bytes] = {}
@@ -84,7 +85,7 @@ class Notes:
 
 
 class Scene:
-    """A shard with its shell: what is ready is kept by kind, and a log that the test writes."""
+    """A shard with its shell. Ready messages are kept by kind, and the test writes the log."""
 
     def __init__(self, **options: Any) -> None:
         self.state_machines: list[Notes] = []
@@ -214,7 +215,7 @@ def test_a_log_that_cannot_be_replayed_is_replayed_again() -> None:
     scene.commit()
     replay = scene.replays.pop()
     scene.shard.replayed(replay.attempt, [(b"unreadable", b"1", 5)])
-    scene.shard.replay_ended(replay.attempt, 900)  # the shell had not heard
+    scene.shard.replay_ended(replay.attempt, 900)  # the shell had not learned it
     scene.turn()
     assert scene.shard.state is ShardState.CLAIMING
     scene.resume()
@@ -255,15 +256,15 @@ def test_what_is_asked_while_an_append_is_under_way_flies_together_in_the_next()
 def test_an_answer_without_records_waits_for_what_it_rests_on(question: tuple[Any, ...]) -> None:
     scene = Scene().load()
     scene.ask("w1", "write", b"a", b"1")
-    scene.ask("q1", *question)  # rests on what flies
+    scene.ask("q1", *question)  # depends on the append in flight
     scene.ask("w2", "write", b"a", b"2")
-    scene.ask("q2", *question)  # rests on what is gathered
+    scene.ask("q2", *question)  # depends on decisions that wait for the next append
     assert not scene.answers
     scene.commit()
     assert list(scene.answers) == ["w1", "q1"]
     scene.commit()
     assert list(scene.answers) == ["w1", "q1", "w2", "q2"]
-    scene.ask("q3", *question)  # rests on nothing that is not committed
+    scene.ask("q3", *question)  # depends only on committed decisions
     assert "q3" in scene.answers
     if question[0] == "refuse":
         assert all(isinstance(scene.answers[each], UnknownMemberIdError) for each in ("q1", "q2", "q3"))
@@ -377,7 +378,7 @@ def test_what_was_committed_before_a_failure_is_still_reported() -> None:
     append = scene.appends.pop()
     scene.log.append((b"a", b"1"))
     scene.shard.appended(append.attempt, len(scene.log) - 1)
-    scene.shard.ask("bug", ("bug",), 0)  # before the shell took what was ready
+    scene.shard.ask("bug", ("bug",), 0)  # before the shell took the ready messages
     scene.turn()
     assert scene.answers["w"] == ("written", b"a")
     assert scene.pushed == [Push("g", "m", b"a")]

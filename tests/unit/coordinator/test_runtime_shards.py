@@ -1,4 +1,4 @@
-"""Ownership of shards by the metadata, news of topics for their groups, and the shell around a shard."""
+"""Ownership of shards by the metadata, changes of topics for their groups, and the shell around a shard."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class KafkasLog:
         self._add(marker_batch(Marker(*producer, commit, 1, 2), NOW_MS))
 
     def own(self, decision: Decision) -> None:
-        """What this coordinator appends behind Kafka's records."""
+        """The records that this coordinator appends after Kafka's records."""
         for record in decision.records:
             self._add(encode_batch([(NOW_MS, record.key, record.value, None)]))
 
@@ -251,8 +251,8 @@ def test_a_transaction_that_an_operator_ends_in_kafkas_log_leaves_nothing() -> N
 def test_a_marker_in_kafkas_log_leaves_later_transactions_of_the_producer(
     version: int, is_moved: bool, commit: bool
 ) -> None:
-    """Headrace ended what Kafka left open, and wrote no marker. The producer goes on under its id; only version 2 gives
-    the next transaction another epoch."""
+    """Headrace ended a transaction that Kafka left open, and wrote no marker. The producer continues with its id. Only
+    version 2 gives the next transaction another epoch."""
     bump = version - 1
     kafka = KafkasLog()
     kafka.commit(0, 10, (7, 5))

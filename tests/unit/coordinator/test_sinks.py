@@ -378,7 +378,7 @@ def test_the_largest_batch_is_one_decision_of_one_request(shard: Shard) -> None:
     ]
     record = SinkRecord(largest, largest)
     named = tuple((transaction, ProducerIdentity(*identity)) for transaction, identity in tokens)
-    decided(CommitSinkBatch(sink, largest, named), record, shard.now_ms)  # or it raises
+    decided(CommitSinkBatch(sink, largest, named), record, shard.now_ms)  # otherwise it raises
     request = transactions_pb2.CommitSinkBatchRequest(sink_id=sink, batch=largest, generation=largest)
     for transaction, (producer_id, epoch) in tokens:
         request.tokens.add(transactional_id=str(transaction), producer_id=producer_id, producer_epoch=epoch)

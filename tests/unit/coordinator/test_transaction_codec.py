@@ -13,7 +13,7 @@ from headrace_core.errors import CorruptLogError, InvalidRequestError, Unsupport
 from headrace_core.types import TopicPartition
 
 KAFKAS_KEY = "0000000a7061796d656e74732d37"
-#: Of the same transaction, by record version and state: what MessageUtil.toVersionPrefixedByteBuffer gave.
+#: The bytes of the same transaction by record version and state, from Kafka's MessageUtil.toVersionPrefixedByteBuffer.
 KAFKAS_EMPTY = {
     0: "000000000000000003e800050000ea6000ffffffff0000018bcfe56800ffffffffffffffff",
     1: "000100000000000003e800050000ea6000000000018bcfe56800ffffffffffffffff00",

@@ -56,7 +56,7 @@ def test_every_transaction_has_one_outcome_and_no_zombie_writes() -> None:
 
 
 def _outcome(monkeypatch: pytest.MonkeyPatch, patch: Callable[[pytest.MonkeyPatch], None]) -> str | None:
-    """What the histories say of a shard with a guard less; None: they noticed nothing."""
+    """The failure of the histories for a shard without one guard, or None if they found no failure."""
     patch(monkeypatch)
     for seed in range(400):
         world = TransactionWorld(seed)

@@ -1,4 +1,5 @@
-"""Requests to a shard of transactions, over a log in memory: which wait for markers, until when, and what they get."""
+"""Requests to a shard of transactions, over a log in memory: which requests wait for markers, until when, and which
+responses they get."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ class Log:
 
 
 class World:
-    """One shard, with everything that is asked of the marker sender."""
+    """One shard, and all requests to the marker sender."""
 
     def __init__(self, **settings: int) -> None:
         self.log = Log()
@@ -217,7 +218,7 @@ def test_a_request_that_waits_too_long_gets_the_retriable_error() -> None:
 
 
 class Watched:
-    """A request of which a test notices that it is gone."""
+    """A request object; a test can check that it is freed."""
 
     def __init__(self, asked: Any) -> None:
         self.asked, self.transactional_id = asked, asked.transactional_id
@@ -345,7 +346,7 @@ def test_an_end_that_waits_for_markers_is_answered_when_readers_see_the_result()
 
 
 def test_a_token_is_completed_although_the_next_transaction_begins_at_once() -> None:
-    """Asked again by token, the coordinator would call it fenced."""
+    """If the request were sent again with the token, the coordinator would refuse it as fenced."""
 
     async def test(world: World) -> None:
         producer = await world.producer()

@@ -1,5 +1,5 @@
-"""One transactional id after the other: which calls are allowed when, in both protocol versions, and what the log then
-has."""
+"""One transactional id after the other: which calls each state allows in both protocol versions, and the records that
+they write."""
 
 from __future__ import annotations
 

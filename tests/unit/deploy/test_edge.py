@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def load(name: str) -> ModuleType:
-    """A program of deploy/, which is no package."""
+    """Load a program of deploy/, which is not a package."""
     spec = importlib.util.spec_from_file_location(f"deploy_{name}", ROOT / "deploy" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -71,7 +71,7 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @asynccontextmanager
 async def through(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Any]]:
-    """A connection by way of an edge to 127.0.0.1:``port``, and the edge's end of it."""
+    """A connection through an edge to 127.0.0.1:``port``, and the edge's end of the connection."""
     door = edge.Edge(edge.Limits())
     route = edge.Route(0, "127.0.0.1", port)
     accepted: list[Any] = []
@@ -187,7 +187,8 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
 
 @in_a_loop
 async def test_the_edge_holds_no_more_than_it_says_while_neither_side_reads() -> None:
-    """Both send without end and neither reads: the edge's memory stays within the bound of a connection."""
+    """Client and node send without end, and neither reads. The edge's memory stays within the limit for a
+    connection."""
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -229,7 +230,7 @@ async def test_who_does_not_read_for_too_long_loses_the_connection_and_the_edge_
 
 
 class Door:
-    """An edge with ``limits`` on a port of its own, before a node that answers with what it gets."""
+    """An edge with ``limits`` on a port of its own, before a node that echoes its input."""
 
     def __init__(self, limits: Any) -> None:
         self.edge = edge.Edge(limits)
@@ -257,7 +258,7 @@ class Door:
         return await asyncio.open_connection(*self._server.sockets[0].getsockname())
 
     async def is_answered(self) -> bool:
-        """Does one more connection go through? It stays open then."""
+        """Whether the edge accepts one more connection, which then stays open."""
         reader, writer = await self.connect()
         self._kept.append(writer)
         try:

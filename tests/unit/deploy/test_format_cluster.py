@@ -1,4 +1,4 @@
-"""The job that makes a cluster of containers: once, and never over another one."""
+"""The job that formats a cluster of containers. It formats once, and never over an existing cluster."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_brokers_of_a_cluster_are_not_given_to_a_new_one_when_the_controllers_vo
     cluster_id = made(volumes)
     shutil.rmtree(volumes / "controller")
     (volumes / "controller").mkdir()
-    for _ in range(2):  # the job is started again, and still does not
+    for _ in range(2):  # the job is started again, and still does not format
         with pytest.raises(InconsistentClusterIdError, match=f"says cluster {cluster_id}"):
             made(volumes)
         assert read_cluster_id(volumes / "broker") == cluster_id

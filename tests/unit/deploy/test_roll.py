@@ -1,4 +1,5 @@
-"""The stack's containers are replaced one after the other, and the former one comes back when the new one fails."""
+"""The stack's containers are replaced one after the other, and the former container is started again if the new one
+fails."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ HEALTHY = {"healthy": True, "findings": [], "not_asked": []}
 def inspected(
     service: str, number: int, version: str = "old", name: str = "", status: str = "running"
 ) -> dict[str, Any]:
-    """What the engine says of a container, as far as it matters here."""
+    """The part of the engine's description of a container that the test needs."""
     name = name or f"hr-{service}-{number}"
     own_id = f"{abs(hash((name, version))):064x}"
     return {
@@ -276,7 +277,7 @@ def test_asked_to_end_it_ends_between_two() -> None:
 
 
 def as_before(engine: FakeEngine) -> bool:
-    """All nine, of the former image, under their names, and running?"""
+    """Whether all nine containers run, with the former image and under their names."""
     names = set(stack().there)
     return engine.images() == dict.fromkeys(names, "old") and all(
         each["State"]["Running"] for each in engine.there.values()
@@ -316,7 +317,7 @@ def test_whatever_step_fails_before_or_after_it_was_done_the_former_container_is
     def lost_create(*arguments: Any) -> None:
         fail("create")
         create(*arguments)
-        fail("created")  # `docker network connect`, or the answer that did not come
+        fail("created")  # `docker network connect`, or a missing answer
 
     def lost_health(container: Any) -> str:
         if container.inspected["Image"] == "sha256:new":
@@ -464,7 +465,7 @@ def test_asked_to_end_before_anything_was_replaced_it_waits_for_nothing() -> Non
 
 
 def real_engine(path: Path) -> Any:
-    """Without the questions that it begins with."""
+    """The requests without the initial queries."""
     engine = object.__new__(roll.Engine)
     engine._socket = str(path)
     return engine

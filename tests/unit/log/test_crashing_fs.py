@@ -120,7 +120,7 @@ def test_failed_sync_loses_the_bytes_for_good_while_everybody_still_sees_them() 
     fs.fail("sync")
     with pytest.raises(OSError, match="Input/output"):
         file.sync()
-    file.sync()  # Linux reports a lost write once, then calls the pages clean
+    file.sync()  # Linux reports a lost write once, and then marks the pages clean
     assert read_file(fs, "/f") == b"new"
     assert read_file(fs.crash_clone(), "/f") == b"old"
 
@@ -174,7 +174,7 @@ def test_cut_outlives_a_failed_flush_of_the_bytes_beside_it() -> None:
     fs.fail("sync")
     with pytest.raises(OSError, match="Input/output"):
         file.sync()
-    assert read_file(fs.crash_clone(), "/f") == b"0123456789"  # the journal has not got there
+    assert read_file(fs.crash_clone(), "/f") == b"0123456789"  # the journal has not reached this operation
     file.sync()
     fs.crash()
     assert read_file(fs, "/f") == b"0123"

@@ -1,4 +1,4 @@
-"""Files lose their descriptors without an effect: not for a reader, a write-back error, or a renamed file."""
+"""Closing the descriptors of files has no effect on readers, on write-back errors, or on renamed files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 
 def filled(cache: DescriptorCache, directory: str, count: int) -> list[CachedFile]:
-    """Files /0, /1, ... that hold their own number, synced."""
+    """Files /0, /1, ... which contain their own number, synced."""
     files = []
     for number in range(count):
         file = cache.open_lazily(f"{directory}/{number}", create=True)
@@ -33,7 +33,7 @@ def open_of(files: list[CachedFile]) -> list[int]:
 
 
 def descriptors_of(directory: Path) -> int:
-    """How many descriptors of this process point into a directory."""
+    """The number of this process's descriptors that point into a directory."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -68,7 +68,7 @@ def test_a_file_is_not_opened_before_it_is_used():
 
 def test_what_is_used_between_two_rounds_of_the_hand_stays_open():
     cache = DescriptorCache(CrashingFileSystem(), 4)
-    files = filled(cache, "", 5)  # the fifth moved the clock hand around once: only it is marked
+    files = filled(cache, "", 5)  # the fifth file moved the clock hand around once, so only this file is marked
     for turn in range(40):
         files[0].pread(1, 0)
         files[1 + turn % 4].pread(1, 0)
@@ -237,7 +237,7 @@ def test_deleting_what_nobody_holds_opens_nothing():
 
 
 class FewDescriptors(RealFileSystem):
-    """A process that has room for so many; ``left`` may be changed."""
+    """A process with this number of free descriptors. A test may change ``left``."""
 
     __slots__ = ("directory", "left")
 
@@ -271,7 +271,7 @@ def test_without_any_descriptor_the_error_says_what_to_do(tmp_path: Path):
         idle.pread(1, 0)
     with pytest.raises(ServerBusyError, match="checkpoint"):
         cache.open(f"{tmp_path}/checkpoint", write=True, create=True)
-    cache.unlink(f"{tmp_path}/1")  # goes on; the reader comes too late
+    cache.unlink(f"{tmp_path}/1")  # continues; the reader comes too late
     with pytest.raises(OSError, match="Stale file handle"):
         idle.pread(1, 0)
     fs.left = 8
@@ -300,7 +300,8 @@ def test_a_smaller_limit_closes_files_at_once_and_a_larger_one_keeps_more(tmp_pa
 
 
 def test_readers_a_writer_and_deletions_share_three_descriptors(tmp_path: Path):
-    """Files are replaced by others of the same name all the time; a reader that took one goes on with it."""
+    """Files are repeatedly replaced by others of the same name. A reader that opened a file continues with this
+    file."""
     cache = DescriptorCache(RealFileSystem(), 3)
     root, count = str(tmp_path), 12
     current: list[tuple[int, CachedFile]] = []

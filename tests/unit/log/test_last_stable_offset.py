@@ -12,7 +12,7 @@ from tests.worlds.txn_log_world import Transactions, aborted_of, stable_offset_o
 
 
 def fed(table: ProducerTable, data: bytes) -> Remembered:
-    """Feed the table with a batch; returns what undoes it."""
+    """Pass a batch to the table, and return the function that undoes the change."""
     header = read_header(data)
     remembered = table.remember(header.producer_id)
     if header.is_control:

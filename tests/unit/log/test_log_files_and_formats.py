@@ -1,4 +1,4 @@
-"""Bytes on disk: indexes, checkpoints, identities, and the two file systems side by side."""
+"""Bytes on disk: indexes, checkpoints, identity files, and a comparison of the two file systems."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_an_index_is_refused_by_name(data: bytes) -> None:
 
 
 def kafkas(checkpoint: bytes) -> bytes:
-    """What Kafka's reader makes of it: white space at the end of a line is nothing to it."""
+    """Parse the file as Kafka's reader does, which ignores white space at the end of a line."""
     lines = checkpoint.split(b"\n")
     assert all(line == line.rstrip() for line in lines[:-2]), "only the last entry carries the checksum"
     assert len(lines[-2]) - len(lines[-2].rstrip()) == (32 if len(lines) > 3 else 0)

@@ -28,7 +28,7 @@ KEEP_ALL = LogConfig(retention_ms=None, retention_bytes=None)
 
 
 def test_a_topic_that_keeps_everything_has_no_rule() -> None:
-    """What the doctor warns of (retention-unlimited) is what these rules do, with any defaults of the brokers."""
+    """The doctor's warning retention-unlimited matches these rules, with any defaults of the brokers."""
     defaults = {name: "0" for name in TOPIC.keys if name.startswith("retention.")}
     config = LogConfig.from_topic(KEEPS_EVERYTHING, broker_defaults=defaults | {"cleanup.policy": "compact"})
     assert judge(config) is None, "a rule deletes records: add its key to KEEPS_EVERYTHING"
@@ -164,7 +164,7 @@ def test_the_times_of_segments_behind_the_first_that_stays_are_not_asked() -> No
     [
         (NOW_MS - 5, HOUR_MS, NOW_MS - 5),
         (0, HOUR_MS, 0),
-        (-1, HOUR_MS, NOW_MS - 1000),  # no record has a time: the file's
+        (-1, HOUR_MS, NOW_MS - 1000),  # no record has a timestamp, so the time of the file counts
         (NOW_MS + HOUR_MS, HOUR_MS, NOW_MS + HOUR_MS),  # as far ahead as the topic allows
         (NOW_MS + HOUR_MS + 1, HOUR_MS, NOW_MS - 1000),  # would be refused today
         (2**62, HOUR_MS, NOW_MS - 1000),

@@ -1,4 +1,4 @@
-"""The pure part of the directory writer: what goes into a turn, and when a log must be flushed."""
+"""The pure part of the directory writer: the contents of a turn, and the time when a log must be flushed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace_core.types import FlushPolicy
 
 
 class _Log:
-    """Stands for a log: a turn only asks whether two are the same."""
+    """Stands for a log. A turn only checks whether two logs are the same object."""
 
 
 A, B = cast("PartitionLog", _Log()), cast("PartitionLog", _Log())

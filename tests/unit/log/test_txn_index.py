@@ -1,4 +1,4 @@
-"""The transaction index: Kafka's bytes, searches against a brute-force model, and what becomes of the file."""
+"""The transaction index: Kafka's bytes, searches against a brute-force model, and the life of the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ BASE = 10
 
 
 def entries_of(rng: random.Random, count: int) -> list[AbortedTransaction]:
-    """Aborted transactions as a log has them: markers ascend, and the stable offset is the first open one's start."""
+    """Aborted transactions as in a real log. Markers ascend, and the stable offset is the start of the first open
+    transaction."""
     found: list[AbortedTransaction] = []
     open_since: dict[int, int] = {}
     offset = BASE
@@ -172,7 +173,7 @@ def test_a_rebuild_that_meets_a_full_disk_leaves_a_file_that_counts_as_damaged()
 
 
 def test_a_new_file_that_meets_a_full_disk_is_not_lost_in_a_crash() -> None:
-    """A missing file would say that there are no entries."""
+    """A missing file would mean that no transaction was aborted."""
     fs, index = begun()
     fs.fail("write", errno.ENOSPC, path_ends=".txnindex")
     assert not index.replace([AbortedTransaction(8, 11, 15, 16)])
@@ -206,7 +207,7 @@ def test_a_reader_that_loads_the_file_during_a_cut_changes_nothing(monkeypatch: 
     index.unload()
 
     def cut(*args: Any) -> None:
-        monkeypatch.undo()  # the owner's own load comes first
+        monkeypatch.undo()  # the owner loads the index first
         index.truncate_to(15)
 
     monkeypatch.setattr(txn_index, "check_entries", cut)

@@ -1,4 +1,4 @@
-"""A cleaning of one log: remaining records, concurrent readers, and what stops it."""
+"""A cleaning of one log: remaining records, concurrent readers, and the events that stop a cleaning."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_readers_at_work_keep_their_files_and_never_see_a_gap_or_a_record_twice(
     def execute(action: Callable[[], bool]) -> bool:
         nonlocal offset
         done = action()
-        if offset < ledger.log.log_end_offset:  # a consumer goes on in the middle of it all
+        if offset < ledger.log.log_end_offset:  # a consumer continues in the middle of the log
             result = ledger.log.read(offset, 300)
             assert result is not None
             assert result.next_offset > offset
@@ -105,7 +105,7 @@ def test_readers_at_work_keep_their_files_and_never_see_a_gap_or_a_record_twice(
     ledger.clean(execute=execute)
     assert ledger.log.segments[0] is not old[0]
     for segment, following in pairwise(old):
-        segment.unload_indexes()  # they are rebuilt from its own log, not loaded from another's file
+        segment.unload_indexes()  # the indexes are rebuilt from their own log, not loaded from another log's file
         for wanted in range(segment.base_offset, following.base_offset):
             assert segment.find(wanted).header.base_offset == before[wanted].offset
         assert segment.log.pread(segment.size, 0), "its file is open as long as somebody has it"
@@ -418,7 +418,8 @@ def test_a_log_that_was_cut_back_into_a_compacted_segment_opens_after_a_crash() 
 
 
 def test_the_largest_timestamp_is_that_of_a_record_and_not_of_an_emptied_batch() -> None:
-    """A header that keeps the place of records that went keeps their time, too: it must not hide the others."""
+    """The header of an emptied batch keeps the timestamp of the removed records. This timestamp must not hide other
+    records from searches by time."""
     ledger = Ledger()
     ledger.clock.jump(1_000_000)
     for number in range(10):  # one whole segment, all of it replaced below
@@ -441,7 +442,8 @@ def test_the_largest_timestamp_is_that_of_a_record_and_not_of_an_emptied_batch()
 
 @pytest.mark.parametrize(("groups", "interrupted"), [(1, False), (0, True)])
 def test_segments_that_retention_takes_from_the_front_end_no_cleaning(groups: int, interrupted: bool) -> None:
-    """Else a large log that is compacted slowly would never get to its end. Part of a group is another matter."""
+    """Otherwise a large log that is compacted slowly would never be completed. If retention deletes only a part of a
+    group, the cleaning is interrupted."""
     ledger = Ledger(delete_retention_ms=0)
     ledger.fill(100, keys=90)  # hardly anything is replaced: groups of one segment each
     swaps = 0
@@ -468,7 +470,8 @@ def test_segments_that_retention_takes_from_the_front_end_no_cleaning(groups: in
 
 
 def test_what_was_cut_while_it_was_cleaned_does_not_count_as_clean() -> None:
-    """The last swap is done, the log is cut below it and grows again: then the cleaning says how far it came."""
+    """The last swap is done. The log is truncated below it and grows again before the cleaning reports its end
+    offset."""
     ledger = Ledger()
     ledger.fill(100)
     manager = ledger.manager()

@@ -36,7 +36,7 @@ def test_what_was_read_before_a_cut_is_not_swapped_in_behind_it() -> None:
 
 
 def _batches(ledger: Ledger) -> list[tuple[int, int]]:
-    """(base offset, next offset) of all that are there."""
+    """(base offset, next offset) of all existing batches."""
     found, log = [], ledger.log
     for segment in log.segments:
         data = segment.log.pread(segment.size, 0)
@@ -45,15 +45,15 @@ def _batches(ledger: Ledger) -> list[tuple[int, int]]:
 
 
 def _gap(ledger: Ledger) -> tuple[int, int]:
-    """The first one between two batches of a segment: (its first offset, the offset behind it)."""
+    """The first gap between two batches of a segment: (its first offset, the offset after it)."""
     batches = _batches(ledger)
     return next((end, base) for (_, end), (base, _) in pairwise(batches) if base > end + 1)
 
 
 @pytest.mark.parametrize("straddles", [False, True], ids=["in the gap", "in the batch behind it"])
 def test_a_log_that_is_cut_in_a_gap_is_found_again_by_a_start_after_a_crash(straddles: bool) -> None:
-    """Only an unclean election cuts what was compacted. The log ends with its last batch then, which is what a start
-    finds; and the leader brings again what was left out for the sake of records that are cut now."""
+    """Only an unclean election truncates compacted records. The log then ends with its last batch, as a start would
+    find it. The leader sends records again that compaction removed because of the truncated records."""
     ledger = Ledger()
     for _ in range(3):
         ledger.put(*[(f"once-{number}", "x") for number in range(3)])

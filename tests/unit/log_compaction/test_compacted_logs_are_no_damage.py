@@ -1,5 +1,5 @@
-"""What compaction leaves (gaps, empty batches, one segment for many) is sound for readers, the scrubber and verify; and
-no flipped byte of it changes a record that is served."""
+"""A compacted log (gaps, empty batches, merged segments) is sound for readers, the scrubber and verify. No flipped byte
+in it changes a served record."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_its_indexes_can_be_made_anew(ledger: Ledger) -> None:
 
 
 def test_no_flipped_byte_changes_what_is_served(ledger: Ledger) -> None:
-    """Offsets beside a gap are what nothing vouches for, so only the records are asked for here."""
+    """No check covers offsets beside a gap, so this test compares only the records."""
     sound = {record.offset: record.value for record in ledger.records()}
     values, named = set(sound.values()), 0
     segment = max(ledger.log.segments[:-1], key=lambda segment: segment.size)

@@ -1,5 +1,5 @@
-"""The compiled offset map and filter against their plain twins, byte for byte, and the hash against its authors'
-vectors."""
+"""The compiled offset map and filter against their Python versions, byte for byte, and the hash against the test
+vectors of its authors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _log(rng: random.Random) -> bytes:
         if rng.random() < 0.15:
             batch = with_log_append_time(batch, NOW_MS + 5)
         if rng.random() < 0.1 and kind != "marker" and read_header(batch).base_timestamp_ms > 0:
-            attributes = read_header(batch).attributes | HORIZON_BIT  # its base timestamp passes for a horizon
+            attributes = read_header(batch).attributes | HORIZON_BIT  # its base timestamp is read as a delete horizon
             batch = patched(batch, 21, struct.pack(">h", attributes))
         offset += rng.choice([0, 0, 3])
         data += with_base(batch, 0, offset, 4) + batch[16:]
@@ -108,7 +108,7 @@ def _log(rng: random.Random) -> bytes:
 
 
 def _cleaned(backend, data: bytes, rng: random.Random):  # type: ignore[no-untyped-def]
-    """What a backend makes of a log, fed in pieces that ``rng`` cuts."""
+    """The result of a backend for a log, which it gets in pieces of random sizes."""
     history = TransactionHistory()
     position = 0
     while position < len(data):
@@ -253,7 +253,8 @@ def test_an_abort_marker_outlives_its_data_and_goes_after_its_horizon() -> None:
 
 @pytest.mark.parametrize("backend", [native, _pure], ids=["native", "pure"])
 def test_a_marker_that_was_written_unreadable_ends_no_transaction_and_stays(backend) -> None:  # type: ignore[no-untyped-def]
-    """Its CRC is right, so that it stands in logs; the cleaner took it for damage, and refused such a log for ever."""
+    """The batch has a valid CRC, so logs contain such batches. Before the fix, the cleaner reported damage, and refused
+    such a log for ever."""
     old, new = [(NOW_MS, b"key", b"old", None)], [(NOW_MS, b"key", b"new", None)]
     data = encode_batch(old) + encode_batch(new, base_offset=1)
     whole = encode_batch(

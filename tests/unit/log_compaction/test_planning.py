@@ -1,4 +1,4 @@
-"""Planning: which logs are cleaned, how far, in which order; and which segments are merged."""
+"""Planning: which logs are cleaned, up to which offset, in which order, and which segments are merged."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class PowerLost(BaseException):
 
 
 def crashed_at(ledger: Ledger, operation: str, path_ends: str) -> CrashingFileSystem:
-    """The disk as it is right before the first such operation of a cleaning, everything before it durable."""
+    """The disk just before the first such operation of a cleaning. All earlier operations are durable."""
     found: list[CrashingFileSystem] = []
 
     def crash(entry: TraceEntry) -> None:

@@ -11,8 +11,8 @@ from headrace_core.membership.node_session import wait_for_event
 
 @pytest.mark.parametrize("turns", range(5))
 def test_a_wait_that_is_cancelled_just_as_its_event_is_set_is_cancelled(turns: int) -> None:
-    """Found by a broker that never stopped: its heartbeats were cancelled in the turn of the loop in which they
-    were nudged."""
+    """A broker never stopped, because its heartbeat task was cancelled in the same turn of the event loop in which it
+    was woken."""
 
     async def work() -> bool:
         event = asyncio.Event()

@@ -16,7 +16,7 @@ from tests.worlds.waiting import until_async as until
 
 
 class Driver:
-    """A controller that does not lead, as far as LeaderLink looks at it."""
+    """A controller that does not lead, with the attributes that LeaderLink reads."""
 
     def __init__(self, found: list[Controller]) -> None:
         self.controller = self
@@ -91,7 +91,7 @@ def test_a_leader_that_stands_still_is_not_waited_for_once_another_leads() -> No
 
 
 def test_a_leader_that_makes_way_answers_what_it_was_asked_before() -> None:
-    """The next request goes to the next leader, on a channel of its own: the first one's answer still comes."""
+    """The next request goes to the next leader on a separate channel. The answer to the first request still arrives."""
 
     async def work(found: list[Controller], driver: Driver, link: LeaderLink) -> None:
         found[0].mood, found[1].mood = "takes its time", "leads"

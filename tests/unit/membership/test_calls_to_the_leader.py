@@ -65,7 +65,8 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
             await self._ending
 
     async def end(self) -> None:
-        """In the midst of a call: its answer never leaves. The task is another one, for the end cancels this one."""
+        """The controller stops during a call, and its answer is never sent. A separate task stops it, because the stop
+        cancels the present task."""
         self._ending = asyncio.create_task(self.stop())
         await asyncio.get_running_loop().create_future()
 
@@ -156,7 +157,7 @@ async def three() -> AsyncIterator[tuple[list[Controller], Controllers]]:
 
 
 def lead(found: list[Controller], known: Controllers | None, node_id: int, epoch: int) -> None:
-    """``node_id`` leads, and every other controller says so; ``known``: this node has heard of it, too."""
+    """Let ``node_id`` lead. Every other controller names it. With ``known``, this node also knows the new leader."""
     address = next(each.address for each in found if each.node_id == node_id)
     for each in found:
         each.mood = "leads" if each.node_id == node_id else "follows"
@@ -191,7 +192,7 @@ def test_a_registration_goes_where_a_refusal_points() -> None:
 
 
 def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() -> None:
-    """The old one stands still: nothing breaks, and its answer would be waited for. The interval is a minute."""
+    """The old leader hangs. No connection breaks, so the broker would wait for its answer. The interval is a minute."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first, second, _ = found
@@ -206,7 +207,7 @@ def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() ->
             known.led_by(2, 2)
             await until(lambda: second.beats, "a heartbeat at the new leader")
             known.led_by(2, 2)
-            known.led_by(1, 1)  # a late word
+            known.led_by(1, 1)  # a late message
             session.directories_failed([b"1" * 16])
             await until(lambda: second.beats >= 2, "the next one")
             assert (first.streams, second.streams) == (1, 1)
@@ -216,7 +217,7 @@ def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() ->
 
 
 def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
-    """Until the next one is elected, the others still name the dead one."""
+    """Until the next leader is elected, the other controllers still name the dead one."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first, second, third = found
@@ -242,7 +243,8 @@ def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
 
 @contextlib.asynccontextmanager
 async def _silence() -> AsyncIterator[tuple[str, list[Any]]]:
-    """An address that accepts connections and says nothing on them, like a machine that vanished; and what it took."""
+    """An address that accepts connections and never answers, like a machine that is gone. It keeps the accepted
+    connections."""
     taken: list[Any] = []
 
     def took(_: Any, writer: Any) -> None:
@@ -261,8 +263,8 @@ async def _silence() -> AsyncIterator[tuple[str, list[Any]]]:
 
 @pytest.mark.parametrize("elected", [True, False], ids=["another one is elected", "it does not answer in time"])
 def test_heartbeats_that_wait_for_a_connection_are_left_when(elected: bool) -> None:
-    """A call that is cancelled before it has a connection does not tell who waits to write on it (grpc.aio 1.85): a
-    broker stopped to heartbeat for ever."""
+    """If a call is cancelled before it has a connection, a pending write on it waits for ever (grpc.aio 1.85). A broker
+    therefore stopped sending heartbeats."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         second = found[1]
@@ -352,7 +354,7 @@ def test_who_is_stopping_or_was_never_reached_has_done_nothing() -> None:
 
 
 def test_a_change_whose_answer_was_lost_is_not_repeated_and_the_error_says_so() -> None:
-    """Kafka's brokers send it again, and its creator hears that the topic exists."""
+    """Kafka's brokers send the request again, and the creator gets the error that the topic exists."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first, second, _ = found
@@ -417,7 +419,7 @@ async def _alter(link: ControllerLink) -> Any:
     ],
 )
 def test_alter_partition_is_sent_at_most_once_whatever_becomes_of_it(mood: str, error: type[HeadraceError]) -> None:
-    """The ISR keeper counts the attempts that may be under way; a repetition inside the call would not be counted."""
+    """The ISR keeper counts the attempts that may still be executed. It would not count a retry inside of the call."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first = found[0]
@@ -451,7 +453,7 @@ def test_alter_partition_passes_over_a_controller_that_cannot_be_reached() -> No
 
 
 def test_grpc_says_in_the_same_words_as_ever_that_nothing_was_sent() -> None:
-    """``was_never_sent`` goes by them; they may change with grpcio."""
+    """``was_never_sent`` depends on these texts, which may change with grpcio."""
     from headrace_core.rpc.status import was_never_sent
 
     async def work(found: list[Controller], known: Controllers) -> None:

@@ -101,8 +101,8 @@ def test_a_snapshot_comes_in_parts_and_the_log_behind_it() -> None:
 def test_while_a_received_snapshot_takes_the_logs_place_followers_wait_and_then_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log begins beyond what is applied here, and neither it nor the snapshot can be read yet. A follower gets
-    heartbeats, and is not sent away."""
+    """The log begins after the applied offset of this controller, and neither the log nor the snapshot can be read yet.
+    A follower gets heartbeats, and its stream is not ended."""
     monkeypatch.setattr(follow, "KEEP_ALIVE_S", 0.02)
 
     async def work() -> None:
@@ -165,7 +165,7 @@ def test_a_snapshot_that_is_removed_while_it_is_sent_gives_way_to_the_next() -> 
 
 
 async def _refusal(call: Any) -> str:
-    """What the call ends with."""
+    """The error with which the call ends."""
     with contextlib.suppress(grpc.aio.AioRpcError):
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -198,7 +198,7 @@ def test_a_stopping_controller_ends_its_streams_and_lets_go_of_dropped_ones() ->
             await dropped.read()
             dropped.cancel()
             await until(lambda: not served.service._streams, "the dropped stream to be let go of")
-            assert len(served.member._subscribers) == 1  # the barriers's own
+            assert len(served.member._subscribers) == 1  # the barrier's own
             call = follow_from(stub, 0)
             await call.read()
             served.service.close()
@@ -218,7 +218,7 @@ def test_a_barrier_is_the_leaders_word_whoever_is_asked() -> None:
             answer = await stub.ReadIndex(index_request())
             assert (answer.committed_offset, answer.leader_id, answer.leader_epoch) == (2, 1, 1)
             assert late.image.next_offset == 1
-            # Its own image lacks what was committed: it gets no younger by that answer.
+            # The controller's own image lacks committed records, so the barrier does not make its age smaller.
             barriers = first.member.barriers
             await until(lambda: first.member.barriers > barriers + 2, "it to be asked again and again")
             assert second.service.lag.records == 1
@@ -252,7 +252,7 @@ def test_no_barrier_ends_without_a_leader_and_a_forwarded_question_goes_no_furth
             error = error_from_rpc(refused.value, "there")
             assert isinstance(error, NotControllerError)
             assert error.leader == (1, 1, first.member.address)
-            # Each takes the other for the leader.
+            # Each of the two controllers takes the other for the leader.
             first.member.leader_id = 2
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ReadIndex(index_request())
@@ -282,7 +282,7 @@ def test_a_leader_that_no_majority_answers_confirms_nothing(monkeypatch: pytest.
 
 
 def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None:
-    """It may have begun before what they want to know of was committed."""
+    """The barrier may have begun before the commit of the records that the callers must see."""
 
     async def work() -> None:
         quorum = Quorum()
@@ -307,7 +307,8 @@ def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None
 
 
 def test_who_hurries_does_not_wait_for_the_deferred() -> None:
-    """A deferred barrier lasts until the leader's next heartbeats; a broker that starts asks for one that does not."""
+    """A deferred barrier lasts until the leader's next heartbeats; a starting broker asks for a barrier that does not
+    wait."""
 
     async def work() -> None:
         quorum = Quorum()
@@ -341,7 +342,7 @@ def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: py
             await until(lambda: leader.barriers > barriers, "the next one to wait for heartbeats")
             quorum.topic("a")  # not confirmed so far
             committed_s = asyncio.get_running_loop().time()
-            monkeypatch.setattr(read_index, "RECENT_MS", 1e9)  # (a machine may be slow to ask)
+            monkeypatch.setattr(read_index, "RECENT_MS", 1e9)  # (on a slow machine the request may be late)
             await until(lambda: (served.service.lag.ms or 0) > 100, "some time to pass")
             answer = await _confirm(stub, is_deferred=True)
             passed_ms = (asyncio.get_running_loop().time() - committed_s) * 1_000
@@ -349,7 +350,7 @@ def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: py
             assert answer.age_ms > 100
             assert answer.age_ms <= passed_ms + 2_000
             assert leader.hurried == 0
-            # What is older than half a second is no answer; the next heartbeats bring one.
+            # A barrier that is older than half a second is not used. The next heartbeats bring a new one.
             monkeypatch.setattr(read_index, "RECENT_MS", 0)
             deferred = asyncio.ensure_future(_confirm(stub, is_deferred=True))
             await until(lambda: served.asked_for == 2, "it to be asked")
@@ -362,7 +363,7 @@ def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: py
                 await _confirm(stub, is_deferred=True)
             assert "no controller is leader now" in str(refused.value.details())
             second.leader_id = 1
-            # When no heartbeats bring one something is wrong, and a barrier is asked for.
+            # If no heartbeats bring a new barrier, there is a fault, and the controller requests a barrier.
             await until(lambda: (served.service.lag.ms or 0) > read_index.OVERDUE_MS, "the barrier to be overdue")
             answer = await _confirm(stub, is_deferred=True)
             assert (answer.committed_offset, answer.age_ms, leader.hurried) == (quorum.end, 0, 1)
@@ -414,7 +415,7 @@ def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_barr
             barriers = read_index.ReadIndexBarriers(cast(Any, quorum), SystemClock())
             barriers.start()
             stack.push_async_callback(barriers.close)
-            await asyncio.wait_for(deaf.asked.wait(), 60)  # its own deferred question waits there
+            await asyncio.wait_for(deaf.asked.wait(), 60)  # its own deferred request waits there
             quorum.leader_id, quorum.term = 3, 2
             assert (await barriers.read()).offset == 7
             began_ms = barriers.now_ms

@@ -78,7 +78,8 @@ def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_i
 
 
 def test_nodes_begin_at_different_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With random choices, all nodes in the end connected to the same controller (37 to 39 descriptors in a soak)."""
+    """With random choices, all nodes were finally connected to the same controller (37 to 39 descriptors in a soak
+    test)."""
     controllers = [f"127.0.0.1:{port}" for port in (1, 2, 3)]
     begun: list[str] = []
 

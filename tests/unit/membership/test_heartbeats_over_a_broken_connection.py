@@ -16,7 +16,7 @@ from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 from tests.worlds.waiting import until_async as until
 
-#: No heartbeat is due within the test but the first of each stream.
+#: Only the first heartbeat of each stream is due within the test.
 INTERVAL_MS = 600_000
 REGISTRATION = BrokerRegistration(
     cluster_id="c", incarnation_id=bytes(16), directory_ids=(bytes(16),), endpoints=(("client", "127.0.0.1", 1),)
@@ -38,7 +38,8 @@ class Controller(cluster_pb2_grpc.ClusterServicer):
 
 
 class Session(BrokerSession):
-    """Counts the answers that it got: one whose heartbeat is broken before that goes to the next controller."""
+    """Counts the answers that the broker received. A broker whose stream breaks before the first answer goes to the
+    next controller."""
 
     answers = 0
 
@@ -85,8 +86,8 @@ def _session_with(address: str) -> Session:
 
 
 def test_why_the_controller_ended_the_stream_is_known_also_when_a_heartbeat_is_due_just_then() -> None:
-    """grpc.aio says "Internal error from Core" of a write on a stream that has ended: the broker, which was fenced off
-    by its successor, would heartbeat on."""
+    """grpc.aio raises "Internal error from Core" for a write on a stream that has ended. Without a special case, a
+    broker that its successor has fenced would continue to send heartbeats."""
 
     class Fencing(Controller):
         async def BrokerHeartbeat(
@@ -115,7 +116,8 @@ def test_why_the_controller_ended_the_stream_is_known_also_when_a_heartbeat_is_d
 
 
 def test_an_answer_that_comes_twice_does_not_answer_the_next_heartbeat() -> None:
-    """A session counts from when the last answered heartbeat was sent: a copy of an answer must not prolong it."""
+    """A session counts from when the last answered heartbeat was sent: a duplicated answer must not extend the
+    session."""
 
     class Twice(Controller):
         async def BrokerHeartbeat(

@@ -59,7 +59,7 @@ def test_it_is_durable_when_save_returns_and_a_crash_before_leaves_the_one_befor
 
 
 def test_every_damaged_byte_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    """It is left out, and a line says which file and why; an older one that is whole is taken."""
+    """A damaged snapshot is ignored, and a log line names the file and the reason. An older sound snapshot is used."""
     fs = _disk()
     store = _store(fs)
     saved = store.save(_image("a"))

@@ -1,4 +1,4 @@
-"""The leader, the controllers' addresses, and which one to ask next."""
+"""The leader, the controllers' addresses, and the controller to ask next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_who_leads_in_an_older_epoch_leads_no_more() -> None:
     controllers.led_by(1, 5)
     controllers.led_by(2, 4)
     assert (controllers.leader_id, controllers.leader_epoch) == (1, 5)
-    controllers.led_by(NO_LEADER, 5)  # a follower that has not heard who won
+    controllers.led_by(NO_LEADER, 5)  # a follower that does not know the new leader yet
     assert controllers.leader_address == "a:1"
     controllers.led_by(NO_LEADER, 6)  # an election is going on
     assert controllers.leader_address is None

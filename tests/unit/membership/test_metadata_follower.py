@@ -40,7 +40,7 @@ def test_a_controller_that_dies_is_left_for_another_at_once_though_only_one_was_
                 begun = asyncio.get_running_loop().time()
                 quorum.elect(2)
                 await follower.wait_applied(quorum.topic("t"), 60)
-                assert asyncio.get_running_loop().time() - begun < 10  # no pause while a controller has not been asked
+                assert asyncio.get_running_loop().time() - begun < 10  # no pause until every controller has been asked
                 await until(lambda: follower.leader_id == 2, "the new leader to be known")
                 assert served[1].follows + served[2].follows == 1
 
@@ -91,7 +91,7 @@ def test_when_nobody_can_be_reached_there_is_a_pause_between_the_rounds() -> Non
 
 
 def test_a_controller_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process stands still: the connection does not break."""
+    """The controller's process hangs, and the connection does not break."""
     monkeypatch.setattr(metadata_follower, "_SILENCE_S", 0.3)
     monkeypatch.setattr(follow, "KEEP_ALIVE_S", 1_000)
 
@@ -108,7 +108,7 @@ def test_a_controller_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("can_ask", [False, True])
 def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytest.MonkeyPatch, can_ask: bool) -> None:
-    """``can_ask``: only its log does not grow; the leader answers its questions."""
+    """With ``can_ask``, only the controller's log does not grow; the leader still answers its requests."""
     monkeypatch.setattr(metadata_follower, "_UNCONFIRMED_S", 0.5)
 
     async def work() -> None:
@@ -127,7 +127,7 @@ def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytes
 
 
 def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> None:
-    """Members 2 and 3 stand for a majority; the leader 1 cannot reach them, and commits nothing that they do not."""
+    """Voters 2 and 3 are a majority. The leader 1 cannot reach them, and commits nothing without them."""
 
     async def work() -> None:
         quorum = Quorum()
@@ -147,7 +147,7 @@ def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> Non
                 asked_s, lag_ms = await until(
                     lambda: (found := (clock(), follower.lag.ms or 0))[1] > 900 and found, "the lag to grow"
                 )
-                # The image is older than the topic, and does not say that it is younger.
+                # The image is older than the topic, and does not report a smaller age.
                 assert (asked_s - committed_s) * 1_000 <= lag_ms + 5
                 assert metrics.snapshot()["last-applied-record-lag-ms"] > 900
                 leader.member.is_deaf = False
@@ -161,7 +161,7 @@ def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> Non
 
 
 def test_what_is_confirmed_and_not_applied_makes_nothing_younger() -> None:
-    """A broker that is busy acting on a change has heard that the log goes on; its image is old all the same."""
+    """A broker that is busy with a change has learned that the log has grown. Its image is old nevertheless."""
 
     async def work() -> None:
         quorum = Quorum()
@@ -243,7 +243,7 @@ def test_snapshots_are_written_after_so_many_bytes_and_never_of_what_was_not_act
 
 
 def test_behind_the_logs_start_the_image_is_replaced_and_the_change_names_what_differs(store: ImageStore) -> None:
-    """A topic deleted and made again under its name meanwhile is another topic."""
+    """A topic that was meanwhile deleted and created again with the same name is a different topic."""
 
     async def work() -> None:
         quorum = Quorum()

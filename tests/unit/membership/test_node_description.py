@@ -13,7 +13,7 @@ from headrace_protos.v1 import node_pb2
 
 
 class Clock:
-    """As a test sets it."""
+    """A clock that the test sets."""
 
     at_ms = 1_000.0
 

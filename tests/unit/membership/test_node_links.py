@@ -52,7 +52,7 @@ def test_a_link_ends_when_no_node_has_its_address() -> None:
         metadata.broker(2, 103)  # another address
         assert set(links) == {"a:101", "a:201"}
         metadata.coordinator(1, 202)
-        metadata.broker(1, 101)  # the same address, a new life
+        metadata.broker(1, 101)  # the same address, a new process
         assert set(links) == {"a:101"}
         metadata.apply(UnregisterBrokerRecord(1, metadata.image.brokers[1].broker_epoch))
         assert not links

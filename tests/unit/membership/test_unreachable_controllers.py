@@ -1,4 +1,4 @@
-"""An unreachable controller: the broker's log names address and cause, and does not fill up with it."""
+"""An unreachable controller: the broker's log names the address and the cause, without many repeated lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("test.outage")
 
 
 class Clock:
-    """Seconds, by hand."""
+    """A clock in seconds, which the test advances."""
 
     now_s = 1_000.0
 
@@ -66,7 +66,7 @@ def test_a_short_outage_is_not_worth_a_line_and_is_not_added_to_the_next(caplog:
 def test_a_broker_says_that_nothing_listens_where_its_controller_should_be(
     what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, there was nothing in its log however long one looked."""
+    """Before the fix, the broker logged nothing about it."""
     monkeypatch.setattr(outage_module, "_GRACE_S", 0.0)
     caplog.set_level(logging.INFO)
     with socket.socket() as taken:

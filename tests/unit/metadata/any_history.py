@@ -17,7 +17,7 @@ from headrace_core.metadata.records import METADATA_VERSION_FEATURE, FeatureLeve
 RECORD_CLASSES: tuple[type[msgspec.Struct], ...] = typing.get_args(MetadataRecord)
 LEVEL = 2
 _IDS = [bytes([number]) * 16 for number in range(1, 5)]
-#: Few values of each, so that records often speak of what is there.
+#: Few values of each, so that records often name existing objects.
 _TEXTS = ["a", "b", "c", "metadata.version", "log.flush"]
 
 
@@ -26,12 +26,12 @@ def any_record(rng: random.Random, kind: type[msgspec.Struct]) -> MetadataRecord
 
 
 def any_history(rng: random.Random, count: int) -> tuple[list[MetadataRecord], MetadataImage]:
-    """Records that can follow one another, and what they add up to."""
+    """Records that can follow each other, and the image that they result in."""
     records: list[MetadataRecord] = [ClusterRecord("cluster", LEVEL)]
     image = EMPTY_IMAGE.apply(records, 1, 1)
     while len(records) < count:
         record = any_record(rng, rng.choice(RECORD_CLASSES))
-        if isinstance(record, ClusterRecord):  # what is there needs the level
+        if isinstance(record, ClusterRecord):  # existing objects need the level
             record = ClusterRecord("cluster", LEVEL, record.flush_weakened)
         if isinstance(record, FeatureLevelRecord):
             record = FeatureLevelRecord(METADATA_VERSION_FEATURE, LEVEL)
@@ -54,7 +54,7 @@ def any_history(rng: random.Random, count: int) -> tuple[list[MetadataRecord], M
 def _struct(rng: random.Random, kind: type[msgspec.Struct]) -> msgspec.Struct:
     hints = typing.get_type_hints(kind)
     values = {name: _value(rng, name, hints[name]) for name in kind.__struct_fields__}
-    if values.get("directories"):  # parallel to the replicas, where there are any
+    if values.get("directories"):  # one for each replica, if directories are set
         values["directories"] = tuple(rng.choice(_IDS) for _ in values.get("replicas") or ())
     return kind(**values)
 

@@ -1,4 +1,4 @@
-"""Control records are Kafka's, byte by byte; tests/integration/interop has Kafka's own tool read them."""
+"""Control records have exactly Kafka's bytes. In tests/integration/interop, Kafka's own tool reads them."""
 
 from __future__ import annotations
 

@@ -79,18 +79,19 @@ def test_each_kind_comes_back_as_it_was(record: MetadataRecord) -> None:
 
 
 def test_the_bytes_of_version_1_stay_as_they_are() -> None:
-    """Old logs are read for ever: if this fails, the format has changed, and needs another framing version or tag."""
+    """All later versions must read old logs. If this test fails, the format has changed, and needs a new framing
+    version or tag."""
     assert encode_record(TopicRecord("t", b"\x01" * 16)).hex() == "019404a174c410" + "01" * 16 + "c2"
     assert decode_record(bytes.fromhex("019304a174c410" + "01" * 16)) == TopicRecord("t", b"\x01" * 16)
     assert encode_record(ConfigRecord(1, "t", "k", "v")).hex() == "01950801a174a16ba176"
     assert encode_record(RemoveTopicRecord(b"\x01" * 16)).hex() == "019207c410" + "01" * 16
-    old = bytes.fromhex("01950303cd012cc3c0")  # of before directories
+    old = bytes.fromhex("01950303cd012cc3c0")  # written before directories existed
     assert decode_record(old) == BrokerChangeRecord(3, 300, fenced=True)
     assert encode_record(BrokerChangeRecord(3, 300, fenced=True)).hex() == "01970303cd012cc3c0c0c0"
 
 
 def test_a_log_of_before_directories_is_replayed() -> None:
-    """These are the arrays as they were written then."""
+    """These are the arrays as older versions wrote them."""
     endpoint, topic_id, directory = ["client", "h", 1], b"t" * 16, b"d" * 16
     arrays: list[list[object]] = [
         [1, "cluster", 1],
@@ -166,7 +167,7 @@ def test_a_decision_is_not_skipped_because_a_flipped_bit_calls_it_control() -> N
 
 @given(st.integers(min_value=8), st.integers(0, 255))
 def test_a_damaged_batch_is_never_taken_for_another_decision(position: int, value: int) -> None:
-    """From the CRC on, everything is covered; before it, readers in sequence check base offset and epoch."""
+    """The CRC covers all bytes after it. Readers in sequence check the base offset and the epoch before it."""
     data = bytearray(encode_decision(ONE_OF_EACH, timestamp_ms=5, base_offset=0, epoch=6))
     at = 16 + position % (len(data) - 16)
     if data[at] == value:

@@ -1,4 +1,4 @@
-"""The delta between two independent images: the same as by replay."""
+"""The delta between two independent images equals the delta of a replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def from_snapshot(image: MetadataImage) -> MetadataImage:
 
 
 def checked_by_hand(old: MetadataImage, new: MetadataImage) -> dict[str, object]:
-    """What a delta must name, found by looking at everything."""
+    """The changes that a delta must name, found by comparing everything."""
     removed = {
         topic_id
         for topic_id, topic in old.topics.items()

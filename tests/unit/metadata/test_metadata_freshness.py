@@ -16,7 +16,8 @@ def test_a_copy_is_not_confirmed_at_first() -> None:
 def test_a_copy_is_as_old_as_the_question_whose_answer_it_has_reached() -> None:
     copy = Freshness(10)
     copy.confirmed(12, began_ms=100)
-    assert copy.lag(150) == (2, None)  # what the barrier saw is not applied: it says nothing of this copy yet
+    # the records below the barrier are not applied yet, so it gives no age for this copy
+    assert copy.lag(150) == (2, None)
     copy.applied(11)
     assert copy.lag(160) == (1, None)
     copy.applied(12)
@@ -47,8 +48,8 @@ def test_an_older_confirmation_that_comes_later_takes_nothing_from_one_that_wait
 
 @pytest.mark.parametrize("seed", range(200))
 def test_no_copy_says_that_it_is_younger_than_it_is(seed: int) -> None:
-    """A log that grows, barriers whose answers come late and out of order, a copy that applies in leaps and stands
-    still: what was committed before now - lag must be in it."""
+    """A log grows, answers to barriers arrive late and out of order, and a copy applies records in large steps or not
+    at all. The copy must have all records that were committed before now - lag."""
     rng = random.Random(seed)
     copy, now_ms, applied, end = Freshness(), 0.0, 0, 0
     committed_at: list[float] = []  # by offset

@@ -151,7 +151,7 @@ def test_eligible_replicas_and_a_reassignment_are_replayed_and_stay_until_they_a
 
 
 def test_a_flush_that_was_weakened_once_is_remembered_for_good() -> None:
-    """Records acknowledged since may not be on disk, whatever the setting is today (KIP-966)."""
+    """Records that were acknowledged since then may not be on disk, even if the setting has changed (KIP-966)."""
     image = image_of(
         TopicRecord("t", A), partition(A, 0, 1), TopicRecord("u", B), ConfigRecord(1, "u", "log.flush", "commit")
     )
@@ -251,7 +251,7 @@ def _random_history(rng: random.Random, count: int) -> list[MetadataRecord]:
 
 
 def test_replicas_of_before_there_were_directories_are_unassigned() -> None:
-    """A log that an older version wrote, and what it goes on with in this one."""
+    """A log that an older version wrote and that this version continues."""
     old = image_of(TopicRecord("t", A), partition(A, 0, 1, 2))
     assert old.topics[A].partitions[0].directories == (UNASSIGNED_DIRECTORY,) * 2
     new = old.apply([PartitionChangeRecord(A, 0, 1, directories=(b"x" * 16, UNASSIGNED_DIRECTORY))], 3)

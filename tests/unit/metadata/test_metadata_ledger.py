@@ -1,4 +1,4 @@
-"""Ledger records, and records that contradict them: a log with a hole."""
+"""Ledger records, and records that contradict them, as in a log with missing records."""
 
 from __future__ import annotations
 

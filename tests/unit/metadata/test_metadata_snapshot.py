@@ -1,4 +1,4 @@
-"""Snapshots: every image survives the round trip; a damaged one is never accepted."""
+"""Snapshots: every image survives the round trip, and a damaged snapshot is never accepted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _constant(seen: dict[str, set[Any]]) -> set[str]:
 
 
 def _note_values(value: Any, seen: dict[str, set[Any]]) -> None:
-    """Every field of every value in an image, with what it was."""
+    """Every field of every value in an image, with its original value."""
     if isinstance(value, msgspec.Struct):
         fields = value.__struct_fields__
     elif dataclasses.is_dataclass(value):
@@ -158,7 +158,7 @@ def test_batches_in_another_order_are_refused() -> None:
 
 
 def test_a_header_that_does_not_say_its_offset_is_refused() -> None:
-    """Kafka's own snapshots are none of ours."""
+    """Kafka's own snapshots are not accepted as Headrace snapshots."""
     kafkas = ControlRecord(ControlType.SNAPSHOT_HEADER, bytes(10) + b"\0")
     data = encode_control_batch([kafkas, *_version_and_voters()], base_offset=0, epoch=1, timestamp_ms=0)
     data += encode_control_batch([snapshot_footer()], base_offset=3, epoch=1, timestamp_ms=0)

@@ -1,4 +1,4 @@
-"""A group's shard is the one that Kafka's tools compute; the metadata have its owner."""
+"""A group's shard is the one that Kafka's tools compute; the metadata names its owner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENDPOINTS = (BrokerEndpoint("client", "c.example", 9090), BrokerEndpoint("intern
 
 @pytest.mark.parametrize(
     ("text", "hashed"),
-    [  # what a JVM says
+    [  # the result of a JVM
         ("", 0),
         ("a", 97),
         ("hello", 99_162_322),
@@ -50,7 +50,7 @@ def test_hashes_are_javas(text: str, hashed: int) -> None:
 
 
 def test_the_smallest_hash_has_a_shard_too() -> None:
-    """Java's Math.abs would leave it negative; Kafka's Utils.abs says 0."""
+    """Java's Math.abs would return a negative number, and Kafka's Utils.abs returns 0."""
     assert shard_of("polygenelubricants", 50) == 0
     assert shard_of("hello", 50) == 22
 

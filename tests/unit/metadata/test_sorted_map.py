@@ -110,7 +110,8 @@ def test_a_map_that_shrank_does_not_consist_of_crumbs(rng: random.Random) -> Non
 
 
 def test_the_order_is_the_same_in_every_process() -> None:
-    """Hashes of texts are salted; a controller that decides in their order would decide differently each time."""
+    """Hashes of strings are different in each process. A controller that iterates in the order of hashes would decide
+    differently each time."""
     program = (
         "from headrace_core.metadata.sorted_map import SortedMap\n"
         "print(''.join(SortedMap((c, 1) for c in 'the quick brown fox jumps')))"

@@ -8,7 +8,7 @@ from headrace_core.node.descriptors import CONNECTIONS_MIN, FLOOR, RESERVE, Desc
 
 
 class Process:
-    """Descriptor numbers as POSIX gives them: the lowest that is free."""
+    """Allocates descriptor numbers as POSIX does: the lowest free number."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -47,13 +47,14 @@ def test_shortage_is_reported_once_and_the_reserve_given_up() -> None:
         process.watch.check()
     assert process.said == [True]
     assert 1_000 - len(process.used) >= RESERVE
-    process.others(1_000 - len(process.used))  # there is none at all any more
+    process.others(1_000 - len(process.used))  # no descriptor is left at all
     process.watch.check()
     assert process.said == [True]
 
 
 def test_shortage_is_over_when_twice_as_many_are_free() -> None:
-    """And the reserve beside them: at the floor itself the leaderships would move back and forth."""
+    """The broker also needs the reserve to be free. With the minimum alone, the leaderships would move back and
+    forth."""
     process = Process(1_000)
     process.others(1_000)
     process.watch.check()

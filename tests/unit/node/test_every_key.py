@@ -62,7 +62,7 @@ def test_only_topic_keys_are_per_topic_and_clients_keys_stay() -> None:
 
 
 def _read_by_code() -> str:
-    """All code but the declarations: what honours a key has to name it."""
+    """All code except the declarations. Code that honours a key must name the key."""
     declarations = ROOT / "core/src/headrace_core/config"
     texts = []
     for folder in ("core/src", "services", "clients", "pipelines"):
@@ -72,10 +72,11 @@ def _read_by_code() -> str:
 
 
 def test_an_honoured_key_is_read_somewhere() -> None:
-    """A key that no code names cannot be honoured: it needs a note. (What it does is for other tests to show.)"""
+    """A key that no code names cannot be honoured: it needs a note. (Other tests check its effect.)"""
     code = _read_by_code()
     unread = []
-    defaults = set(TOPIC_DEFAULT_KEYS.values()) | set(COARSE_DEFAULT_KEYS)  # they count by the topic key they stand for
+    # the topic key for which they are the default counts
+    defaults = set(TOPIC_DEFAULT_KEYS.values()) | set(COARSE_DEFAULT_KEYS)
     for definition in DEFINITIONS:
         for key in definition.keys.values():
             if key.status is Status.HONOURED and not (definition is SERVER and key.name in defaults):
@@ -87,7 +88,7 @@ def test_an_honoured_key_is_read_somewhere() -> None:
 
 # -- pasted files ------------------------------------------------------------------------------------------------------
 
-#: Modelled on Kafka 4's config/server.properties, newly written.
+#: Modelled on Kafka 4's config/server.properties, but not copied.
 KAFKAS_FILE = """
 # who it is
 process.roles=broker

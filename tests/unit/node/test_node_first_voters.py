@@ -25,7 +25,7 @@ def _ask(initial: str | None = None, *, standalone: bool = False, none: bool = F
 
 
 class Writer:
-    """Records what it is asked to write; fails as often as a test says."""
+    """Records the requested writes, and fails as often as a test sets."""
 
     def __init__(self, failures: int = 0) -> None:
         self.written: list[tuple[str, tuple[InitialVoter, ...]]] = []
@@ -116,7 +116,7 @@ def test_a_format_that_failed_leaves_the_directory_unformatted_and_can_be_done_a
 
 
 def test_what_a_format_cut_short_left_behind_does_not_count() -> None:
-    """Its directory was never formatted; the next one may ask for something else."""
+    """Its directory was never formatted, so the next command may use other options."""
     fs, write = CrashingFileSystem(), Writer()
     for directory in ("/q", "/q/__cluster_metadata-0"):
         fs.mkdir(directory)

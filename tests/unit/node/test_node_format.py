@@ -1,4 +1,4 @@
-"""Formatting directories, and refusing unformatted ones and those of another node or cluster."""
+"""Directories are formatted. Unformatted directories and directories of another node or cluster are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: which of several equal nodes gets which directory, and keeps it; configuration from the environment."""
+"""Slots: each of several identical nodes gets a directory and keeps it. Also configuration from the environment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def started(volume: Path, role: str = "broker", **more: str) -> StartCommand:
 
 
 def end(command: StartCommand) -> None:
-    """What the kernel does when the process is gone."""
+    """Release the lock, as the kernel does when the process ends."""
     assert command.slot is not None
     os.close(command.slot.descriptor)
 
@@ -154,7 +154,7 @@ def test_a_machine_knows_its_own_name() -> None:
 def test_an_address_that_can_be_bound_to_is_not_its_own_for_that(
     strangers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where net.ipv4.ip_nonlocal_bind is set: any address can be bound to there."""
+    """Behave as a machine with net.ipv4.ip_nonlocal_bind, on which a process can bind any address."""
     monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
     with pytest.raises(InvalidConfigError, match="none of the names"):
         own_number(strangers, most=2, addresses_of=lambda name: {name.replace("0.0.0.1", "0.0.0.0")}, wait_s=0.2)

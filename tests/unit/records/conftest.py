@@ -1,4 +1,4 @@
-"""One suite, two codecs: every test that takes ``codec`` runs on the reference and on the compiled one."""
+"""Every test with the parameter ``codec`` runs on the reference codec and on the compiled codec."""
 
 from __future__ import annotations
 

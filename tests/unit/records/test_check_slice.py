@@ -1,4 +1,4 @@
-"""What a log may return: whole batches consistent with their neighbours and epochs. One suite, both backends."""
+"""What a log may return: whole batches consistent with their neighbours and epochs. The tests run on both backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The codecs: framings that others read, limits against bombs, and the error of a missing package."""
+"""The codecs: formats that other clients read, limits against decompression bombs, and the error for a missing
+package."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_the_limit_is_the_last_size_that_is_accepted(codec):
 
 
 def _zstd_stream(data: bytes) -> bytes:
-    packer = zstandard.ZstdCompressor().compressobj()  # does not know the size beforehand: none in the frame
+    packer = zstandard.ZstdCompressor().compressobj()  # does not know the size beforehand, so the frame has no size
     return packer.compress(data) + packer.flush()
 
 
@@ -62,7 +63,7 @@ _ZEROS = bytes(16 * MIB)
 
 
 def _bomb(codec: Compression) -> list[bytes]:
-    """Small inputs that claim, or are, 256 MiB of zeros."""
+    """Small inputs that decompress to 256 MiB of zeros, or claim this size."""
     if codec is Compression.GZIP:
         packer = zlib.compressobj(9, wbits=31)
         return [b"".join(packer.compress(_ZEROS) for _ in range(16)) + packer.flush()]

@@ -1,4 +1,4 @@
-"""Records from batches: offsets with gaps, where reading starts, where it continues, what it leaves out."""
+"""Records from batches: offsets with gaps, the position where reading starts and continues, and the skipped batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _at(batch: bytes, base_offset: int, leader_epoch: int = 0) -> bytes:
 
 
 def _log(codec, *counts: int, compression: Compression = Compression.NONE) -> bytes:
-    """Batches of so many records back to back; each value is its offset in text."""
+    """Consecutive batches with these numbers of records. Each value is its offset as text."""
     out, offset = b"", 0
     for count in counts:
         records = [(1_000 + i, None, b"%d" % i, None) for i in range(offset, offset + count)]
@@ -213,7 +213,7 @@ def test_empty_slices_are_passed_over(codec):
 
 
 def test_two_threads_on_one_iterator_meet_an_error_and_not_each_other():
-    codec = _compiled  # the reference has nothing that could be torn
+    codec = _compiled  # the reference codec has no state that threads could corrupt
     big = codec.encode_batch([(1, None, b"x" * 1000, None)] * 2000, compression=Compression.ZSTD)
     iterator = codec.RecordIterator([big] * 40)
     seen: list[int] = []

@@ -50,7 +50,8 @@ def is_abort(batch: bytes) -> bool:
 
 
 def read_committed(codec: ModuleType, log: TransactionalLog, rng: random.Random) -> list[Row]:
-    """Read the log in fetches that end at random batches; each begins at a random offset within its first batch."""
+    """Read the log in fetches that end at random batches. Each fetch begins at a random offset within its first
+    batch."""
     stable = [batch for batch in log.batches if read_header(batch).next_offset <= log.last_stable_offset]
     found: list[Row] = []
     while stable:

@@ -1,4 +1,4 @@
-"""Connections of vanished clients, at a real listener: the server closes its side, too."""
+"""When a client is gone without closing its connection, a real listener closes its side, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace_core.testing.raw_http2 import ACK, PREFACE, SETTINGS, frame
 
 CONNECTIONS = 100
 TIMEOUT_S = 30
-#: gRPC takes nothing shorter.
+#: gRPC does not accept a shorter time.
 KEEPALIVE_MS = 1_000
 
 
@@ -30,8 +30,8 @@ def open_sockets() -> int:
 
 
 def reset_behind_data(address: tuple[str, int]) -> None:
-    """Connect, exchange settings, then send a frame and a reset at once: the server's poller sees one event for both,
-    more often than not."""
+    """Connect, exchange settings, then send a frame and a reset at once: the server's poller usually sees one event for
+    both."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as connection:
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
         assert connection.recv(9)

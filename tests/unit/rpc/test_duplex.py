@@ -25,7 +25,7 @@ Stream = Duplex[str, str]
 
 
 class Server:
-    """Serves one stream with a behaviour of the test's; knows how many of its calls are under way."""
+    """Serves one stream with a behaviour that the test sets, and counts the calls in progress."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -65,7 +65,7 @@ def open_call(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Also: nothing may be left of any stream of the test."""
+    """The fixture also checks that no object of any stream of the test is left."""
 
     async def limited() -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -92,7 +92,7 @@ class Answers:
             self.progress.set()
 
     async def write(self, *requests: str) -> None:
-        """And then wait for nothing that ever comes."""
+        """And then wait for an event that never happens."""
         await self.stream.connected()
         self.progress.set()
         for request in requests:
@@ -185,7 +185,7 @@ def test_a_server_that_ends_in_mid_stream_without_an_error_is_an_error() -> None
 
 @pytest.mark.parametrize("message", ["x", LARGE], ids=["small", "large"])
 def test_why_a_server_ended_the_stream_is_known_also_to_those_who_were_writing(message: str) -> None:
-    """grpc.aio itself says "Internal error from Core" then, and has forgotten the server's status."""
+    """grpc.aio itself then raises "Internal error from Core", and no longer has the server's status."""
     status, details, metadata = status_of(InvalidRequestError("go away"))
 
     async def refuse(context: Any) -> None:
@@ -209,7 +209,8 @@ def test_why_a_server_ended_the_stream_is_known_also_to_those_who_were_writing(m
 
 
 def test_the_servers_status_counts_when_a_failed_write_is_noticed_first() -> None:
-    """gRPC gives a failed write to the loop before the status, or after it. Here it is before, by gRPC's own method."""
+    """gRPC reports a failed write to the event loop before or after the status. In this test it is before, which gRPC's
+    own method ensures."""
     status, details, metadata = status_of(InvalidRequestError("go away"))
     refused = asyncio.Event()
 
@@ -328,7 +329,7 @@ def test_an_address_where_no_server_listens() -> None:
 
 
 def test_who_hangs_up_at_once_is_never_written_to() -> None:
-    """What was written may have had an effect, and must not be said of a connection that never was."""
+    """The written requests may have had an effect. So the error must not claim that no connection existed."""
 
     async def test() -> None:
         async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -424,7 +425,7 @@ def test_a_bug_in_a_part_ends_the_stream_and_is_raised() -> None:
 
 def test_nothing_of_a_stream_that_is_over_waits_for_the_garbage_collector() -> None:
     """gRPC's threads live as long as its objects: a process must be able to fork soon after it closed its clients. A
-    broker makes a full collection about once an hour, so what each dead peer leaves to the collector adds up."""
+    broker runs a full garbage collection about once an hour, so objects of dead peers would accumulate until then."""
 
     def kept() -> int:
         kinds = (grpc.aio.StreamStreamCall, grpc.aio.AioRpcError, Duplex, HeadraceError)

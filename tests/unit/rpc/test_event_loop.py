@@ -1,4 +1,4 @@
-"""The event loop: ours is uvloop's if installed, and a user's stays the user's."""
+"""Headrace's own event loop is uvloop's if uvloop is installed. A user's event loop is not changed."""
 
 from __future__ import annotations
 

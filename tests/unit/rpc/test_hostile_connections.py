@@ -1,5 +1,5 @@
-"""Clients that break the protocol, at a real listener: each is refused, leaves nothing behind, and others are
-served."""
+"""Clients that break the protocol, at a real listener: each is refused and leaves no resources in use, and other
+clients are served."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, expected: st
 
 
 class NoneContext:
-    """A call whose library hands out None for a message that it could not deserialize."""
+    """A call whose library returns None for a message that it could not deserialize."""
 
     async def read(self) -> None:
         return None
@@ -229,7 +229,8 @@ def _varint(value: int) -> bytes:
 
 
 def test_message_beyond_the_limit_is_refused_by_its_length() -> None:
-    """Its header says 88 MiB: the server answers before the rest has come, and keeps none of it."""
+    """The header of the message announces 88 MiB. The server answers before the rest has arrived, and keeps none of
+    it."""
 
     async def scenario() -> None:
         async with serving(message_bytes_max=4 * MIB) as server:
@@ -263,8 +264,8 @@ def test_single_requests_under_way_are_bounded_over_all_connections() -> None:
 
 
 def test_watches_of_many_topics_refuse_no_single_request() -> None:
-    """A watch lasts as long as its client likes: counted with single requests, a few watches would permanently refuse
-    every request of more than 16 KiB."""
+    """A watch may last for any time. If watches were counted together with single requests, a few watches would block
+    all requests of more than 16 KiB permanently."""
 
     async def scenario() -> None:
         server = Server()
@@ -382,7 +383,7 @@ def test_streams_of_one_connection_are_bounded() -> None:
 
 
 def test_more_streams_of_one_process_than_a_connection_takes_are_all_served() -> None:
-    """gRPC shares a connection among equal channels, and keeps calls back that the server would refuse."""
+    """gRPC shares a connection between equal channels, and delays calls that the server would refuse."""
 
     async def scenario() -> None:
         async with serving(streams_max=STREAMS_PER_CLIENT_CONNECTION_MAX) as server:
@@ -401,7 +402,8 @@ def test_more_streams_of_one_process_than_a_connection_takes_are_all_served() ->
 
 
 def test_large_headers_are_refused() -> None:
-    """gRPC itself refuses them. Our limits are the defaults of grpcio 1.85, set so that no upgrade moves them."""
+    """gRPC itself refuses them. Headrace sets the defaults of grpcio 1.85 explicitly, so that an upgrade does not
+    change them."""
 
     async def scenario() -> None:
         async with serving() as server, connected(server) as channel:
@@ -436,7 +438,7 @@ def _until_closed(connection: RawConnection) -> None:
 def test_streams_reset_without_end_leave_nothing_behind() -> None:
     """CVE-2023-44487: 20,000 calls, each reset at once.
 
-    gRPC itself drops most of them before a handler begins. Ours are the limit of calls of a connection
+    gRPC itself drops most of them before a handler begins. Headrace adds the limit of calls of a connection
     (``test_streams_of_one_connection_are_bounded``), and handlers that end with their streams."""
 
     def attack(address: tuple[str, int]) -> None:
@@ -452,6 +454,7 @@ def test_streams_reset_without_end_leave_nothing_behind() -> None:
             await asyncio.to_thread(attack, server.address)
             assert await is_served(server)
             assert resident_mib() - before < 64
-            await until(lambda: not server.open_calls)  # a handler that learned of no reset would keep its stream
+            # a handler that does not learn of the reset would keep its stream
+            await until(lambda: not server.open_calls)
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""A server stops while its clients send much: each receives the reason, whatever its connection is doing.
+"""A server stops while its clients send much: each receives the reason, in every state of its connection.
 
 If a server closes a connection while the client still sends, the connection is reset. The client then loses data that
 it has not read, such as the reason of the close. So the server closes a connection only after the client has shown that
@@ -47,7 +47,7 @@ class Server(produce_pb2_grpc.ProduceServicer, StreamHandler[Any]):
 
 
 class Link:
-    """Between a client and a server; ``hold`` and nothing of what the server sends is read any more."""
+    """A proxy between a client and a server. With ``hold``, it no longer reads the bytes that the server sends."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -121,7 +121,7 @@ async def until(condition: Any, seconds: float = TIMEOUT_S) -> bool:
 
 
 def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
-    """Its side of the connection is slow: the reason waits unread while it goes on sending."""
+    """The client's side of the connection is slow. The reason waits unread while the client continues to send."""
 
     async def work() -> None:
         server = Server()
@@ -137,13 +137,13 @@ def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
             assert server.stream is not None
 
             stopping = asyncio.create_task(server.listener.stop(5.0))
-            # A server that says good-bye before its streams have ended closes the connection with the last of them.
+            # A server that sends GOAWAY before its streams have ended closes the connection with the last stream.
             await until(lambda: link.goaways >= 2, seconds=0.5)
             link.hold()
             server.stream.finish(ServerShuttingDownError("the broker is shutting down"))
             await asyncio.wait_for(server.closed.wait(), TIMEOUT_S)
             await asyncio.wait([stopping], timeout=0.3)
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # ``read`` tells why
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # ``read`` raises the reason
                 for _ in range(50):
                     await call.write(request)
                     await asyncio.sleep(0)
@@ -159,8 +159,8 @@ def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
 
 
 def test_handlers_that_are_cut_have_cleaned_up_when_the_listener_has_stopped() -> None:
-    """A node closes what its handlers use next. Found by test_watches_of_many_topics_refuse_no_single_request, which
-    saw a request's bytes counted after stop(0), once in 150 runs."""
+    """A node closes what its handlers use next. Found by test_watches_of_many_topics_refuse_no_single_request, in which
+    a request's bytes were still counted after stop(0), once in 150 runs."""
 
     class Slow(Server):
         is_clean = False

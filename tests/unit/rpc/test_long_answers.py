@@ -1,4 +1,5 @@
-"""Long responses are computed in slices: others continue in between, and work for a cancelled call stops."""
+"""Long responses are computed in slices: other calls continue between the slices, and the work for a cancelled call
+stops."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_long_work_takes_one_turn_at_a_time_and_short_work_waits_for_none() -> N
                     await mine.next()
 
         async with turns.Turns(NAMES):
-            await work(turns.SHORT_ITEMS)  # it does not wait for the long one
+            await work(turns.SHORT_ITEMS)  # it does not wait for the long response
             waiting = [asyncio.create_task(work(NAMES)) for _ in range(5)]
             await asyncio.sleep(0)
             assert not any(task.done() for task in waiting)
@@ -96,14 +97,14 @@ def test_long_work_takes_one_turn_at_a_time_and_short_work_waits_for_none() -> N
         done = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(done[0], asyncio.CancelledError)
         assert done[1:] == [None] * 4
-        async with turns.Turns(NAMES):  # the cancelled one left no lock behind
+        async with turns.Turns(NAMES):  # the cancelled call has released its lock
             pass
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def ends_of(*pieces: tuple[int, int, int]) -> list[int]:
-    """When each of these pieces (arrival, items, turns that it needs) ends, in turns of simulated time."""
+    """The end of each piece of work (arrival, items, needed turns), in turns of simulated time."""
     order: turns.TurnOrder[int] = turns.TurnOrder()
     left, ends, now = [needed for *_, needed in pieces], [0] * len(pieces), 0
     while any(left):
@@ -129,7 +130,7 @@ def test_equal_pieces_end_one_after_the_other_so_their_mean_time_is_half_of_that
 
 
 def test_smaller_piece_waits_one_turn_of_the_larger_ones_between_its_own() -> None:
-    """However many larger ones have come before it."""
+    """This holds for any number of earlier, larger requests."""
     *_, small = ends_of(*[(0, NAMES, 30)] * 50, (5, 300, 3))
     assert small <= 5 + 2 * 3
 
@@ -148,7 +149,7 @@ def test_no_piece_waits_longer_than_its_class_and_one_turn_of_each_other_class()
 
 
 def test_first_come_is_served_first_in_the_loop_too() -> None:
-    """Turns of the real thing, with a clock that a test moves."""
+    """The product's Turns, with a clock that a test advances."""
     ended = []
 
     async def work(number: int, items: int) -> None:
@@ -172,7 +173,8 @@ def offsets_of(replica: Any) -> OffsetsService:
 
 
 def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
-    """A lookup by time reads from the disk, on a thread: a disk that hangs holds up no answer that needs none."""
+    """A lookup by time reads from the disk on a thread. A disk that hangs delays no response that needs no disk
+    read."""
 
     async def scenario() -> None:
         disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -191,7 +193,7 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
             await lookups[0]
         disk.set_result(None)
         assert len((await lookups[1]).results) == turns.SHORT_ITEMS + 1
-        async with turns.Turns(NAMES):  # the cancelled one left no lock behind
+        async with turns.Turns(NAMES):  # the cancelled call has released its lock
             pass
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
@@ -232,7 +234,8 @@ def test_others_go_on_while_the_offsets_of_ten_thousand_partitions_are_looked_up
 
 
 def test_records_of_few_partitions_are_deleted_at_the_same_time() -> None:
-    """Those of 2,000 all ended in one pass of the loop, and held it for 60 ms. The request's time counts for all."""
+    """Before the fix, the deletions in 2,000 partitions all ended in one pass of the event loop and blocked it for 60
+    ms. Now a few deletions run at a time, and the request's timeout covers all of them."""
 
     class Replica:
         leader = SimpleNamespace(leader_epoch=0, high_watermark=7)
@@ -282,7 +285,8 @@ def test_long_work_within_long_work_of_its_task_fails_at_once() -> None:
 
 
 def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
-    """What an answer at an older image looks up late is not kept for requests at the newer one."""
+    """A response for an older image may look up a value late. The value is not cached for requests with a newer
+    image."""
     view = MetadataView()
     old, new = MetadataImage(), MetadataImage()
     parts = view._building(old, request(), 1, None, None)
@@ -303,10 +307,10 @@ def test_answer_in_turns_is_the_answer() -> None:
 
 
 def test_watch_of_many_topics_costs_what_changed() -> None:
-    """Each change was compared with every name of every watch."""
+    """Before the fix, each change was compared with every name of every watch."""
 
     class Names:
-        """A repeated field that counts who walks through it."""
+        """A repeated field that counts iterations over it."""
 
         walks = 0
 

@@ -1,5 +1,5 @@
-"""Connections with little traffic are not measured: gRPC's pings wake both sides, and an idle cluster has only
-these."""
+"""gRPC's bandwidth probes are off on connections with little traffic. Each probe is a ping that wakes both sides, and
+an idle cluster has only such connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Serves(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
 
 
 class _PassThrough:
-    """``frames``: (type, is it an answer to a ping) of all that came by."""
+    """``frames`` has (type, whether it is an answer to a ping) of all frames that passed."""
 
     def __init__(self, port: int) -> None:
         self.frames: Counter[tuple[int, bool]] = Counter()

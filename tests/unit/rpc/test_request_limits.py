@@ -1,4 +1,4 @@
-"""A request beyond a limit is refused from its bytes, before anything is parsed or looked up."""
+"""A request beyond a limit is refused from its bytes, before the server parses it or looks anything up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FILES = [
 
 
 def calls() -> Iterator[tuple[str, Any]]:
-    """(Service/Method, descriptor of its request) of every call there is."""
+    """(Service/Method, descriptor of its request) of every call of the protocol."""
     for name in _FILES:
         file = importlib.import_module(f"headrace_protos.v1.{name}_pb2").DESCRIPTOR
         for service in file.services_by_name.values():
@@ -71,7 +71,7 @@ def test_a_call_without_limits_is_not_served(monkeypatch: pytest.MonkeyPatch) ->
     ("method", "path"), [(method, path) for method, limits in LIMITS.items() for path in limits.items]
 )
 def test_limit_is_exact_for_each_field(method: str, path: str) -> None:
-    """Items as small as the wire allows: only their count can be what is refused."""
+    """Items of the smallest size that the wire format allows, so that only their number can be refused."""
     descriptor, most = dict(calls())[method], LIMITS[method].items[path]
     check = RequestCheck(method, descriptor)
     assert check(_with_items(descriptor, path.split("."), most)) is None
@@ -138,7 +138,7 @@ def test_items_behind_a_group_cannot_be_smuggled_in() -> None:
 
 @pytest.mark.parametrize("torn", [b"\x0a", b"\xff" * 40_000, b"\x0a\xff\xff\xff\xff\x7f" + bytes(40_000)])
 def test_torn_bytes_are_left_to_the_parser(torn: bytes) -> None:
-    check_of("Metadata/GetMetadata")(torn)  # it neither raises nor goes on for ever
+    check_of("Metadata/GetMetadata")(torn)  # it raises no error, and ends
 
 
 def test_cost_does_not_grow_with_the_request() -> None:

@@ -1,4 +1,4 @@
-"""The metadata shell on a log and snapshots made here: its output, and its reports of damage."""
+"""The output of the metadata shell on a log and snapshots that the test writes, and its reports of damage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _text(text: str) -> bytes:
 
 
 def _control(kind: int, value: bytes, *, base_offset: int = 0, term: int = 0) -> bytes:
-    """A control batch, by Kafka's schemas and not by our encoder."""
+    """A control batch that is built from Kafka's schemas, and not by Headrace's encoder."""
     record = (1_700_000_000_000, struct.pack(">hh", 0, kind), struct.pack(">h", 0) + value, ())
     return encode_batch([record], base_offset=base_offset, leader_epoch=term, control=True)
 
@@ -175,7 +175,7 @@ def test_the_tree_has_kafkas_places_and_short_ones(write: Write) -> None:
     assert value("/configs/TOPIC:orders/retention.ms") == "60000"
     assert value("/image/provenance") == {"next_offset": 7, "term": 1}
     assert value("/local/quorum")["latest_leader"] == 1
-    for place in ("/", "/image", "/image/topics/byId"):  # everything listed exists
+    for place in ("/", "/image", "/image/topics/byId"):  # every listed entry exists
         for name in names(place):
             assert resolve(root, f"{place}/{name}") is not None
 
@@ -243,7 +243,7 @@ def test_damage_in_the_log_is_named_with_its_place_and_ends_the_state(write: Wri
     assert state.image.next_offset == 5
     assert state.image.topic("late") is None
     rows, problems = _rows(directory)
-    assert [row["type"] for row in rows][-1] == "TopicRecord"  # dump goes on where a sound batch follows
+    assert [row["type"] for row in rows][-1] == "TopicRecord"  # dump continues at the next sound batch
     assert problems == [problem]
 
 

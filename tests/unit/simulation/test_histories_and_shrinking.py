@@ -79,7 +79,7 @@ def test_a_read_that_does_not_see_what_was_acknowledged_before_it_is_found() -> 
     reads = ReadHistory()
     before = reads.begin()
     reads.acknowledged(10)
-    reads.served(before, 3, "1")  # it was under way: either is right
+    reads.served(before, 3, "1")  # the request was in flight, so both results are right
     after = reads.begin()
     with pytest.raises(HistoryViolation, match="served a read from offset 9"):
         reads.served(after, 9, "1")

@@ -1,4 +1,4 @@
-"""The judge of Kafka-like histories finds each anomaly that is planted, and nothing in sound histories."""
+"""The checker of Kafka-like histories finds each planted anomaly, and no anomaly in sound histories."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_what_may_be_lost_is_not_called_lost_and_the_rest_is() -> None:
         history.sent(Mark("p", number), 0)
         history.acknowledged(Mark("p", number), offset)
     history.sent(Mark("q", 10), 0)
-    history.log(0, [*log_of_sound(), Seen(20, Mark("q", 10))])  # in the place of what is lost
+    history.log(0, [*log_of_sound(), Seen(20, Mark("q", 10))])  # at the offset of the lost record
     assert history.anomalies(may_lose=lambda mark: mark.sequence > 9) == []
     found = {anomaly.kind for anomaly in history.anomalies(may_lose=lambda mark: mark == Mark("p", 10))}
     assert found == {Kind.LOST}, "p:11 must not be"

@@ -1,4 +1,4 @@
-"""The file system that can lose power under a real process: forced data survive, others do not."""
+"""The file system that can lose power under a real process: fsynced data survives, and other data may be lost."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_bytes_of_a_file_that_was_renamed_meanwhile_are_found(
     file.pwritev([b" lost"], 7)
     disk.rename(str(data / "t-0"), str(data / "t-0-delete"))
     disk.rename(str(data / "t-0-delete" / "log"), str(data / "t-0-delete" / "log.deleted"))
-    disk.sync_directory(str(data))  # the directory keeps its new name, the file does not
+    disk.sync_directory(str(data))  # the directory keeps its new name, but the file does not
     lose_power(journal)
     assert (data / "t-0-delete" / "log").read_bytes() == b"durable"
 
@@ -254,7 +254,8 @@ def test_what_a_failed_sync_lost_no_later_sync_forces(disk: PowerLossFileSystem,
     file = disk.open(str(data / "log"), write=True)
     file.pwritev([b" and lost" + bytes(PAGE)], 7)
     failing_sync(disk, data / "log", journal)
-    later = PowerLossFileSystem(journal).open(str(data / "log"), write=True)  # another process: it sees what was lost
+    # another process, which sees the state after the loss
+    later = PowerLossFileSystem(journal).open(str(data / "log"), write=True)
     assert later.pread(9, 7) == b" and lost"
     later.sync()
     assert lose_power(journal) == len(" and lost") + PAGE

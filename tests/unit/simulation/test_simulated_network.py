@@ -1,4 +1,5 @@
-"""The simulated network treats messages as configured, counts that, and repeats it for the same seed."""
+"""The simulated network delays, loses and duplicates messages as configured, counts this, and does the same for the
+same seed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from headrace_core.testing.scheduler import Scheduler
 
 
 class Office:
-    """A network, and the mail that arrived."""
+    """A network, and the messages that arrived."""
 
     def __init__(self, seed: int, quality: Quality | None = None) -> None:
         self.scheduler = Scheduler()

@@ -1,4 +1,4 @@
-"""The faulty network between real sockets: cut, delayed, slowed down, refused, reset, and healed."""
+"""The faulty network between real sockets: connections are cut, delayed, slowed down, refused, reset, and repaired."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SILENCE_S = 0.3
 
 
 class Echo:
-    """A server that gives back what it gets, and remembers it."""
+    """A server that echoes the received bytes, and records them."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ def echo() -> Iterator[Echo]:
     server.close()
 
 
-#: Local ports of the test's own sockets -> the name that they go by.
+#: Local port of a socket of the test -> the name under which the network knows it.
 NAMES: dict[int, str] = {}
 
 
@@ -86,7 +86,7 @@ def connect(network: FaultyNetwork, echo: Echo) -> Iterator[Callable[..., socket
 
 
 def says(connection: socket.socket, data: bytes) -> bytes:
-    """What comes back, as much as was sent."""
+    """Receive as many bytes as were sent."""
     connection.sendall(data)
     back = b""
     while len(back) < len(data):

@@ -1,4 +1,4 @@
-"""Events: emitted once, received by all listeners, written as one line."""
+"""Events: each is emitted once, received by all listeners, and written as one line."""
 
 from __future__ import annotations
 
