@@ -14,6 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from headrace.models import ManyMetadata, RecordRange
 from headrace_core.errors import HeadraceError, RecordTooLargeError, UnknownOutcomeError
 from headrace_spark.errors import NullTopicError, SaveModeError, SinkWriteError
+from headrace_spark.retries import ATTEMPTS, attempts_text
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
 from headrace_spark.sink_columns import SinkColumns
 from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, write_rows, written_text
@@ -247,3 +248,31 @@ def test_a_failed_task_says_what_it_created() -> None:
     producer.fail_send = RecordTooLargeError("too large")
     with pytest.raises(SinkWriteError, match=r"too large.*" + re.escape(CREATED) + r"factor: 3\. No row was ack"):
         write(producer, batches(["a"], topics=[["x"]]), BY_ROW, {"x": TopicCreated("x", 6, 3)})
+
+
+@pytest.mark.parametrize(
+    ("master", "max_failures", "says"),
+    [
+        ("local", None, r"one attempt per task on local \(a master local\[N,F\] makes F attempts\): the query fails"),
+        ("local[*]", "8", r"one attempt per task on local\[\*\] \(a master"),
+        ("local[2, 3]", None, r"writes the task's rows again .*; 3 attempts on local\[2, 3\]\)"),
+        (
+            "local-cluster[1,1,1024]",
+            None,
+            r"writes the task's rows again .*; 4 attempts on local-cluster\[1,1,1024\]\)",
+        ),
+        ("spark://h:7077", "7", r"writes the task's rows again .*; 7 attempts on spark://h:7077\)"),
+        ("yarn", "1", r"one attempt per task on yarn \(spark\.task\.maxFailures=1\): the query fails"),
+    ],
+)
+def test_a_failed_task_promises_another_attempt_only_where_spark_makes_one(
+    monkeypatch: pytest.MonkeyPatch, master: str, max_failures: str | None, says: str
+) -> None:
+    monkeypatch.setenv(ATTEMPTS, attempts_text(master, max_failures))
+    producer = FakeProducer()
+    producer.fail_send = RecordTooLargeError("too large")
+    with pytest.raises(SinkWriteError, match=says):
+        write(producer, batches(["a"]))
+    monkeypatch.delenv(ATTEMPTS)  # a session whose driver has no SparkContext: Spark Connect
+    with pytest.raises(SinkWriteError, match=r"rows again if it tries the task again \(spark\.task\.maxFailures\)"):
+        write(producer, batches(["a"]))

@@ -19,6 +19,7 @@ from headrace_spark.errors import JavaNotFoundError
 from headrace_spark.java import find_java, java_version
 from headrace_spark.planning import OffsetRange
 from headrace_spark.schema import RECORD, RECORD_WITH_HEADERS, arrow_schema, check_schema
+from headrace_spark.session import LOCAL_DEFAULTS, defaults
 from headrace_spark.source import HeadraceBatchReader, HeadraceDataSource
 from headrace_spark.stream import HeadraceStreamReader
 from headrace_spark.tasks import RangePartition
@@ -87,6 +88,11 @@ def test_a_worker_with_another_version_says_so(monkeypatch: pytest.MonkeyPatch) 
 def test_importing_the_source_opens_nothing_that_a_fork_would_break() -> None:
     script = "import sys, headrace_spark, headrace_spark.stream; assert 'grpc' not in sys.modules, 'grpc is imported'"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_local_cluster_is_no_local_master() -> None:
+    assert all(defaults(master) == LOCAL_DEFAULTS for master in ("local", "local[*]", "local[2, 4]"))
+    assert [defaults(master) for master in (None, "local-cluster[2,1,1024]", "spark://h:7077")] == [{}] * 3
 
 
 def fake_java(home: Path, version: str) -> Path:

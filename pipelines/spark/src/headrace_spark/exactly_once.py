@@ -23,6 +23,7 @@ from headrace_core.errors import HeadraceError, UnsupportedVersionError
 from headrace_core.sinks import SinkTransaction, sink_id
 
 from .errors import NullTopicError, SinkWriteError
+from .retries import retry_text
 from .sink_columns import SinkColumns
 from .sink_options import SinkOptions
 from .sink_task import SinkCommit, write_rows
@@ -107,8 +108,7 @@ def write_batch(
         if isinstance(error, SinkWriteError | NullTopicError):
             raise
         raise SinkWriteError(
-            f"{error.message} [{error.code}]. No row of the task is visible; Spark writes the task's rows again when "
-            "it retries the task"
+            f"{error.message} [{error.code}]. No row of the task is visible. {retry_text()}"
         ) from error
     finally:
         producer.close(ABORT_S)

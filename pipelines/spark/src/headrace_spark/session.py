@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from .java import find_java
+from .retries import is_local
 from .source import HeadraceDataSource
 
 #: Default settings of a local session; docs/spark.md explains each setting.
@@ -34,9 +35,8 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
         master = "local[*]"
-    chosen: dict[str, Any] = {}
-    if master is not None and master.startswith("local"):
-        chosen |= LOCAL_DEFAULTS
+    chosen = defaults(master)
+    if master is not None and master.startswith("local"):  # local-cluster[...] too is on this machine
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not submitted and SparkSession.getActiveSession() is None:
         os.environ["JAVA_HOME"] = str(find_java())
@@ -49,3 +49,8 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
     spark = builder.getOrCreate()
     spark.dataSource.register(HeadraceDataSource)
     return spark
+
+
+def defaults(master: str | None) -> dict[str, Any]:
+    """The settings that a session with this master gets unless the user overrides them."""
+    return dict(LOCAL_DEFAULTS) if master is not None and is_local(master) else {}

@@ -20,6 +20,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from .errors import NullTopicError, SinkWriteError
+from .retries import retry_text
 from .sink_columns import SinkColumns, rows_by_topic
 from .sink_topics import TopicCreated
 
@@ -162,8 +163,7 @@ def write_rows(
         _settle(sent, tally)
         where = f"topic {sending!r}: " if sending and sending not in error.message else ""
         raise SinkWriteError(
-            f"{where}{error.message} [{error.code}]. {_written_by_failed(tally, in_transaction)}; Spark writes the "
-            "task's rows again when it retries the task"
+            f"{where}{error.message} [{error.code}]. {_written_by_failed(tally, in_transaction)}. {retry_text()}"
         ) from error
     except BaseException:  # Spark ends the task, or passes an invalid batch
         give_up()

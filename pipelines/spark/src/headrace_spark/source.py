@@ -26,6 +26,7 @@ from .offset_reader import OffsetReader
 from .offsets import LATEST
 from .options import Limit, SourceOptions
 from .planning import check_covers, plan_ranges, split_ranges
+from .retries import ATTEMPTS, MAX_FAILURES, attempts_text
 from .schema import record_schema
 from .shipping import ship
 from .sink import HeadraceBatchWriter, HeadraceStreamWriter
@@ -42,7 +43,7 @@ class HeadraceDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format, which Spark's registration on the driver needs."""
-        use_own_interpreter()
+        prepare_workers()
         return "headrace"
 
     def schema(self) -> StructType:
@@ -68,18 +69,23 @@ class HeadraceDataSource(DataSource):
         return ship(self, dict(self.__dict__))
 
 
-def use_own_interpreter() -> None:
-    """Make the workers of a local session run the same Python as the driver.
+def prepare_workers() -> None:
+    """Make the workers of a local session run the same Python as the driver, and tell all workers how often Spark tries
+    a task.
 
     Unless PYSPARK_PYTHON is set, Spark starts ``python3`` from the PATH, and this Python often lacks the Headrace
-    packages. On a cluster the driver's Python may not exist at the same path, so only sessions with a ``local`` master
-    are changed.
+    packages. On a cluster the driver's Python may not exist at the same path, so only sessions on one machine
+    (``local[...]``, ``local-cluster[...]``) are changed.
     """
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
-    if context is not None and str(context.master).startswith("local") and context.pythonExec == "python3":
+    if context is None:  # a worker calls name() too
+        return
+    master = str(context.master)
+    if master.startswith("local") and context.pythonExec == "python3":
         context.pythonExec = sys.executable
+    context.environment[ATTEMPTS] = attempts_text(master, context.getConf().get(MAX_FAILURES))
 
 
 # -- the batch reader
