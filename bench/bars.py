@@ -17,7 +17,8 @@ POLICY = "commit"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``value`` computes the number from the samples; it must be at least, or at most, the limit."""
+    """A bar of one path. ``value`` computes a number from the samples, which must be at least (or at most) the
+    limit."""
 
     path: str
     against: str
@@ -45,7 +46,7 @@ class Verdict:
 
     @property
     def below_half(self) -> bool:
-        """So far off that the path's design must change."""
+        """The value misses the limit by so much that the path's design must change."""
         if self.measured is None:
             return False
         if self.bar.at_least:

@@ -1,9 +1,11 @@
-"""The record batch codec on one core, beside aiokafka's compiled one: records of 100 random bytes, without keys.
+"""Measure the record batch codec on one core, beside aiokafka's compiled codec. Records have 100 random bytes and no
+keys.
 
     codec.py [--rounds 7] [--smoke] [--no-tune]
 
-Each round runs every workload once, so that a slow minute affects all of them; medians count. Samples go to standard
-output, a JSON object per line, the last one with all medians and ratios; a table goes to standard error.
+Each round runs every workload once, so that a slow minute affects all of them. The result is the median of the rounds.
+Samples go to standard output, one JSON object per line; the last object has all medians and ratios. A table goes to
+standard error.
 
     headrace.codec.encode        append() for each record, then build(), CRC included
     headrace.codec.decode        a record object for each, .value read, CRC checked
@@ -11,8 +13,8 @@ output, a JSON object per line, the last one with all medians and ratios; a tabl
     headrace.codec.*_arrow       a table of values to a batch of 1 MiB, and such a slice to all of the Spark schema
     headrace.codec.*_arrow_10mib ten such, so that they do not stay in the processor's cache
 
-The allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune: without it glibc maps each large
-buffer, and the kernel's zeroing of pages would dominate.
+The allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune: otherwise glibc maps each large
+buffer, and most of the time would go into the kernel's zeroing of pages.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ BATCH_BYTES = 1 << 20
 
 
 class Workloads:
-    """Each method handles ``self.count`` records (or the number it returns) in one go."""
+    """Each method handles ``self.count`` records (or the number that it returns) in one call."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -2,9 +2,9 @@
 
     connections.py --bootstrap HOST:PORT --topic T [--connections 200] [--processes 1] [--seconds 5] [--acks 1] [--sdk]
 
-The counterpart of bench/java/SyncProducers.java. Without --sdk each is a TCP connection with a Produce stream, and
-every record is encoded and checksummed: the work of a thin client in any language. With --sdk each is an AsyncProducer
-with linger 0, which may share the SDK's resources.
+The counterpart of bench/java/SyncProducers.java. Without --sdk each connection is a TCP connection with a Produce
+stream, and every record is encoded and checksummed: the work of a thin client in any language. With --sdk each
+connection is an AsyncProducer with linger 0, which may share the SDK's resources.
 """
 
 from __future__ import annotations

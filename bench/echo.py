@@ -1,4 +1,4 @@
-"""The raw gRPC ceiling: messages, streams and processes of Headrace's data path, without the rest.
+"""Measure the upper limit of gRPC: the messages, streams and processes of Headrace's data path, without its other work.
 
     echo.py [--direction up|down|echo|all] [--bytes N] [--streams N] [--processes N] [--in-flight N] [--seconds S]
 

@@ -1,4 +1,5 @@
-"""Leader failures at default settings: how long writes are blocked, beside Kafka's figure (`make bench-failover`).
+"""Measure how long writes are blocked by leader failures at default settings, beside Kafka's figure (`make
+bench-failover`).
 
     failover.py [--kills 60] [--stops 5] [--moves 60] [--controllers 10] [--smoke] [--only kill,stop,move,controller]
                 [--save]
@@ -13,8 +14,8 @@ with the SDK's defaults (acks=all, idempotent) that sends a record every 2 ms, l
                 sent once the new leader was known; and the latencies of all records sent meanwhile
     controller  kill -9 of the active controller: no produce may fail
 
-At the end the log is read: every acknowledged record must be there once, at its offset. Each sample is one JSON object
-per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
+At the end the script reads the log. It must have every acknowledged record once, at its offset. Each sample is one JSON
+object per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ TIMEOUT_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``percentile`` of a sample's values must be at most ``limit``; None: reported only."""
+    """``percentile`` of a sample's values must be at most ``limit``. With None the value is only reported."""
 
     what: str
     sample: str
@@ -75,7 +76,7 @@ BARS = {
 
 
 class Load:
-    """Sends a record every 2 ms; notes when each one was sent and acknowledged."""
+    """Sends a record every 2 ms, and keeps the times at which each record was sent and acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -132,7 +133,7 @@ class Load:
         return [(acked - sent) * 1e3 for sent, acked, _, _ in list(self.acknowledged) if sent >= begun]
 
     def longest_gap(self, begun: float) -> float:
-        """The longest time since ``begun`` without an acknowledgement."""
+        """The longest time without an acknowledgement since ``begun``."""
         moments = [begun, *(acked for _, acked, _, _ in list(self.acknowledged) if acked >= begun)]
         return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
 

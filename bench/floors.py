@@ -1,8 +1,7 @@
-"""The machine's own time for the headline's disk writes: three files, forced on the headline's schedule.
-
-No network and almost no program: three processes, each of which appends a portion's bytes to a file and forces it,
-every few milliseconds. A portion is done when the last of the three has it, as with acks=all. No system that promises
-"on the disk of every in-sync replica" can be faster on that disk.
+"""Measure the machine's own time for the disk writes of headline.py: three files, flushed on the same schedule. There
+is no network and almost no program. Each of three processes appends a portion's bytes to a file and flushes the file,
+every few milliseconds. A portion is done when all three processes have written it, as with acks=all. No system that
+promises "on the disk of every in-sync replica" can be faster on that disk.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pathlib import Path
 
 from measure import percentiles
 
-#: From the start signal to the first portion: by then all three processes wait for that moment.
+#: The time from the start signal to the first portion, in which all three processes get ready.
 START_S = 0.2
 
 
 def forced_portions(directory: Path, *, size: int, every_s: float, seconds: float, files: int = 3) -> dict[str, float]:
-    """From a portion's due time until all ``files`` have its ``size`` bytes on disk, ms: p50, p99, p999, max."""
+    """Time in ms from a portion's due time until all ``files`` have its ``size`` bytes on disk: p50, p99, p999, max."""
     started: list[subprocess.Popen[str]] = []
     try:
         for number in range(files):
@@ -57,7 +56,8 @@ def forced_portions(directory: Path, *, size: int, every_s: float, seconds: floa
 
 
 def force_on_schedule(path: Path, size: int, every_s: float, seconds: float) -> list[float]:
-    """From each portion's due time until it was forced, ms; begins at the moment given on standard input."""
+    """Time in ms from each portion's due time until it was flushed. The schedule begins at the time that standard input
+    names."""
     data, late = os.urandom(size), []
     try:
         with path.open("wb", buffering=0) as file:

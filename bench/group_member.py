@@ -32,7 +32,7 @@ def tell(event: str, **what: Any) -> None:
 
 
 class Member(threading.Thread):
-    """One consumer; it joins and leaves on command."""
+    """One consumer, which joins and leaves on command."""
 
     def __init__(self, name: str, group: str, asked: dict[str, Any]) -> None:
         super().__init__(name=name, daemon=True)
@@ -133,7 +133,7 @@ class Member(threading.Thread):
             failed = "" if error is None else str(error)[:300]
             tell("commit", member=self.name, group=self._group, asked=asked, offsets=numbers, failed=failed)
 
-        # (Not awaited: a program that awaited it would not read in between.)
+        # (The commit is not awaited, because a program that awaited it would not read meanwhile.)
         self._committing = consumer.commit_async(offsets, note)
 
     def report(self) -> dict[str, Any]:

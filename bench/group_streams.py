@@ -1,5 +1,5 @@
-"""Child processes of bench/groups.py with bare streams as members, and bare calls as commits, so that the coordinator
-alone is measured.
+"""Child processes of bench/groups.py, whose members are streams without an SDK and whose commits are calls without an
+SDK. So only the coordinator is measured.
 
     group_streams.py '{"coordinator", "topic", "groups", "members", "seconds"}'    heartbeats at the coordinator's pace
     group_streams.py '{"coordinator", "topic", "groups", "offsets", "seconds", "at_once"}'    commits, so many at a time
@@ -30,7 +30,7 @@ def tell(**what: Any) -> None:
 
 
 class Stream:
-    """One member, which reports at once that it reads its assignment."""
+    """A member that reports at once that it reads its assignment."""
 
     def __init__(self, stub: Any, group: str, topic: str, latencies: list[float]) -> None:
         self._stub, self._group, self._topic, self._latencies = stub, group, topic, latencies
@@ -101,7 +101,7 @@ async def heartbeats(asked: dict[str, Any], stubs: list[Any]) -> None:
     begun = time.perf_counter()
     for stream in streams:
         tasks.append(asyncio.create_task(stream.run()))
-        await asyncio.sleep(0.002)  # spread the joins: a herd is not measured here
+        await asyncio.sleep(0.002)  # spread the joins, because this benchmark does not measure joins at the same moment
     for stream in streams:
         await stream.has_joined.wait()
     tell(ready=True, seconds=time.perf_counter() - begun)

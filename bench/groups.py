@@ -51,8 +51,8 @@ PARTITIONS, MEMBERS, PER_SECOND = 12, 3, 1_000
 #: Length of a window for pauses, with or without a join in its middle (seconds).
 WINDOW_S = 8.0
 
-#: Kafka 4.3 on this kind of machine, a 4th member joins 3: each moved partition unread for 4.0 s with the new protocol,
-#: 3.0 s with the cooperative-sticky assignor.
+#: Kafka 4.3 on this kind of machine, a 4th member joins 3: each moved partition is unread for 4.0 s with the new
+#: protocol, and for 3.0 s with the cooperative-sticky assignor.
 BARS = {
     "join": (
         Bar("a 4th member joins 3: partitions that move, max", "join.moved", 1.0, 3.0),
@@ -321,7 +321,7 @@ class Bench:
                     moved = before[number] ^ next(iter(members[number].owned().values()))
                     others = [each for at, each in enumerate(members) if at != number]
                     disturbed = sum(len(each.events("assigned", "revoked", "lost", since=begun)) for each in others)
-                    # (Members restarted before have had one assignment.)
+                    # (Members that restarted earlier have had one assignment.)
                     expected = sum(each.events("ready")[0]["at"] > begun for each in others)
                     self.samples.add("restart.moved", float(len(moved) + disturbed - expected), "")
         finally:

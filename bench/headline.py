@@ -1,15 +1,16 @@
-"""The headline: a steady 500,000 records per second for a minute through three replicas, with latencies.
+"""Measure latencies at a steady 500,000 records per second for a minute, through three replicas.
 
     headline.py --bootstrap HOST:PORT,... --topic T [--rate 500000] [--seconds 60] [--record-bytes 100] [--acks all]
 
 One process sends on a schedule, `send_arrow` of the due records every 5 ms, linger 0; another one reads with
 `fetch_arrow`. The first and the last record of every portion have its number and the time of its send (the machine's
-clock, common to both). Two latencies, of every portion:
+clock, common to both). The script measures two latencies of every portion:
 
     acked     from the send until all records of the portion are acknowledged
     received  from the send until the reader has the record; for both stamped records
 
-Prints one JSON object. Verified: every record acknowledged and read, every stamp seen once, no CRC wrong.
+Prints one JSON object. "Verified" means that every record was acknowledged and read, every stamp was seen once, and no
+CRC was wrong.
 """
 
 from __future__ import annotations

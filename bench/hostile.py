@@ -9,16 +9,16 @@ after each poll: latency is from send to the end of the commit. An attacker is o
 loopback, bounded in time and count.
 
 Quiet and hostile slices alternate, ``--seconds`` each per attacker, in two rounds over all attackers, so that a slow
-minute affects both: an attacker is compared with the quiet slices right before its own. Each result is one JSON object
-per line; a table follows:
+minute affects both: an attacker is compared with the quiet slices directly before its own slices. Each result is one
+JSON object per line; a table follows:
 
     quiet_p99_ms, p99_ms, ratio, rss_mib (peak of the largest process of the attacked kind, and of brokers), quiet_cpu,
     cpu (of the attacked kind), attacker_cpu (cores), alive, within_ratio (the bare bar: p99 at most 3 times the quiet
     one), fine (all bars of this attacker)
 
 Exit 1 when a bar is missed: p99 at most 3 times the quiet one (or 25 ms), every process alive, no broker, coordinator
-or controller above 400 MiB, no record lost. ``within_ratio`` ignores the 25 ms: it is a verdict of its own, and does
-not change the exit code. Eight to ten minutes at the defaults.
+or controller above 400 MiB, no record lost. ``within_ratio`` ignores the 25 ms. It is a separate result, and does not
+change the exit code. A run with the defaults takes eight to ten minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
-#: Members of one group, each with its own stream; and their number on a connection.
+#: The number of members of one group, each with its own stream, and the number of members on a connection.
 CROWD, CROWD_PER_CONNECTION = 1_000, 100
 #: Slices per attacker. Time that an attacker has to end before a quiet slice, and to connect before its own slice.
 ROUNDS = 2
@@ -144,7 +144,7 @@ def legal_offsets(pace: Pace, address: Address) -> None:
 
 
 def empty_items(pace: Pace, address: Address) -> None:
-    """88 MiB of produce partitions of two bytes; and as much as one message may have."""
+    """Produce requests with partitions of two bytes: one request of 88 MiB, and one of the largest allowed size."""
     sizes = itertools.cycle([88 * MIB, 15 * MIB])
 
     def once(channel: Any) -> None:
@@ -487,7 +487,7 @@ class Client:
                 bootstrap_servers=bootstrap, auto_offset_reset="latest", group_id=group, enable_auto_commit=False
             )
             self._consumer.subscribe([self._topic])
-        self._last = 0.0  # what a member reads again after a rebalance counts once
+        self._last = 0.0  # records that a member reads again after a rebalance count once
         self._rate, self._over, self._over_reading = rate, threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._latencies_ms: dict[float, float | None] = {}  # by send time; None: not received yet
@@ -603,7 +603,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Target:
-    """The attacked node, the processes whose CPU counts, those whose memory counts, and the client beside it."""
+    """The attacked node, the processes whose CPU is measured, the processes whose memory is measured, and the
+    well-behaved client."""
 
     address: str
     pids: list[int]

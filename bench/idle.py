@@ -38,7 +38,7 @@ from measure import ROOT, WORK, Samples, emit, machine, save, settle, table
 
 from headrace import Admin, Consumer, NewTopic, Producer
 
-# An installed Headrace has bytecode, written by pip; some of our machines forbid Python to write any.
+# An installed Headrace has bytecode, written by pip; some machines forbid Python to write bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 BROKERS, CONTROLLERS, COORDINATORS = 3, 3, 2

@@ -41,6 +41,6 @@ SMOKE_WARM_UP_S = 2.0
 
 
 def turns(number: int) -> tuple[Setting, ...]:
-    """The settings in the order of round ``number``: each is first, second and last equally often."""
+    """The settings in the order of round ``number``: each setting is first, second and last equally often."""
     first = number % len(SETTINGS)
     return SETTINGS[first:] + SETTINGS[:first]

@@ -2,7 +2,7 @@
 
 A sample has a dotted name with its subject and measure (``headrace.produce.arrow.commit``), and a unit. A peer measured
 under several settings has a sample per setting (``kafka.producer-perf@batch-1m``); its best median counts. Rounds
-alternate between ours and theirs, so that a slow minute affects both; ratios are of medians.
+alternate between Headrace and its peers, so that a slow minute affects both. Ratios are ratios of medians.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RATES = frozenset({"rec/s", "req/s", "rows/s", "txn/s", "MiB/s"})
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best median of a figure and its setting (empty if there was one only)."""
+    """The best median of a figure, and its setting (empty if there was only one)."""
 
     setting: str
     median: float
@@ -83,7 +83,7 @@ class Samples:
         return Best(setting, found[setting])
 
     def names_with_settings(self) -> list[str]:
-        """Figures measured under settings, without the settings."""
+        """The names of the figures, without the settings under which they were measured."""
         return sorted({base for base, at, _ in (each.partition("@") for each in self.values) if at})
 
     def ratio(self, ours: str, theirs: str) -> float | None:
@@ -134,7 +134,7 @@ def warm_memory(gib: float) -> float:
 
 
 def settle() -> None:
-    """Let the disk finish, so that a workload's page cache is not written during the next one.
+    """Wait until the disk is idle, so that the page cache of one workload is not written during the next one.
 
     ``HEADRACE_BENCH_SETTLE=0`` skips it where only the benchmark itself is tested; other programs' writes take minutes.
     """

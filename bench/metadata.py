@@ -2,8 +2,9 @@
 
     metadata.py [--partitions 100000] [--rounds 1] [--smoke] [--layouts 100,1] [--save]
 
-No network and no cluster: the controller's core and storage on a real disk, 30 brokers, replication factor 3, once with
-100 partitions per topic and once with 1. Each case is a process, so that memory is that case's:
+The benchmark runs the controller's core and storage on a real disk, without a network and without a cluster. The
+metadata has 30 brokers and replication factor 3, once with 100 partitions per topic and once with 1. Each case is a
+separate process, so that its memory can be measured:
 
     create     CreateTopics requests of the largest size allowed (metadata.max.records.per.request), each decided,
                appended and forced; then a snapshot, made in a thread beside the event loop; then single topics, without
@@ -222,7 +223,7 @@ def single_decisions(bench: Bench) -> float:
 
 
 def fence_one(bench: Bench) -> tuple[float, float]:
-    """All brokers but one have just sent heartbeats: ms, and the records of the fencing."""
+    """Fence one broker, after all other brokers have just sent heartbeats. Return the time in ms and the records."""
     image = bench.core.committed
     silent = max(image.brokers)
     bench.now_ms += SESSION_MS + 1

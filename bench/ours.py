@@ -138,9 +138,8 @@ class Headrace:
         return found
 
     def throughput(self, samples: Samples, policy: str, *, acks: str = "1", number: int = 0) -> None:
-        """Every produce API into a new topic, and every consume API from the largest of them.
-
-        ``number``: of the round; each begins with another API, so that none is always the first.
+        """Run every produce API into a new topic, and every consume API from the largest of these topics. ``number`` is
+        the number of the round. Each round begins with another API, so that no API is always the first.
         """
         first = number % len(PRODUCE_APIS)
         label = policy if acks == "1" else f"{policy}.acks-{acks}"
@@ -169,7 +168,7 @@ class Headrace:
                 samples.fail(f"headrace.consume.{api}.{policy}", str(failure))
 
     def latency(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
-        """From send to receipt at 1,000 records per second."""
+        """Measure the time from send to receipt at 1,000 records per second."""
         label = policy if acks == "1" else f"{policy}.acks-{acks}"
         topic = self.new_topic(policy)
         try:

@@ -1,9 +1,9 @@
-"""The cost of thousands of partitions on one broker, and of long logs at its start.
+"""Measure the cost of thousands of partitions on one broker, and of long logs at its start.
 
     partitions.py [--partitions 5000] [--rounds 6] [--smoke] [--only many,produce,unclean,clean] [--save]
 
-A real controller and broker (``LocalCluster``), production defaults. Four cases; the one that writes most is last,
-because a virtual machine's disk may have a limited burst:
+A real controller and broker (``LocalCluster``), production defaults. There are four cases. The case that writes most is
+last, because a virtual machine's disk may have a limited burst:
 
     many      memory, descriptors and idle CPU with 50 partitions and with 5,000 more (of 1 topic, then of 500 topics);
               creating and deleting the 5,000; a clean restart
@@ -187,7 +187,8 @@ def _many(samples: Samples, sizes: Sizes, one: Cluster, layout: str, topics: lis
 
 
 def produce(samples: Samples, sizes: Sizes) -> None:
-    """Produce to 50 partitions of each broker, the other one idle: a slow minute affects both."""
+    """Produce to 50 partitions of each broker in turn, while the other one is idle, so that a slow minute affects
+    both."""
     with cluster("with-50") as few, cluster("with-all") as one:
         for each in (few, one):
             each.create([("few", FEW)])

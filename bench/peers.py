@@ -2,10 +2,11 @@
 
     peers.py [--rounds 5] [--policies commit,os] [--warm-gib 12] [--no-spark] [--no-save] [--only REGEX]
 
-One Kafka node (its defaults: acknowledged before it is on disk) and one Headrace broker (`log.flush=commit`: after) run
-side by side, one idle while the other works. Each round runs theirs, then ours, workload by workload, so that a slow
-minute affects both; medians of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1. Kafka runs
-under each setting of kafka_settings.py, with a warm client; its best median is compared with ours.
+One Kafka node and one Headrace broker run side by side, and one is idle while the other works. Kafka has its defaults,
+so it acknowledges a record before the record is on disk. Headrace has `log.flush=commit`, so it acknowledges after
+that. Each round runs every workload with Kafka and then with Headrace, so that a slow minute affects both. The medians
+of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1. Kafka runs under each setting of
+kafka_settings.py, with a warm client; its best median is compared with ours.
 
 Needs Java 17 with its compiler (SyncProducers.java), Maven for the jars, and about 16 GiB of memory.
 """
@@ -50,7 +51,7 @@ def kafka_topic(kafka: KafkaNode, name: str) -> Iterator[str]:
 
 
 def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
-    """Run a workload; on failure note it and continue."""
+    """Run a workload. If it fails, record the failure and continue."""
     try:
         work()
     except (RuntimeError, OSError, KeyError, ValueError) as failure:
@@ -58,7 +59,7 @@ def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
 
 
 class Round:
-    """One round: theirs and ours, alternating."""
+    """Run one round of every workload, alternating between Kafka and Headrace."""
 
     def __init__(self, number: int, samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, sizes: Sizes) -> None:
         self.number, self.samples, self.kafka, self.headrace, self.sizes = number, samples, kafka, headrace, sizes
@@ -129,7 +130,8 @@ def memory(samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, moment: 
 
 
 def starts(samples: Samples, rounds: int) -> None:
-    """From nothing to the first acknowledged record, formatting included, each alone. Kafka's heap is not touched."""
+    """Measure the time from an empty directory to the first acknowledged record, including formatting. Each system runs
+    alone. Kafka's heap is not touched."""
     import confluent_kafka  # noqa: F401  not to be counted as Kafka's start
 
     for _ in range(rounds):

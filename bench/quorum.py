@@ -112,7 +112,7 @@ class Quorum:
         self.written[topic] = value
 
     async def anybody(self, call: Callable[[Any], Awaitable[Any]], *, but: int = -1, within_s: float = 30.0) -> Any:
-        """Ask one controller after the other until one answers."""
+        """Ask the controllers one after another until one answers."""
         deadline = time.monotonic() + within_s
         while True:
             for node_id, stub in self.stubs.items():
@@ -150,7 +150,7 @@ class Quorum:
         deadline = time.monotonic() + 30
         for node_id, stub in self.stubs.items():
             while lost := await self._lost(stub):
-                if time.monotonic() > deadline:  # it has the log, and does not show its content
+                if time.monotonic() > deadline:  # the controller has the log, but does not show its content
                     raise RuntimeError(f"controller {node_id} {lost}")
                 await asyncio.sleep(0.02)
         return len(self.written)

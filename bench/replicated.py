@@ -2,11 +2,12 @@
 
     replicated.py [--peers] [--rounds 3] [--only REGEX] [--policies commit] [--smoke] [--warm-gib 6] [--save]
 
-Three brokers and three controllers of ours, replication factor 3, min.insync.replicas 2, `log.flush=commit`: acks=all
-acknowledges a record when every in-sync replica has forced it to disk. With --peers three nodes of Apache Kafka run
-beside them, one side idle while the other works: at Kafka's default (acknowledged from memory), and with
-`flush.messages=1` (every write forced). Each round runs theirs, then ours, workload by workload. Kafka's throughput is
-measured under each setting of kafka_settings.py, with a warm client; its best median is compared with ours.
+Headrace runs three brokers and three controllers, with replication factor 3, min.insync.replicas 2 and
+`log.flush=commit`. So acks=all acknowledges a record when every in-sync replica has flushed it to disk. With --peers
+three nodes of Apache Kafka run beside them, one side idle while the other works: at Kafka's default (acknowledged from
+memory), and with `flush.messages=1` (every write forced). Each round runs every workload with Kafka and then with
+Headrace. Kafka's throughput is measured under each setting of kafka_settings.py, with a warm client; its best median is
+compared with ours.
 
 --only selects steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table
 in docs/performance. Exit 1 when a workload failed.
@@ -56,7 +57,8 @@ KAFKA_FLUSHES = {"default": {}, "flushed": {"flush.messages": "1"}}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Records of each workload, ours and Kafka's (which is slower), and seconds of timed ones."""
+    """The number of records of each workload for Headrace and for Kafka (which is slower), and the seconds of timed
+    workloads."""
 
     arrow: int = 10_000_000
     object: int = 6_000_000
@@ -65,7 +67,8 @@ class Sizes:
     kafka: int = 2_500_000
     kafka_large: int = 250_000
     kafka_many_partitions: int = 700_000
-    #: With 700,000 records to 1,000 partitions, each write forced, Kafka's producer lets some expire after two minutes.
+    #: With 700,000 records to 1,000 partitions and a flush for each write, some records of Kafka's producer expire
+    #: after two minutes.
     kafka_many_flushed: int = 150_000
     seconds: float = 10.0
     connections: int = 200
@@ -99,7 +102,7 @@ Step = tuple[str, Callable[[], None]]
 
 
 class Ours:
-    """Our side: a cluster of three; every workload is a step."""
+    """Headrace's side: a cluster of three brokers. Every workload is a step."""
 
     def __init__(self, cluster: ours.Headrace, samples: Samples, sizes: Sizes, policy: str) -> None:
         self.cluster, self.samples, self.sizes, self.policy = cluster, samples, sizes, policy
@@ -186,7 +189,7 @@ class Ours:
                 self.samples.add(f"{label}.{what}.{quantile}", value, "ms")
 
     def disk_alone(self) -> None:
-        """The same bytes, as often, forced to three files by three plain loops."""
+        """Three simple loops write and flush the same bytes to three files, at the same rate."""
         found = forced_portions(
             WORK,
             size=int(self.sizes.headline_rate * headline.PORTION_S * RECORD_BYTES),

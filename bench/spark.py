@@ -3,9 +3,9 @@
     spark.py [--rounds 3] [--records 5000000] [--bootstrap HOST:PORT] [--only sink] [--set key=value] [--progress]
 
 The query is an aggregate by partition over random 100-byte values in 6 partitions, all seven columns, ``local[2]``; the
-stream runs with AvailableNow and maxOffsetsPerTrigger of a million. Times include the query's start; one round before
-the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled. The limit is a
-Python data source with ready batches (spark_ready.py). ``sink`` writes as many rows into 2 partitions, acks=all;
+stream runs with AvailableNow and a maxOffsetsPerTrigger of one million. Times include the query's start; one round
+before the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled. The limit
+is a Python data source with ready batches (spark_ready.py). ``sink`` writes as many rows into 2 partitions, acks=all;
 ``copy`` reads the value of the filled topic and writes it there; their limit is a Python sink that drops its batches
 (spark_sinks.py). ``--set`` sets a Spark configuration, ``--progress`` prints each micro-batch's durations to stderr.
 """

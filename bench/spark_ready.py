@@ -1,6 +1,6 @@
 """The baseline of bench/spark.py: a Python data source with ready Arrow batches, which shows Spark's own limit.
 
-Same rows, columns and split into tasks as the topic that bench/spark.py fills; no log, no network, no decoding.
+It has the same rows, columns and tasks as the topic that bench/spark.py fills, but no log, no network and no decoding.
 """
 
 from __future__ import annotations

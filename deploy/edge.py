@@ -9,13 +9,12 @@ client's connection is reset, as if no process listened.
 
 Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capitals):
 
-    max.connections           1000        at once; further ones are reset and logged (KIP-402)
-    max.connections.per.ip    no limit    the same per address (KIP-308). Behind a port that an engine publishes on
+    max.connections           1000        at once; further connections are reset and logged (KIP-402)
+    max.connections.per.ip no limit the same per address (KIP-308). Behind a port that an engine publishes on
                                           the loopback address, all clients share the engine's address
-    connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed
-
-A connection costs at most 256 KiB, when neither side reads. It is closed when the other machine has vanished, or has
-not read pending data for two minutes.
+    connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed A
+    connection costs at most 256 KiB, when neither side reads. It is closed when the other machine has vanished, or has
+    not read pending data for two minutes.
 """
 
 from __future__ import annotations
@@ -170,7 +169,8 @@ class Pipe(asyncio.BufferedProtocol):
             self.other.transport.write(bytes(_read[:nbytes]))
 
     def eof_received(self) -> bool:
-        """True: the other direction continues. When both have ended, close here, because no further event would."""
+        """Return True, so that the other direction continues. When both directions have ended, close here, because no
+        further event closes the connection."""
         self._has_ended = True
         if self.other is None or self.other.transport is None:
             return False
@@ -197,7 +197,7 @@ class Pipe(asyncio.BufferedProtocol):
 
 
 class Client(Pipe):
-    """The client's side; it is not read before the node's side is connected."""
+    """The client's side of a connection. The edge does not read it before the node's side is connected."""
 
     def __init__(self, route: Route, edge: Edge) -> None:
         super().__init__()

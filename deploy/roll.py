@@ -2,21 +2,21 @@
 contrast, `docker compose up` replaces all containers of a changed service at once.
 
     HEADRACE_VERSION=0.2.0 python3 deploy/roll.py          changed containers; run it beside the compose file
-    python3 deploy/roll.py --all                           all, unchanged: a rolling restart
-    python3 deploy/roll.py broker                          only these services
+    python3 deploy/roll.py --all                           also unchanged containers: a rolling restart python3
+    deploy/roll.py broker only these services
 
-Controllers first, the active one last, then brokers, coordinators, the edge. Before each stop, and at the end, every
-container must be healthy and `headrace doctor` must find no obstacle (under-replicated partitions, absent nodes);
-otherwise the roll stops. A container keeps its number, so its slot, id and records. One that does not become healthy is
-removed, and the former one restored.
+The order is: controllers (the active one last), brokers, coordinators, the edge. Before each stop, and at the end,
+every container must be healthy and `headrace doctor` must find no obstacle (under-replicated partitions, absent nodes);
+otherwise the roll stops. A container keeps its number, so its slot, id and records. A new container that does not
+become healthy is removed, and the former container is restored.
 
 Compose cannot do this: it creates missing containers under the next number, never under a free one. So the script has
 Compose create one more container, without starting it, and creates its configuration, read from the engine, again under
 the name and number of the container to replace. A later `docker compose up` finds it up to date. It needs only Python
 and the engine's socket.
 
-Exit code 1: the cluster is not whole, or a container did not come up; 130: ended by Ctrl-C, SIGTERM, or SIGHUP of a
-closed terminal, between two containers.
+Exit code 1: the cluster is not whole, or a container did not come up; 130: ended between two containers by Ctrl-C,
+SIGTERM, or SIGHUP of a closed terminal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOT_IN_THE_WAY = frozenset(
     {"version-mix", "group-lag", "group-storm", "group-records-lost", "disk-slow", "clock-skew", "descriptors"}
 )
 STOP_S = 40
-#: A new container that has ended this often is given up.
+#: After this number of unexpected ends of a new container, the roll stops waiting for it.
 RESTARTS_MAX = 3
 LOOK_S = 0.5
 TELL_S = 5.0
@@ -61,7 +61,7 @@ class RollError(Exception):
     """Why the roll stopped, and what to do."""
 
 
-#: Errors of a replacement step: refused, or the engine, its client or its answer is missing.
+#: Errors of a replacement step: the engine refuses it, or the engine, its client or its answer is missing.
 FAILURES = (RollError, OSError, ValueError, subprocess.SubprocessError, http.client.HTTPException)
 
 

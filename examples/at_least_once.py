@@ -2,7 +2,7 @@
 again.
 
 So the work must tolerate a repeated record: write with a key from the record (an upsert), or store (partition, offset)
-with the result. scene.py kills the worker twenty times, and counts lost and doubled receipts.
+with the result. scene.py kills the worker twenty times, and counts lost and duplicated receipts.
 
     python examples/at_least_once.py            # starts a LocalCluster
     python examples/at_least_once.py HOST:PORT

@@ -1,8 +1,9 @@
-"""Exactly once: one transaction contains the receipts and the group's offsets. No receipt is lost, and none is doubled.
+"""Exactly once: one transaction contains the receipts and the group's offsets. No receipt is lost, and none is
+duplicated.
 
 Readers of the receipts use isolation.level=read_committed. A killed worker leaves an open transaction; the next worker
 has the same transactional.id, and aborts that transaction at its first call. scene.py kills the worker twenty times,
-and counts lost and doubled receipts.
+and counts lost and duplicated receipts.
 
     python examples/exactly_once.py            # starts a LocalCluster
     python examples/exactly_once.py HOST:PORT

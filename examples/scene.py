@@ -3,7 +3,7 @@
 A topic has 2,000 payments. A worker process reads them and writes a receipt for each payment to another topic. This
 module kills the worker with SIGKILL at a random moment while it writes, and starts it again. The last worker finishes
 the work. Then this module counts the payments without a receipt (lost) and the payments with several receipts
-(doubled).
+(duplicated).
 
     python examples/exactly_once.py                                # starts a LocalCluster
     python examples/exactly_once.py HOST:PORT [--kills 20] [--seed 1]

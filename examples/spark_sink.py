@@ -36,7 +36,7 @@ def write_batch(spark: SparkSession, bootstrap: str) -> None:
 
 
 def stream_alarms(spark: SparkSession, bootstrap: str, checkpoint: Path) -> None:
-    """Copy readings above 30 degrees to another topic, as far as they exist; run it again for later ones."""
+    """Copy the existing readings above 30 degrees to another topic. Run the function again for later readings."""
     readings = (
         spark.readStream.format("headrace")
         .option("headrace.bootstrap.servers", bootstrap)

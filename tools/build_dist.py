@@ -66,8 +66,8 @@ def leaks(archive: Path, paths: list[bytes]) -> list[str]:
 
 
 def _environment(headers: Path) -> dict[str, str]:
-    """The build environment. Build one distribution. ``headers``: the core's sources, whose .pxd files the modules of
-    the SDK need."""
+    """The environment variables to build one distribution. ``headers`` are the core's sources, whose .pxd files the
+    modules of the SDK need."""
     chosen = {
         **os.environ,
         "PYTHONPATH": str(headers),

@@ -26,10 +26,10 @@ LIMITS = {
     "clients": 1,
     "pipelines": 0,
     "protos": 0,
-    "docs": 27,
+    "docs": 1,
     "tools": 1,
-    "tests": 228,
-    "other": 6,
+    "tests": 186,
+    "other": 5,
 }
 
 # A dictionary of names of private words, each with a pattern and a suggested replacement.

@@ -83,7 +83,7 @@ SHARDS = (
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "-m", "tests.fuzz.run_fuzz", "--seconds", "600"), 1200),
     Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
-    # The fault tests are split into parts, so that a run that was stopped continues with the next part.
+    # The fault tests are split into parts, so that a stopped run continues with the next part.
     *(
         Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
         for part in range(1, 5)
