@@ -30,6 +30,14 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 #: Whether this process runs only one node; False in a program that contains nodes, such as a test.
 _owns_process = False
 
+#: Thresholds of the garbage collector in a broker and in a coordinator. Requests create few reference cycles, so rare
+#: garbage collections of many objects cost less than frequent small ones. (By default, Python starts a garbage
+#: collection after 700 allocations.) The product of the first two numbers bounds the pause of a collection of young
+#: objects: 50,000 objects take about 30 ms, and 8,000 unfinished calls have 260,000 objects. The last number decides
+#: how long unreachable objects that live for minutes stay in memory, such as the log of a deleted topic with its file
+#: descriptor.
+GC_THRESHOLDS = (5_000, 10, 20)
+
 #: Function that runs a server until the event is set, then stops the server cleanly and returns.
 Serve = Callable[[NodeConfig, asyncio.Event], Awaitable[None]]
 
@@ -114,7 +122,7 @@ class Server(Protocol):
     async def stop(self, *, at_once: bool = False) -> None: ...
 
 
-async def serve_until(server: Server, stop: asyncio.Event, *gc_thresholds: int) -> None:
+async def serve_until(server: Server, stop: asyncio.Event) -> None:
     """Start the server, run it until ``stop`` is set, then stop it cleanly. If the task of ``run`` is cancelled, the
     server stops at once."""
     starting = asyncio.create_task(server.start())
@@ -124,7 +132,7 @@ async def serve_until(server: Server, stop: asyncio.Event, *gc_thresholds: int) 
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
-            settle_memory(*gc_thresholds)
+            settle_memory(*GC_THRESHOLDS)
             await server.run(stop)
     except asyncio.CancelledError:
         at_once = True

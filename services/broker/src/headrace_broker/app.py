@@ -106,11 +106,6 @@ CHECKPOINT_INTERVAL_S = 5.0
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
-#: Requests create few reference cycles, so rare garbage collections of many objects cost less than frequent small ones.
-#: (By default, Python starts a garbage collection after 700 allocations.)
-#: The last number decides how long unreachable objects that live for minutes stay in memory, such as the log of a
-#: deleted topic with its file descriptor.
-GC_THRESHOLDS = (10_000, 20, 5)
 #: Seconds that a stopping broker waits for running calls to end, and for clients to read why it stops. After
 #: STREAMS_GRACE_S the broker closes the remaining streams, such as health watches.
 STREAMS_GRACE_S = 2.0
@@ -582,4 +577,4 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
 
     events = Emitter()
     events.subscribe(log_events(logger))
-    await serve_until(Broker(config, events=events), stop, *GC_THRESHOLDS)
+    await serve_until(Broker(config, events=events), stop)
