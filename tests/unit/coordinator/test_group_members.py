@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from headrace_coordinator.group.messages import (
@@ -185,6 +188,100 @@ def test_what_a_member_leaves_behind_does_not_wait() -> None:
     b.leave()
     shard.converge()
     assert shard.clients["c"].reading == parts("orders", 0, 1, 2, 3)
+
+
+def test_a_member_that_is_to_read_leaves_and_its_partition_does_not_wait() -> None:
+    """The partition is still the former reader's when the next one leaves."""
+    shard = GroupShardWorld(GroupSettings(assignment_interval_ms=1_000), orders=2)
+    (a,) = shard.join("a")
+    shard.sleep(1_000)
+    b = Client(shard, "b")
+    b.join()
+    a.hear(lets_go=False)
+    assert not b.reading
+    b.leave()
+    assert shard.described().assignment_epoch == shard.described().group_epoch
+
+
+# -- large groups -----------------------------------------------------------------------------------------------------
+
+
+def large_group(members: int) -> tuple[GroupShardWorld, list[Client]]:
+    """A group whose members have their assignment; ``orders`` has two partitions."""
+    shard = GroupShardWorld(GroupSettings(assignment_interval_ms=1_000, connection_grace_ms=500), orders=2)
+    clients = [Client(shard, f"m{number:04}") for number in range(members)]
+    for client in clients:
+        client.join()
+    shard.sleep(1_000)
+    shard.converge()
+    return shard, clients
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Return how many Python functions ``work`` calls."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("what", ["join", "heartbeat", "broken connection", "leave"])
+def test_a_request_of_one_member_costs_the_same_in_a_large_group(what: str) -> None:
+    def cost(members: int) -> int:
+        shard, clients = large_group(members)
+        one, other = clients[-1], Client(shard, "other")
+        for client in clients[:3]:
+            client.disconnect()  # removed later: the group has no new target for a second
+        shard.sleep(600)
+
+        def work() -> None:
+            match what:
+                case "join":
+                    other.join()
+                case "heartbeat":
+                    one.heartbeat()
+                case "broken connection":
+                    one.disconnect()
+                    shard.sleep(510)
+                case "leave":
+                    one.leave()
+
+        return calls_of(work)
+
+    assert cost(400) <= 1.1 * cost(20)
+
+
+def test_members_that_leave_nothing_behind_wait_for_the_next_assignment() -> None:
+    shard, clients = large_group(20)
+    shard.sleep(1_000)
+    idle = [client for client in clients if not client.reading]
+    before = shard.described().assignment_epoch
+    Client(shard, "newest").join()
+    assert shard.described().assignment_epoch == before + 1  # the interval was over
+    for client in idle[:10]:
+        client.leave()
+    assert shard.described().assignment_epoch == before + 1
+    shard.sleep(1_000)
+    assert shard.described().assignment_epoch == shard.described().group_epoch
+    assert len(shard.rebalances()) == 4, "the first member's, those of all others, of the newest, of all departures"
+
+
+def test_a_member_whose_assignment_stays_the_same_gets_no_push() -> None:
+    shard, clients = large_group(20)
+    shard.sleep(1_000)
+    Client(shard, "newest").join()
+    told = [client for client in clients if client.inbox]
+    assert not told
+    shard.converge()
+    assert {client.epoch for client in clients} == {shard.described().assignment_epoch}
 
 
 def test_the_last_member_leaves_an_empty_group() -> None:

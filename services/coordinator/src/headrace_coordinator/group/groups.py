@@ -318,33 +318,33 @@ class Groups:
         """Do some of the due work of the groups, group by group; more work may be left (``next_due_ms``). Work that
         became due after the last proof of ownership waits for the next proof."""
         turn = self._turn(now_ms)
-        while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.owned_ms)) is not None:
-            group_id, member_id = matter
+        for group_id, due in self._agenda.take(turn.owned_ms).items():
             group = self._state.groups.get(group_id)
             if group is None:
                 self._unseen.discard(group_id)
-            elif member_id == THE_GROUP:
-                self._review(turn, group)
+            elif len(turn.records) >= TICK_RECORDS_MAX:
+                for each in due:
+                    self._agenda.put((group_id, each), turn.owned_ms)
             else:
-                self._look_at_members(turn, group)
+                self._look_at(turn, group, [group.members[each] for each in due if each in group.members])
+                if THE_GROUP in due:
+                    self._review(turn, group)
         return turn.decision()
 
-    def _look_at_members(self, turn: Turn, group: Group) -> None:
-        """The check of one of the group's members is due. Check all members of the group, so that members that leave
-        together cause one rebalance."""
+    def _look_at(self, turn: Turn, group: Group, due: list[Member]) -> None:
+        """Check the members of the group whose checks are due; members that leave together cause one rebalance."""
         gone = []
-        for member in group.members.values():
-            if member.value is None:
-                continue
+        for member in due:
             reason = self._overdue(turn, group, member)
             if reason is not None:
                 gone.append((member, reason))
         if gone:
             self._remove(turn, group, gone)
-        elif any(member.session.is_lost(turn.owned_ms) for member in group.reconciling()):
+        elif any(member.session.is_lost(turn.owned_ms) for member in due if member.member_id in group.underway):
             self._rebalancing.settle(turn, group)  # a static one no longer reads
-        for member in group.members.values():
-            self._watch_on(turn, group, member)
+        for member in due:
+            if member.member_id in group.members:
+                self._watch_on(turn, group, member)
 
     def _overdue(self, turn: Turn, group: Group, member: Member) -> RemovalReason | None:
         session, now_ms = member.session, turn.owned_ms
@@ -366,10 +366,12 @@ class Groups:
 
     def _remove(self, turn: Turn, group: Group, gone: Iterable[tuple[Member, RemovalReason]]) -> None:
         reasons = []
+        urgent = False
         for member, reason in gone:
             reasons.append(f"{_named(member)} is gone: {reason.value}")
+            urgent = urgent or bool(member.current.held or member.target)
             turn.remove(group, member, reason, "UNKNOWN_MEMBER_ID")
-        self._rebalancing.settle(turn, group, reasons=reasons, urgent=True)
+        self._rebalancing.settle(turn, group, reasons=reasons, urgent=urgent)
 
     def _review(self, turn: Turn, group: Group) -> None:
         """Check the group for changed topics, for a target that is due, and for the remains of another process's
@@ -557,10 +559,9 @@ def _named(member: Heartbeat | Member) -> str:
 
 def _reads_any(group: Group, topics: Iterable[str]) -> bool:
     wanted = set(topics)
-    said = {(member.value.topics, member.value.topic_regex) for member in group.members.values() if member.value}
     return any(
         not wanted.isdisjoint(names) or (regex and any(describes((), regex, topic) for topic in wanted))
-        for names, regex in said
+        for names, regex in group.subscriptions
     )
 
 

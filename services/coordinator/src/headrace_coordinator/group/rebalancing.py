@@ -42,8 +42,7 @@ class Rebalancing:
         return self._topics.resolve(member.said.topics, member.said.topic_regex)
 
     def subscribed(self, group: Group) -> frozenset[bytes]:
-        said = {(member.said.topics, member.said.topic_regex) for member in group.members.values()}
-        return frozenset().union(*(self._topics.resolve(*each) for each in said))
+        return frozenset().union(*(self._topics.resolve(*each) for each in group.subscriptions))
 
     def settle(
         self,
@@ -151,7 +150,10 @@ class Rebalancing:
             return
         turn.hold(group, member, current)
         self.watch(group, member)
-        if member.session.connected and not is_asking:
+        # A member whose assignment stays the same needs no push: the answer to its next heartbeat has the new epoch,
+        # and the member may use the old epoch until then. In a large group most members keep their assignment.
+        is_changed = (current.revision, current.revoking) != (before.revision, before.revoking)
+        if is_changed and member.session.connected and not is_asking:
             reply = self.reply_to(group, member, with_assignment=current.revision != before.revision)
             turn.pushes.append(Push(group.group_id, member.member_id, reply))
 

@@ -53,7 +53,8 @@ class Member:
 
 class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
-    each static member. ``underway``: the members that have not reached their targets.
+    each static member. ``underway``: the members that have not reached their targets. ``subscriptions``: the members'
+    subscriptions (topic names and pattern), each with the number of its members.
 
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
     the time of the last target. ``released`` says from when on each partition has had no reader, and ``unread_ms`` for
@@ -68,6 +69,7 @@ class Group:
         self.statics: dict[str, str] = {}
         self.owners: dict[Part, str] = {}
         self.underway: set[str] = set()
+        self.subscriptions: dict[tuple[tuple[str, ...], str], int] = {}
         self.stories: dict[int, StoryValue] = {}
         self.reasons: list[str] = []
         self.assigned_ms: int | None = None
@@ -178,7 +180,17 @@ def _say(group: Group, member: Member, value: MemberValue | None) -> None:
         del group.statics[instance_id]
     if value is not None and value.instance_id is not None:
         group.statics[value.instance_id] = member.member_id
+    _count_subscription(group, before, -1)
+    _count_subscription(group, value, 1)
     member.value = value
+
+
+def _count_subscription(group: Group, value: MemberValue | None, count: int) -> None:
+    if value is not None:
+        said = (value.topics, value.topic_regex)
+        group.subscriptions[said] = group.subscriptions.get(said, 0) + count
+        if not group.subscriptions[said]:
+            del group.subscriptions[said]
 
 
 def _hold(group: Group, member: Member, value: CurrentValue | None) -> None:

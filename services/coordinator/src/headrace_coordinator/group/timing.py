@@ -166,11 +166,12 @@ class Agenda:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def take(self, now_ms: int) -> Matter | None:
-        """Remove the next member or group whose check is due from the queue, and return it."""
-        due_ms = self.next_due_ms()
-        if due_ms is None or due_ms > now_ms:
-            return None
-        _, matter = heapq.heappop(self._heap)
-        del self._due[matter]
-        return matter
+    def take(self, now_ms: int) -> dict[str, list[str]]:
+        """Remove all members and groups whose checks are due from the queue, and return them by group."""
+        due: dict[str, list[str]] = {}
+        while (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            _, matter = heapq.heappop(self._heap)
+            del self._due[matter]
+            group_id, member_id = matter
+            due.setdefault(group_id, []).append(member_id)
+        return due
