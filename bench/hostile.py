@@ -358,13 +358,13 @@ def fresh(method: str, message: Callable[[str], bytes]) -> Attack:
     return attack
 
 
-def committed(group: str, offsets: int = 1) -> bytes:
+def committed(group: str, offsets: int = 1, metadata_bytes: int = 500) -> bytes:
     """A commit of a program that is no member."""
     from headrace_protos.v1 import groups_pb2
 
     request = groups_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
     for partition in range(offsets):
-        request.offsets.add(topic=TOPIC, partition=partition, offset=1, leader_epoch=-1, metadata="x" * 500)
+        request.offsets.add(topic=TOPIC, partition=partition, offset=1, leader_epoch=-1, metadata="x" * metadata_bytes)
     return bytes(request.SerializeToString())
 
 
@@ -417,7 +417,8 @@ OF_COORDINATORS: dict[str, Attack] = {
     "coordinator_half_open": half_open(METADATA, MEMBERSHIP),
     "coordinator_rapid_resets": rapid_resets(MEMBERSHIP),
     "coordinator_huge_requests": huge_requests(COMMIT, b"\x2a\x00"),
-    "coordinator_legal_commits": fresh(COMMIT, lambda group: committed(f"large-{group}", 10_000)),
+    "coordinator_large_commits": fresh(COMMIT, lambda group: committed(f"large-{group}", 10_000)),
+    "coordinator_legal_commits": fresh(COMMIT, lambda group: committed(f"legal-{group}", 2_000, 400)),
     "coordinator_many_groups": fresh(COMMIT, lambda group: committed(f"many-{group}")),
     "coordinator_one_crowd": crowd(1),
     "coordinator_many_crowds": crowd(CROWD),

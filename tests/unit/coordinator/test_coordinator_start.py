@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from headrace_coordinator import app
 from headrace_core.membership.coordinator_session import RegisteredCoordinator
 from headrace_core.metadata.image import EMPTY_IMAGE
 from headrace_core.node.config import NodeConfig
+from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.node.meta_properties import MetaProperties
+from headrace_core.rpc.server import STREAMS_PER_CLIENT_CONNECTION_MAX, STREAMS_PER_CONNECTION_MAX
+from headrace_core.testing.raw_http2 import SETTING_MAX_CONCURRENT_STREAMS, RawConnection
 
 
 class OldMetadata:
@@ -47,6 +51,16 @@ class Session:
         await asyncio.Event().wait()
 
 
+def config_in(directory: Path) -> NodeConfig:
+    given = {
+        "process.roles": "coordinator",
+        "log.dirs": str(directory),
+        "listeners": "client://127.0.0.1:0,internal://127.0.0.1:0",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:1",
+    }
+    return NodeConfig.from_properties(given, role="coordinator")
+
+
 def test_it_heartbeats_before_its_metadata_are_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the coordinator were killed before its first heartbeat, it would have no stream whose end the controllers
     notice."""
@@ -54,16 +68,10 @@ def test_it_heartbeats_before_its_metadata_are_current(tmp_path: Path, monkeypat
     monkeypatch.setattr(app, "read_all_meta", lambda *_, **__: [meta])
     monkeypatch.setattr(app, "MetadataFollower", OldMetadata)
     monkeypatch.setattr(app, "CoordinatorSession", Session)
-    given = {
-        "process.roles": "coordinator",
-        "log.dirs": str(tmp_path),
-        "listeners": "client://127.0.0.1:0,internal://127.0.0.1:0",
-        "controller.quorum.bootstrap.servers": "127.0.0.1:1",
-    }
 
     async def scenario() -> None:
         monkeypatch.setattr(Session, "beating", asyncio.Event(), raising=False)
-        coordinator = app.Coordinator(NodeConfig.from_properties(given, role="coordinator"))
+        coordinator = app.Coordinator(config_in(tmp_path))
         starting = asyncio.create_task(coordinator.start())
         try:
             async with asyncio.timeout(10):
@@ -72,6 +80,29 @@ def test_it_heartbeats_before_its_metadata_are_current(tmp_path: Path, monkeypat
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+            await coordinator.stop(at_once=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_of_a_client_has_fewer_calls_than_one_of_a_node(tmp_path: Path) -> None:
+    """Each begins thousands of calls at once otherwise, which delay the calls of all others."""
+
+    async def announced(port: int) -> int:
+        connection = await asyncio.to_thread(RawConnection, ("127.0.0.1", port))
+        settings = await asyncio.to_thread(connection.read_frame)
+        connection.close()
+        assert settings is not None
+        return dict(struct.iter_unpack(">HI", settings.payload))[SETTING_MAX_CONCURRENT_STREAMS]
+
+    async def scenario() -> None:
+        coordinator = app.Coordinator(config_in(tmp_path))
+        await coordinator._bind()
+        try:
+            ports = {name: int(coordinator.address(name).rpartition(":")[2]) for name in (CLIENT, INTERNAL)}
+            assert await announced(ports[CLIENT]) == STREAMS_PER_CLIENT_CONNECTION_MAX
+            assert await announced(ports[INTERNAL]) == STREAMS_PER_CONNECTION_MAX
+        finally:
             await coordinator.stop(at_once=True)
 
     asyncio.run(scenario())

@@ -278,8 +278,8 @@ def test_a_member_whose_assignment_stays_the_same_gets_no_push() -> None:
     shard, clients = large_group(20)
     shard.sleep(1_000)
     Client(shard, "newest").join()
-    told = [client for client in clients if client.inbox]
-    assert not told
+    informed = [client for client in clients if client.inbox]
+    assert not informed
     shard.converge()
     assert {client.epoch for client in clients} == {shard.described().assignment_epoch}
 

@@ -329,10 +329,36 @@ def test_connection_that_sent_a_large_refused_request_is_read_late_and_others_ar
     run(scenario)
 
 
+def test_invalid_requests_of_a_few_bytes_delay_the_connection_and_are_dropped_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To refuse each of thousands of random requests costs more than to drop them unread."""
+    penalized: list[str] = []
+    add = receiving.Penalties.add
+    monkeypatch.setattr(receiving, "REFUSED_BYTES_MIN", 120 * MIB)  # 30 s
+    monkeypatch.setattr(
+        receiving.Penalties, "add", lambda self, peer, size: (add(self, peer, size), penalized.append(peer))[0]
+    )
+
+    async def scenario() -> None:
+        async with serving() as server:
+            attacker = await asyncio.to_thread(RawConnection, server.address)
+            invalid = attacker.open_call("/headrace.v1.Metadata/GetMetadata")
+            attacker.message_part(invalid, b"\0" + struct.pack(">I", 3) + b"\xff\xff\xff")
+            await until(lambda: penalized)
+            for _ in range(50):
+                attacker.message_part(attacker.open_call("/headrace.v1.Metadata/GetMetadata"), b"\0\0\0\0\0")
+            assert await is_served(server)
+            attacker.close()
+            assert await is_served(server)
+            assert server.handled == 2
+
+    run(scenario)
+
+
 def test_penalties_follow_one_another_and_end() -> None:
     now, trimmed = 100.0, []
     penalties = receiving.Penalties(lambda: now, lambda: trimmed.append(now))
-    assert penalties.add("small", receiving.PENALIZED_BYTES_MIN - 1) == 0
     assert [penalties.add(f"peer-{number}", 8 * MIB) for number in range(3)] == [2.0, 4.0, 6.0]
     assert [penalties.left_s(peer) for peer in ("peer-0", "peer-2", "small", "other")] == [2.0, 6.0, 0.0, 0.0]
     assert len(trimmed) == 3
@@ -342,6 +368,10 @@ def test_penalties_follow_one_another_and_end() -> None:
     now += 60.0
     assert penalties.add("peer-9", 4 * MIB) == 1.0
     assert penalties._until_s.keys() == {"peer-9"}, "what is over is forgotten"
+    now += 60.0
+    assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 4096, 8 / 4096, 12 / 4096]
+    now += 10 / 4096
+    assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 4096, 0.0], "a small request counts as 4 KiB"
 
 
 # -- connections ------------------------------------------------------------------------------------------------------

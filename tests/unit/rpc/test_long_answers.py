@@ -103,6 +103,77 @@ def test_long_work_takes_one_turn_at_a_time_and_short_work_waits_for_none() -> N
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(turns, "PAUSE_S", 3 * turns.TURN_S)
+        monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
+
+
+async def _has_a_turn_soon() -> bool:
+    async def work() -> None:
+        async with turns.Turns(NAMES):
+            pass
+
+    other = asyncio.create_task(work())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    other.cancel()
+    return other.done() and not other.cancelled()
+
+
+@pytest.mark.parametrize(("took_s", "is_soon"), [(0.0002, True), (100.0, False)])
+def test_pause_is_in_proportion_to_the_turn_also_when_the_work_is_done(
+    took_s: float, is_soon: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        clock = Clock(monkeypatch)
+        async with turns.Turns(NAMES):
+            clock.now_s += took_s
+        assert await _has_a_turn_soon() is is_soon
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.parametrize(("took_s", "is_soon"), [(0.0002, True), (100.0, False)])
+def test_what_work_outside_does_before_it_waits_belongs_to_the_turn(
+    took_s: float, is_soon: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        clock = Clock(monkeypatch)
+        answer = asyncio.get_running_loop().create_future()
+
+        async def outside() -> None:
+            clock.now_s += took_s
+            await answer
+
+        async def work() -> None:
+            async with turns.Turns(NAMES) as mine:
+                await mine.outside(outside())
+
+        task = asyncio.create_task(work())
+        assert await _has_a_turn_soon() is is_soon
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_work_outside_that_does_not_wait_keeps_the_turn() -> None:
+    async def scenario() -> None:
+        async def at_once() -> int:
+            return 7
+
+        async with turns.Turns(NAMES) as mine:
+            assert await mine.outside(at_once()) == 7
+            assert not await _has_a_turn_soon()
+        assert await _has_a_turn_soon()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
 def ends_of(*pieces: tuple[int, int, int]) -> list[int]:
     """The end of each piece of work (arrival, items, needed turns), in turns of simulated time."""
     order: turns.TurnOrder[int] = turns.TurnOrder()

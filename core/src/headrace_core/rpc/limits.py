@@ -25,10 +25,13 @@ ITEMS_MAX = 10_000  #: Maximum number of items of one kind in a request, unless 
 #: Maximum number of bytes of one name (topic, group, member, host), which is Kafka's maximum length of a string.
 NAME_BYTES_MAX = 32_767
 REQUEST_BYTES_MAX = 8 * MIB  #: Maximum number of bytes of one request, unless LIMITS has a different maximum.
-#: Maximum number of partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka
-#: limits the bytes of Produce, Fetch and DeleteRecords requests, but not their partitions. 2,000 is Kafka's limit for a
-#: response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
+#: Maximum number of partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords, and
+#: all requests for committed offsets. Kafka limits the bytes of these requests, but not their partitions. 2,000 is
+#: Kafka's limit for a response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
+#: Maximum number of bytes of a request that commits offsets. The records of a commit must fit into one batch, of at
+#: most 1,000,000 bytes, and each record is larger than its offset in the request.
+COMMIT_BYTES_MAX = 1 * MIB
 #: Maximum bytes of records that a producer combines in one Produce request, for any max.request.size; the producer
 #: sends a larger batch alone. REQUEST_RECORDS_BYTES is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
@@ -68,9 +71,9 @@ LIMITS: Mapping[str, RequestLimits] = {
             "heartbeat.owned.topics.partitions": 100_000,
         }
     ),
-    "Groups/CommitOffsets": RequestLimits(_items("offsets")),
-    "Groups/FetchOffsets": RequestLimits({"groups": 1_000, "groups.partitions.partitions": ITEMS_MAX}),
-    "Groups/DeleteOffsets": RequestLimits(_items("partitions")),
+    "Groups/CommitOffsets": RequestLimits(_items("offsets", most=PARTITIONS_MAX), COMMIT_BYTES_MAX),
+    "Groups/FetchOffsets": RequestLimits({"groups": 1_000, "groups.partitions.partitions": PARTITIONS_MAX}),
+    "Groups/DeleteOffsets": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
     "Groups/ListGroups": RequestLimits({"states": 100}),
     "Groups/DescribeGroups": RequestLimits({"group_ids": 1_000}),
     "Groups/DescribeLag": RequestLimits({"group_ids": 1_000}),
@@ -81,7 +84,7 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Transactions/EndTransaction": _NONE,
     "Transactions/PrepareTransaction": _NONE,
     "Transactions/CompleteTransaction": _NONE,
-    "Transactions/CommitTransactionOffsets": RequestLimits(_items("offsets")),
+    "Transactions/CommitTransactionOffsets": RequestLimits(_items("offsets", most=PARTITIONS_MAX), COMMIT_BYTES_MAX),
     "Transactions/ListTransactions": RequestLimits({"states": 100, "producer_ids": ITEMS_MAX}),
     "Transactions/DescribeTransactions": RequestLimits({"transactional_ids": 1_000}),
     "Transactions/AbortTransaction": _NONE,

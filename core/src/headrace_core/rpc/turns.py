@@ -2,8 +2,8 @@
 call stops.
 
 All long work of an event loop shares the turns: one piece of work runs, the other pieces queue, and after each turn the
-loop runs no long work for a while. Because long requests take turns, ten long requests delay a short request no more
-than one long request does.
+loop runs no long work for three times as long as the turn took. Because long requests take turns, ten long requests
+delay a short request no more than one long request does.
 
 **Order.** Pieces of work of similar size (within a factor of four) form a class. A class completes its pieces one after
 another in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the
@@ -26,9 +26,10 @@ Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
 #: Seconds that one turn takes, and seconds of the pause after it (PAUSE_S): long work takes a quarter of the event
-#: loop's time.
+#: loop's time. The pause after a longer or shorter turn is longer or shorter in proportion.
 TURN_S = 0.003
 PAUSE_S = 0.009
+PAUSE_S_MIN = 0.001  #: A shorter pause is left out, because the event loop's timers have whole milliseconds.
 SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
 DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
 
@@ -89,9 +90,16 @@ class _Desk:
                 self.hand_over()
             raise
 
-    def hand_over(self) -> None:
-        """Give the turn to the next piece of work in the queue."""
+    def leave(self) -> None:
+        """The task that has the turn may ask for another turn, for inner work, when this turn has ended."""
         self._holder = None
+
+    def hand_over(self, pause_s: float = 0.0) -> None:
+        """Give the turn to the next piece of work in the queue, after a pause."""
+        self._holder = None
+        if pause_s >= PAUSE_S_MIN:
+            asyncio.get_running_loop().call_later(pause_s, self.hand_over)
+            return
         while (turn := self._order.next()) is not None:
             if not turn.done():
                 turn.set_result(None)
@@ -133,20 +141,29 @@ class Turns:
     async def next(self) -> None:
         """End the current turn, so that other tasks and other long work can run, and wait for the next turn."""
         if self._desk is not None:
-            await asyncio.sleep(PAUSE_S)  # while this piece keeps the turn, so that other long work pauses too
+            await asyncio.sleep(self._pause_s())  # while this piece keeps the turn, so that other long work pauses too
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:
-        """Await ``work`` without a turn and return its result. ``work`` waits for a thread or a disk, or is long work
-        with its own turns. Other pieces can have turns while ``work`` runs."""
-        self._end()
+        """Await ``work`` without a turn and return its result. ``work`` waits for a thread, a disk or an answer, or is
+        long work with its own turns. Other pieces can have turns while ``work`` runs. What ``work`` does before it
+        waits for the first time belongs to the turn."""
+        if self._desk is None:
+            return await work
+        self._desk.leave()
+        end = asyncio.get_running_loop().call_soon(self._end)
         try:
             return await work
         except asyncio.CancelledError:
+            end.cancel()
+            self._end()
             self._desk = None  # no more work follows
             raise
         finally:
-            await self._begin()
+            if self._has_turn:  # the work did not wait
+                end.cancel()
+            else:
+                await self._begin()
 
     async def _begin(self) -> None:
         if self._desk is not None:
@@ -158,7 +175,11 @@ class Turns:
     def _end(self) -> None:
         if self._desk is not None and self._has_turn:
             self._has_turn = False
-            self._desk.hand_over()
+            self._desk.hand_over(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """The pause after the turn, by the time that the turn took."""
+        return (time.perf_counter() - self._until_s + TURN_S) * PAUSE_S / TURN_S
 
 
 def _desk_of_this_loop() -> _Desk:

@@ -51,7 +51,12 @@ from headrace_core.node.state_file import RuntimeState, remove_state, write_stat
 from headrace_core.node.tasks import NodeTasks
 from headrace_core.records import Compression
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
-from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
+from headrace_core.rpc.server import (
+    OVERHEAD_BYTES,
+    STREAMS_PER_CLIENT_CONNECTION_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+    Listener,
+)
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, groups_pb2_grpc, metadata_pb2_grpc, transactions_pb2_grpc
@@ -209,6 +214,9 @@ class Coordinator:
                 wanted.port,
                 message_bytes_max=REQUEST_BYTES_MAX + OVERHEAD_BYTES,
                 connections_max=self.config.values["max.connections"],
+                streams_max=STREAMS_PER_CONNECTION_MAX
+                if wanted.name == INTERNAL
+                else STREAMS_PER_CLIENT_CONNECTION_MAX,
             )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:

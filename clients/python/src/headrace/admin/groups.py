@@ -16,7 +16,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.rpc.limits import pages
+from headrace_core.rpc.limits import limit_of, pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -208,7 +208,8 @@ async def list_group_offsets(
     """Returns offsets in the order of ``partitions``; None for a partition without a committed offset."""
     found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
     deadline = calls.engine.deadline(timeout)
-    for page in [None] if partitions is None else pages(partitions):
+    most = limit_of("Groups/FetchOffsets", "groups.partitions.partitions")
+    for page in [None] if partitions is None else pages(partitions, most):
         found.update(await _list_offsets(calls, group_id, page, require_stable, deadline))
     return found
 
@@ -258,7 +259,7 @@ async def alter_group_offsets(
         raise UnknownTopicOrPartitionError(
             f"cannot set offsets of group {group_id!r}: there is no partition {', '.join(missing)}"
         )
-    for page in pages(list(offsets.items())):
+    for page in pages(list(offsets.items()), limit_of("Groups/CommitOffsets", "offsets")):
         request = groups_pb2.CommitOffsetsRequest(group_id=group_id, member_epoch=-1)
         for each, value in page:
             request.offsets.add(
@@ -290,7 +291,7 @@ async def delete_group_offsets(
     deadline = calls.engine.deadline(timeout)
     what = f"deleting offsets of {group_id!r}"
     results: list[Any] = []
-    for page in pages(partitions):
+    for page in pages(partitions, limit_of("Groups/DeleteOffsets", "partitions")):
         request = groups_pb2.DeleteOffsetsRequest(group_id=group_id)
         for each in page:
             request.partitions.add(topic=each.topic, partition=each.partition)

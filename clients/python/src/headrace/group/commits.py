@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, RequestTimedOutError, UnknownTopicOrPartitionError, from_number
-from headrace_core.rpc.limits import pages
+from headrace_core.rpc.limits import limit_of, pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -89,7 +89,7 @@ class Commits:
             return
         deadline = self._engine.deadline(timeout_s)
         who = self._who()
-        for page in pages(list(offsets.items())):
+        for page in pages(list(offsets.items()), limit_of("Groups/CommitOffsets", "offsets")):
             await self._commit(dict(page), who, deadline, final)
 
     async def _commit(
@@ -171,7 +171,7 @@ class Commits:
         """The committed offset of each partition; None for a partition without a committed offset."""
         deadline = self._engine.deadline(timeout_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        for page in pages(list(partitions)):
+        for page in pages(list(partitions), limit_of("Groups/FetchOffsets", "groups.partitions.partitions")):
             found.update(await self._fetch(page, deadline))
         return found
 

@@ -23,7 +23,7 @@ from headrace_core.errors import (
     TransactionAbortedError,
 )
 from headrace_core.plurals import counted
-from headrace_core.rpc.limits import pages
+from headrace_core.rpc.limits import limit_of, pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import transactions_pb2
 
@@ -128,7 +128,8 @@ class Transactions:
                     raise sent.refusal
                 if sent.end_auto_commits is not None:
                     await sent.end_auto_commits()
-                for page in pages(list(sent.offsets.items())) if sent.offsets else ():
+                most = limit_of("Transactions/CommitTransactionOffsets", "offsets")
+                for page in pages(list(sent.offsets.items()), most) if sent.offsets else ():
                     await self._send_offsets(sent, page)
             except HeadraceError as error:
                 self.record_failed(error)

@@ -9,6 +9,7 @@ from typing import Any
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.turns import Turns
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..group.messages import DescribeGroup, ExplainGroup, Leave, ListGroups
@@ -30,9 +31,10 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         await self._members.serve(context)
 
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
-        shard = self._shards().of_group(request.group_id)
-        committed = await shard.ask(messages.commit_offsets(request))
-        return groups_pb2.CommitOffsetsResponse(results=messages.partition_outcomes(committed.results))
+        async with Turns(len(request.offsets)) as turns:
+            asked = await messages.commit_offsets(request, turns)
+            committed = await turns.outside(self._ask(request.group_id, asked))
+            return groups_pb2.CommitOffsetsResponse(results=await messages.partition_outcomes(committed.results, turns))
 
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         async def one(item: Any) -> Any:
@@ -40,16 +42,17 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             # Guard: a former owner of the shard may not know that a transaction began or ended.
             runner = self._shards().of_group(item.group_id)
             fetched = await runner.ask(asked, is_fenced=request.require_stable)
-            return groups_pb2.CommittedOffsetsOfGroup(
-                group_id=item.group_id, offsets=[messages.committed_offset(each) for each in fetched.offsets]
-            )
+            async with Turns(len(fetched.offsets)) as turns:
+                offsets = await messages.committed_offsets(fetched.offsets, turns)
+            return groups_pb2.CommittedOffsetsOfGroup(group_id=item.group_id, offsets=offsets)
 
         groups = await each_described(request.groups, one, _refused(groups_pb2.CommittedOffsetsOfGroup))
         return groups_pb2.FetchOffsetsResponse(groups=groups)
 
     async def DeleteOffsets(self, request: Any, context: Any) -> Any:
-        deleted = await self._ask(request.group_id, messages.delete_offsets(request))
-        return groups_pb2.DeleteOffsetsResponse(results=messages.partition_outcomes(deleted.results))
+        async with Turns(len(request.partitions)) as turns:
+            deleted = await turns.outside(self._ask(request.group_id, messages.delete_offsets(request)))
+            return groups_pb2.DeleteOffsetsResponse(results=await messages.partition_outcomes(deleted.results, turns))
 
     async def ListGroups(self, request: Any, context: Any) -> Any:
         """A shard that stops serving during the call is not listed, and counts as loading."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace_core.errors import BY_CODE, InvalidRequestError
 from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.turns import Turns
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -116,16 +117,20 @@ def _parts(message: Any) -> Parts:
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-def commit_offsets(message: Any) -> CommitOffsets:
-    """The commit in a CommitOffsetsRequest or a CommitTransactionOffsetsRequest."""
-    return CommitOffsets(
-        message.group_id,
-        tuple(
+async def commit_offsets(message: Any, turns: Turns) -> CommitOffsets:
+    """The commit in a CommitOffsetsRequest or a CommitTransactionOffsetsRequest, converted in ``turns``."""
+    offsets = []
+    for each in message.offsets:
+        offsets.append(
             OffsetToCommit(
                 each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, each.topic_id or None
             )
-            for each in message.offsets
-        ),
+        )
+        if turns.is_over():
+            await turns.next()
+    return CommitOffsets(
+        message.group_id,
+        tuple(offsets),
         message.member_id,
         message.member_epoch,
         _given(message, "instance_id"),
@@ -145,23 +150,34 @@ def delete_offsets(message: Any) -> DeleteOffsets:
     )
 
 
-def partition_outcomes(results: Iterable[PartitionResult]) -> list[Any]:
-    return [
-        groups_pb2.PartitionOutcome(topic=each.topic, partition=each.partition, error=error_to_proto(each.error))
-        for each in results
-    ]
+async def partition_outcomes(results: Iterable[PartitionResult], turns: Turns) -> list[Any]:
+    outcomes = []
+    for each in results:
+        outcomes.append(
+            groups_pb2.PartitionOutcome(topic=each.topic, partition=each.partition, error=error_to_proto(each.error))
+        )
+        if turns.is_over():
+            await turns.next()
+    return outcomes
 
 
-def committed_offset(fetched: FetchedOffset) -> Any:
-    return groups_pb2.CommittedOffset(
-        topic=fetched.topic,
-        partition=fetched.partition,
-        error=error_to_proto(fetched.error),
-        offset=fetched.offset,
-        leader_epoch=fetched.leader_epoch,
-        metadata=fetched.metadata,
-        commit_timestamp_ms=fetched.commit_timestamp_ms,
-    )
+async def committed_offsets(fetched: Iterable[FetchedOffset], turns: Turns) -> list[Any]:
+    offsets = []
+    for each in fetched:
+        offsets.append(
+            groups_pb2.CommittedOffset(
+                topic=each.topic,
+                partition=each.partition,
+                error=error_to_proto(each.error),
+                offset=each.offset,
+                leader_epoch=each.leader_epoch,
+                metadata=each.metadata,
+                commit_timestamp_ms=each.commit_timestamp_ms,
+            )
+        )
+        if turns.is_over():
+            await turns.next()
+    return offsets
 
 
 # -- descriptions -----------------------------------------------------------------------------------------------------

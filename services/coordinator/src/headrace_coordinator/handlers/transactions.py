@@ -13,6 +13,7 @@ from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.rpc.turns import Turns
 from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_grpc
@@ -130,11 +131,12 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
             )
         if not request.transactional_id:
             raise InvalidRequestError("the transactional id is empty: set transactional.id")
-        asked = CommitTransactionOffsets(
-            messages.commit_offsets(request), request.transactional_id, *identity, request.sequence
-        )
-        committed = await self._offsets.commit(asked, version, request.ByteSize())
-        return transactions_pb2.CommitTransactionOffsetsResponse(results=messages.partition_outcomes(committed.results))
+        async with Turns(len(request.offsets)) as turns:
+            commit = await messages.commit_offsets(request, turns)
+            asked = CommitTransactionOffsets(commit, request.transactional_id, *identity, request.sequence)
+            committed = await turns.outside(self._offsets.commit(asked, version, request.ByteSize()))
+            results = await messages.partition_outcomes(committed.results, turns)
+        return transactions_pb2.CommitTransactionOffsetsResponse(results=results)
 
     async def AbortTransaction(self, request: Any, context: Any) -> Any:
         await self._transactions.ask(AbortTransaction(request.transactional_id), PARKED_S)

@@ -90,6 +90,7 @@ DESCRIBED_PENDING_MAX = 10_000  #: Maximum number of pending offsets in the desc
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
+UTF8_BYTES_MAX = 4  #: Maximum number of bytes of a character.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,22 +269,24 @@ class OffsetsLogic:
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
         """The error of one partition in a commit; None if it can be committed."""
-        where = f"{offset.topic}-{offset.partition}"
-        try:
-            check_topic_name(offset.topic)
-        except InvalidTopicError as error:
-            return error
+        if self._topics is None or offset.topic not in self._topics:
+            try:
+                check_topic_name(offset.topic)
+            except InvalidTopicError as error:
+                return error.with_traceback(None)
         if offset.partition < 0:
-            return UnknownTopicOrPartitionError(f"{where}: partition numbers start at 0")
+            return UnknownTopicOrPartitionError(f"{_where(offset)}: partition numbers start at 0")
         if offset.offset < 0:
-            return InvalidRequestError(f"{where}: offset {offset.offset} is negative; must be 0 or more")
+            return InvalidRequestError(f"{_where(offset)}: offset {offset.offset} is negative; must be 0 or more")
         if offset.topic_id is not None and len(offset.topic_id) != TOPIC_ID_BYTES:
-            return InvalidRequestError(f"{where}: a topic id of {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}")
-        size, limit = len(offset.metadata.encode()), min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
-        if size > limit:
+            return InvalidRequestError(
+                f"{_where(offset)}: a topic id of {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}"
+            )
+        limit = min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
+        if len(offset.metadata) > limit // UTF8_BYTES_MAX and (size := len(offset.metadata.encode())) > limit:
             return OffsetMetadataTooLargeError(
-                f"{where}: the metadata has {size} bytes, more than {limit} (offset.metadata.max.bytes, and at most "
-                f"the {STRING_BYTES_MAX} that fit into Kafka's record)"
+                f"{_where(offset)}: the metadata has {size} bytes, more than {limit} (offset.metadata.max.bytes, and "
+                f"at most the {STRING_BYTES_MAX} that fit into Kafka's record)"
             )
         return self._unknown(offset) if self._topics is not None else None
 
@@ -294,7 +297,7 @@ class OffsetsLogic:
             return None  # groups do not learn of internal topics, but any consumer may read them
         topic = self._topics.get(offset.topic)
         if topic is None or offset.partition >= topic.partitions:
-            return UnknownTopicOrPartitionError(f"{offset.topic}-{offset.partition}: the partition does not exist")
+            return UnknownTopicOrPartitionError(f"{_where(offset)}: the partition does not exist")
         if offset.topic_id is not None and offset.topic_id != topic.topic_id:
             return UnknownTopicIdError(
                 f"{offset.topic}: the commit is for topic id {offset.topic_id.hex()}, the topic's id is "
@@ -554,6 +557,10 @@ def _may_belong(committed: CommittedOffset, topic_id: bytes | None) -> bool:
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
     """The member's epoch; -1 for a client without a membership, which sends "" and 0 (no member has epoch 0)."""
     return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
+
+
+def _where(offset: OffsetToCommit) -> str:
+    return f"{offset.topic}-{offset.partition}"
 
 
 def _check_group_id(group_id: str) -> None:
