@@ -45,7 +45,7 @@ from measure import cpu_seconds, emit, rss_mib
 TOPIC, BOMBED, OF_GROUP = "victim", "bombed", "of-group"
 MIB = 1024 * 1024
 RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
-#: A p99 below this passes in any case: the attacker shares the two cores.
+#: A p99 below this value always passes, because the attacker shares the two cores.
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def git(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    # Neither the user's settings nor those of a hook that runs these tests.
+    # Git must use neither the user's settings nor the settings of a hook that runs these tests.
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")

@@ -1,9 +1,10 @@
-"""``headrace`` without its start-up: each command is a forked child of a process that has imported everything.
+"""Runs ``headrace`` commands without their start-up time: each command is a forked child of a process that has imported
+all modules.
 
-Tests run hundreds of commands. A fresh interpreter costs each of them a quarter of a second of processor time, which
-proves nothing after the first. The fork is a real process: arguments, environment, directory, three streams (pipes) and
-exit code are the caller's, and it ends like an interpreter. tests/integration/contract and tests with the fixture
-``program`` run the console script itself.
+Tests run hundreds of commands. A new interpreter would cost each command a quarter of a second of processor time. The
+fork is a real process. It has the caller's arguments, environment, directory and three streams (pipes), returns its
+exit code to the caller, and ends like an interpreter. tests/integration/contract and tests with the fixture ``program``
+run the console script itself.
 
     warm_headrace.py SOCKET       the server; it ends when its standard input does
 """
@@ -32,7 +33,7 @@ _REQUEST_MAX = 1 << 20
 
 
 class WarmHeadrace:
-    """Runs commands; the server is started with the first one."""
+    """Runs commands. The first command starts the server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +43,8 @@ class WarmHeadrace:
     def run(
         self, arguments: Sequence[str], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """As ``subprocess.run`` with ``capture_output``; subprocess.TimeoutExpired after it was killed."""
+        """Works like ``subprocess.run`` with ``capture_output``. Kills the command at its timeout and raises
+        subprocess.TimeoutExpired."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             link.connect(self._address())
             (in_end, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
@@ -99,7 +101,8 @@ class _Streams:
                 raise TimeoutError
 
     def _feed(self, to: int, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError), open(to, "wb") as pipe:  # it may end without having read all
+        # the command may end before it has read its whole input
+        with contextlib.suppress(BrokenPipeError), open(to, "wb") as pipe:
             pipe.write(data)
 
     def _read(self, source: int, at: int) -> None:
@@ -108,7 +111,7 @@ class _Streams:
 
 
 def serve(address: str) -> Callable[[], int]:
-    """Forks children until standard input ends. Returns in each child, with what it is to do."""
+    """Fork children until standard input ends. Returns in each child, with the command to run."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(100)
@@ -133,7 +136,7 @@ def serve(address: str) -> Callable[[], int]:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # Close the parent's descriptors now: closed later, their numbers may belong to other files.
+            # Close the parent's descriptors now: later, their numbers may belong to other files.
             for ours in (listening, link, *running.values()):
                 ours.close()
             os.close(woken)
@@ -146,7 +149,7 @@ def serve(address: str) -> Callable[[], int]:
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
-    """Tells the exit codes of the children that have ended."""
+    """Report the exit codes of the children that have ended."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -161,12 +164,12 @@ def _send(link: socket.socket, number: int) -> None:
 
 
 def _become(request: dict[str, Any], fds: array.array[int] | list[int]) -> Callable[[], int]:
-    """What the console script would be in such a process."""
+    """Run the command as the console script would."""
     for at, each in enumerate(fds):
         os.dup2(each, at)
         os.close(each)
     os.chdir(request["cwd"])
-    ours = {name: value for name, value in os.environ.items() if name.startswith("GRPC_")}  # set by what was imported
+    ours = {name: value for name, value in os.environ.items() if name.startswith("GRPC_")}  # set by imported modules
     os.environ.clear()
     os.environ.update(ours | request["env"])
     sys.argv = [PROGRAM, *request["arguments"]]
@@ -183,9 +186,9 @@ def _warm_up() -> None:
     for name in headrace.__all__:
         getattr(headrace, name)
     with contextlib.redirect_stdout(io.StringIO()):
-        app.run(["random-uuid"])  # what is imported only when a command is parsed
+        app.run(["random-uuid"])  # modules that are imported only when a command is parsed
     gc.collect()
-    gc.freeze()  # what is here already needs no looking through, and stays shared
+    gc.freeze()  # garbage collections need not examine objects that exist already, and their memory stays shared
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
 
-A quarter of the periods are quiet: at their beginning all damage is repaired, and when there is a settled leader, no
-node may stand for election until the period ends. The other periods have 5 to 40 faults in all, of kinds and rates that
-each schedule draws for itself (swarm testing; Groce and others, 2012). So some schedules have only losses, some only
+A quarter of the periods are quiet: at their beginning all damage is repaired, and after a leader is elected, no node
+may stand for election until the period ends. The other periods have 5 to 40 faults in all, of kinds and rates that each
+schedule draws for itself (swarm testing; Groce and others, 2012). So some schedules have only losses, some only
 crashes, some only changes of the voters.
 
 Each fault draws its numbers from its own seed, so that the other faults stay the same when one is left out: failing
@@ -161,7 +161,7 @@ def make_plan(seed: int, *, hard_on: Collection[str] = ()) -> Plan:
         message_bytes_max=rng.choice([400, 2_000, 1 << 20]),
         in_flight_messages_max=rng.choice([1, 4, 64]),
         spread=rng.choice([1.0, 1.0, 1.0, 0.3, 0.0]),
-        # (Its own random source: the rest of a seed's plan stays as it was before logs rolled.)
+        # (A separate random source, so that the rest of a seed's plan is the same as before logs rolled.)
         segment_bytes=random.Random(f"segments {seed}").choice(
             [700, 1_500, 1_500, 4_000, 4_000, 10_000, SEGMENT_BYTES]
         ),

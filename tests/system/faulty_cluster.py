@@ -70,7 +70,7 @@ class _Directory(ClusterDirectory):
 
 
 class FaultyCluster:
-    """A ``with`` block starts and ends the cluster. ``config``: configuration keys of every node; ``of_node``:
+    """A ``with`` block starts and ends the cluster. ``config`` are configuration keys of every node. ``of_node`` are
     additional keys by node name, which have precedence. ``cut_clients``: connections of clients to brokers go through
     the network, too."""
 

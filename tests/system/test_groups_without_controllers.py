@@ -55,7 +55,7 @@ class Writer(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """A member that commits twice a second, and notes its longest wait for a record."""
+    """A member that commits twice a second, and records its longest wait for a record."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()

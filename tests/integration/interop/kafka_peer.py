@@ -1,6 +1,6 @@
 """A real Apache Kafka broker on loopback for interop tests, with its own command-line clients.
 
-Jars: those of the folder that HEADRACE_PEERS names (its script fetches them), else bench/kafka_node.py's.
+The jars come from the folder that HEADRACE_PEERS names (its script fetches them), or else from bench/kafka_node.py.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from headrace_core.testing.verdicts import NotInTimeError
 ROOT = Path(__file__).resolve().parents[3]
 SEPARATOR = "\x1f"
 NULL = "~null~"
-#: A test run that is killed leaves no Kafka behind (prctl PR_SET_PDEATHSIG). Not by preexec_fn: gRPC's fork handlers.
+#: Kafka ends with a killed test run (prctl PR_SET_PDEATHSIG). The wrapper avoids preexec_fn, with which gRPC's fork
+#: handlers would run.
 _DIES_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def jars() -> Path:
-    """Kafka's jars; fetched by Maven when they are not there."""
+    """Kafka's jars. Maven fetches missing jars."""
     if peers := os.environ.get("HEADRACE_PEERS"):
         script = Path(peers) / "kafka" / "cluster.py"
         assert script.exists(), f"HEADRACE_PEERS={peers}: {script} is missing"
@@ -47,7 +48,7 @@ def jars() -> Path:
 
 
 class Consumed(NamedTuple):
-    """A record as Kafka's console consumer prints it (texts; None: null)."""
+    """A record as Kafka's console consumer prints it. Values are texts, and None stands for null."""
 
     offset: int
     timestamp_ms: int
@@ -107,7 +108,7 @@ class KafkaBroker:
     # ---------------------------------------------------------------- the process
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Wait until Kafka answers."""
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _DIES_WITH_US, *self._java("kafka.Kafka", str(self._config), heap="512m")],
@@ -127,7 +128,7 @@ class KafkaBroker:
                 time.sleep(0.05)
 
     def stop(self, *, cleanly: bool = True) -> None:
-        """By SIGTERM, else by SIGKILL; returns when it has gone."""
+        """Stop Kafka by SIGTERM, or by SIGKILL if it does not end in time. Returns when the process has ended."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGTERM if cleanly else signal.SIGKILL)
@@ -149,7 +150,7 @@ class KafkaBroker:
     # ---------------------------------------------------------------- its own clients
 
     def create_topics(self, topics: Mapping[str, Mapping[str, str]]) -> None:
-        """One partition each, with these settings."""
+        """Create the topics with one partition each and with these settings."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -168,7 +169,7 @@ class KafkaBroker:
         codec: str = "none",
         **properties: str,
     ) -> None:
-        """Kafka's console producer; (headers, key, value), texts or None."""
+        """Write records with Kafka's console producer: (headers, key, value), each a text or None."""
         lines = []
         for headers, key, value in records:
             pairs = ",".join(f"{name}:{NULL if text is None else text}" for name, text in headers.items())
@@ -184,7 +185,7 @@ class KafkaBroker:
         )  # fmt: skip
 
     def produce_load(self, topic: str, records: int, size: int, *, transactional: bool = False, **given: str) -> None:
-        """Kafka's producer-perf: random letters, idempotent as it is by default."""
+        """Write random letters with Kafka's producer-perf, which is idempotent by default."""
         properties = {"bootstrap.servers": self.bootstrap, "acks": "all"}
         properties |= {key.replace("_", "."): value for key, value in given.items()}
         transaction = ["--transactional-id", f"load-{topic}", "--transaction-duration-ms", "50"]
@@ -195,7 +196,7 @@ class KafkaBroker:
         )  # fmt: skip
 
     def consume(self, topic: str, *, isolation: str = "read_uncommitted") -> list[Consumed]:
-        """Everything that Kafka's console consumer gives of partition 0, from the beginning to the end."""
+        """All records of partition 0 that Kafka's console consumer prints, from the beginning to the end."""
         shown = ("timestamp", "offset", "headers", "key", "value")
         formats = [f"print.{what}=true" for what in shown]
         formats += [f"key.separator={SEPARATOR}", f"null.literal={NULL}", "headers.separator=,"]
@@ -208,7 +209,7 @@ class KafkaBroker:
         return [_parse(line) for line in output.splitlines()]
 
     def offset_answers(self, topic: str, times_ms: Sequence[int]) -> dict[int, int]:
-        """Kafka's ListOffsets: timestamp -> offset (librdkafka's -1 for none becomes -1 here too)."""
+        """Kafka's ListOffsets: timestamp -> offset, or -1 if no record is that late."""
         import confluent_kafka as ck
 
         consumer = ck.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
@@ -221,7 +222,7 @@ class KafkaBroker:
             consumer.close()
 
     def offset_of_max_timestamp(self, topic: str) -> int:
-        """KIP-734, by Kafka's own shell."""
+        """The offset of the largest timestamp (KIP-734), from Kafka's own shell."""
         output = self._java_tool(
             "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", self.bootstrap, "--topic", topic,
             "--time", "max-timestamp",

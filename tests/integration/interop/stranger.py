@@ -1,9 +1,10 @@
-"""A third party's client, made only from our .proto files: grpcio, generated code, and Python's standard library.
+"""A third party's client that is built only from the .proto files: grpcio, generated code, and Python's standard
+library.
 
 usage: python -S stranger.py BOOTSTRAP TOPIC     (PYTHONPATH: the generated code, and where grpc is)
 
-Creates the topic, produces three records, asks for offsets, consumes, and prints what it saw as one JSON object. The
-record batch is written by hand, from the documentation of Kafka's message format (version 2).
+The program creates the topic, produces three records, requests offsets, consumes, and prints the results as one JSON
+object. It builds the record batch from the documentation of Kafka's message format (version 2).
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Clients that know nothing of our packages: generated code alone, server reflection, health checks."""
+"""Clients without Headrace's packages: generated code alone, server reflection, health checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def generated(tmp_path: Path) -> Path:
-    """Code generated from the .proto files, in a folder that holds nothing else."""
+    """Code that is generated from the .proto files, in a separate folder."""
     files = proto_tool.generate_into(tmp_path)
     assert Path("headrace_protos/v1/produce_pb2_grpc.py") in files
     return tmp_path
@@ -38,7 +38,7 @@ def test_a_client_made_of_grpcio_and_generated_code_creates_produces_and_consume
     cluster: LocalCluster, generated: Path
 ) -> None:
     site_packages = Path(grpc.__file__).parents[1]
-    # -S: no site module, so no .pth file of an editable install is read, and none of our packages can be imported.
+    # -S: no site module, so Python reads no .pth file of an editable install, and cannot import Headrace's packages.
     done = subprocess.run(
         [sys.executable, "-S", str(STRANGER), cluster.bootstrap_servers, "from-a-stranger"],
         env={**os.environ, "PYTHONPATH": f"{generated}{os.pathsep}{site_packages}"},

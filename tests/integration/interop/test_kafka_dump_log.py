@@ -1,6 +1,7 @@
 """Apache Kafka's DumpLogSegments reads the files that our broker wrote for our SDK, and finds nothing wrong.
 
-Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
+Marked `kafka`: needs Java, and Maven for Kafka's jars. If the test is selected and Java or a jar is missing, it fails;
+it is not skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ DumpLog = Callable[..., str]
 
 
 def _tool_command() -> list[str]:
-    """How to start the tool: by the script in HEADRACE_PEERS when that is set (CI), else from jars of our own."""
+    """The command that starts the tool: the script in HEADRACE_PEERS if that is set (CI), or else the jars of this
+    checkout."""
     if peers := os.environ.get("HEADRACE_PEERS"):
         script = Path(peers) / "kafka" / "cluster.py"
         assert script.exists(), f"HEADRACE_PEERS={peers}: {script} is missing"
@@ -64,9 +66,8 @@ def dump_log() -> DumpLog:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Codec -> its partition's directory, RECORDS records in it, written by the SDK; the cluster is stopped by then.
-
-    Small segments and a dense index, so that there are rolled segments and many index entries to check.
+    """Codec -> its partition's directory. The SDK has written RECORDS records to each partition, and the cluster is
+    stopped. Segments are small and the index is dense, so there are rolled segments and many index entries to check.
     """
     random_bytes = random.Random(3)
     data = tmp_path_factory.mktemp("dump-log")
@@ -129,7 +130,7 @@ def test_kafka_finds_no_mismatch_in_offset_and_time_indexes(
 def test_kafka_names_a_wrong_index_entry(
     suffix: str, written: dict[str, Path], dump_log: DumpLog, tmp_path: Path
 ) -> None:
-    """The check can fail: an entry that points elsewhere is found."""
+    """The check can fail: it finds an index entry with a wrong position."""
     log = _segments(written["none"])[0]
     for extension in ("log", "index", "timeindex"):
         (tmp_path / f"{log.stem}.{extension}").write_bytes(log.with_suffix(f".{extension}").read_bytes())
@@ -142,7 +143,7 @@ def test_kafka_names_a_wrong_index_entry(
 
 
 def test_kafka_names_a_flipped_byte(written: dict[str, Path], dump_log: DumpLog, tmp_path: Path) -> None:
-    """The check can fail: the same tool finds damage that we do to a copy."""
+    """The check can fail: the same tool finds damage that the test does to a copy."""
     first = _segments(written["none"])[0]
     damaged = bytearray(first.read_bytes())
     damaged[200] ^= 0xFF

@@ -1,5 +1,5 @@
-"""Kafka's own lists of keys, as its classes print them for its documentation, beside ours: no key is unknown here, and
-type, default and update mode are Kafka's, unless a table below says why not.
+"""Compares Kafka's lists of keys, as its classes print them for its documentation, with Headrace's keys. Headrace knows
+every key. Type, default and update mode are Kafka's, unless a table in this file gives the reason for a difference.
 
 Marked `kafka`: needs Java and Kafka's jars.
 """
@@ -22,7 +22,8 @@ from tests.integration.interop.kafka_peer import jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
-#: Class that prints the keys -> our definition, and how many keys it has at least (else we read its page wrongly).
+#: Class that prints the keys -> Headrace's definition, and the minimum number of keys. (With fewer keys, the test has
+#: misread the output.)
 PAGES = {
     "kafka.server.KafkaConfig": (SERVER, 300),
     "org.apache.kafka.storage.internals.log.LogConfig": (TOPIC, 30),
@@ -31,7 +32,8 @@ PAGES = {
     "org.apache.kafka.clients.admin.AdminClientConfig": (ADMIN, 80),
 }
 
-#: Defaults that differ, and why. Kafka's null stands for the coarser key, or for what ours says.
+#: Defaults that differ, and the reasons. Kafka's null means that the value of the coarser key counts, or the text of
+#: Headrace's key explains it.
 OTHER_DEFAULTS = {
     "server": {
         "listeners": "ours are called client and internal",
@@ -139,9 +141,9 @@ def test_kafkas_keys_are_ours(java_class: str, kafkas: Callable[[str], dict[str,
     assert len(theirs) >= at_least
     differing = []
     for name, kafkas_key in theirs.items():
-        key = definition.key(name)  # an unknown one raises, with its name
+        key = definition.key(name)  # an unknown key raises an error with its name
         if name not in definition.keys or key.status is Status.REFUSED:
-            continue  # of a family, or nothing to compare
+            continue  # a key of a family, or a key without a comparable default
         if key.kind not in _KINDS[kafkas_key.type] and name not in OTHER_TYPES:
             differing.append(f"{name}: Kafka's type is {kafkas_key.type}, ours {key.kind.value}")
         ours = key.format(key.default)

@@ -1,9 +1,9 @@
-"""A log that a real Kafka broker wrote is served by ours, byte for byte; one of ours is served by Kafka.
+"""Headrace serves a log that a real Kafka broker wrote, byte for byte, and Kafka serves a log of Headrace.
 
-Kafka's own producers write it: every codec, idempotent, transactional with commit and abort markers, headers, nulls,
-rolled segments, one topic compacted by Kafka itself. Its files are put into the partition's directory of a stopped
-Headrace broker, once as they lie under a running Kafka (active indexes preallocated and padded with zeros) and once
-after its clean stop; recovery judges them at the start.
+Kafka's own producers write the log: every codec, idempotent, transactional with commit and abort markers, headers,
+nulls, rolled segments, one topic that Kafka compacts. The test copies the files into the partition's directory of a
+stopped Headrace broker. It does this once with the files of a running Kafka (active indexes preallocated and padded
+with zeros), and once with the files after Kafka's clean stop. The broker's recovery checks them at the start.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars.
 """
@@ -39,7 +39,7 @@ TABLE = {
     "segment.ms": "300",
     "segment.bytes": "1048576",
 }
-#: (topic, when its files were taken)
+#: (topic, when its files were copied)
 COPIES = [(topic, moment) for topic in ("ledger", "table") for moment in ("running", "stopped")]
 TIMES_ASKED = 40
 
@@ -100,7 +100,8 @@ def written(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def _copied(source: Path, target: Path) -> bool:
-    """Copies a partition's files, but those on their way out; False when Kafka renamed one meanwhile."""
+    """Copy a partition's files, except the ones that are being deleted. Return False if Kafka renamed a file
+    meanwhile."""
     shutil.rmtree(target, ignore_errors=True)
     try:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.deleted"))
@@ -129,7 +130,7 @@ def _write_ledger(kafka: KafkaBroker) -> None:
 
 
 def _transactions(kafka: KafkaBroker, topic: str) -> None:
-    """Two producers' transactions, interleaved: committed, aborted, and one begun again."""
+    """Write interleaved transactions of two producers: committed, aborted, and one that begins again."""
     import confluent_kafka as ck
 
     settings = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0}
@@ -149,7 +150,7 @@ def _transactions(kafka: KafkaBroker, topic: str) -> None:
 
 
 def _write_table(kafka: KafkaBroker) -> None:
-    """Rounds over the same keys, each into a segment of its own, until Kafka's cleaner has been over them."""
+    """Write the same keys in rounds, each into a separate segment, until Kafka's cleaner has cleaned the segments."""
     for round_ in range(2):
         for codec in CODECS:
             records = [
@@ -176,8 +177,8 @@ def _write_table(kafka: KafkaBroker) -> None:
 
 @pytest.fixture(scope="module")
 def ours(written: dict[str, Written], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A Headrace broker with a topic for each copy, Kafka's files put in while it was stopped."""
-    # Our own cleaner would go over the compacted topic again at once.
+    """A Headrace broker with a topic for each copy. Kafka's files were put in place while the broker was stopped."""
+    # Without this setting, Headrace's cleaner would clean the compacted topic again at once.
     with Cluster(tmp_path_factory.mktemp("headrace"), **{"log.cleaner.enable": "false"}) as cluster:
         for name, moment in COPIES:
             config = TABLE if name == "table" else LEDGER
@@ -185,8 +186,8 @@ def ours(written: dict[str, Written], tmp_path_factory: pytest.TempPathFactory) 
         assert cluster.broker.terminate() == 0
         for name, moment in COPIES:
             directory = _directory(cluster, f"{name}-{moment}")
-            left_out = {"partition.metadata"}  # the topic's id is ours
-            if moment == "stopped":  # docs/operations/kafka-logs.md; Kafka's own, without a checksum, works too
+            left_out = {"partition.metadata"}  # the topic has Headrace's id
+            if moment == "stopped":  # as in docs/operations/kafka-logs.md; Kafka's file without a checksum works too
                 left_out.add("leader-epoch-checkpoint")
             for path in directory.iterdir():
                 if path.name != "partition.metadata":
@@ -203,7 +204,7 @@ def _directory(cluster: Cluster, topic: str) -> Path:
 
 
 def _raw(cluster: Cluster, name: str) -> bytes:
-    """The whole partition as fetches hand it out."""
+    """The bytes of the whole partition, read by fetches."""
     topic = Topic(cluster, name, b"")
     end = until(lambda: topic.end(), "the partition to be led", 20)
     found, offset = b"", 0
@@ -242,7 +243,8 @@ def _as_text(record: Record) -> Consumed:
 
 
 def test_the_logs_have_what_the_test_is_about(written: dict[str, Written]) -> None:
-    """Every codec, producer ids, transactions, markers, rolled segments, gaps, tombstones with horizons, padding."""
+    """The copied logs contain every codec, producer ids, transactions, markers, rolled segments, gaps, tombstones with
+    delete horizons, and padding."""
     for name, topic in written.items():
         headers = [header for _, header in iterate_headers(topic.log_bytes("stopped"))]
         assert {header.compression.name.lower() for header in headers} == set(CODECS)
@@ -314,13 +316,13 @@ def test_recovery_judges_and_repairs_what_kafka_left(
             assert all(begun[each.producer_id, each.last_offset] <= each.first_offset for each in rebuilt), path.name
     assert all(path.stat().st_size < 1 << 20 for path in directory.glob("*.index"))
     assert (directory / "leader-epoch-checkpoint").exists()
-    # The active segment's indexes are complete once it is closed.
+    # The indexes of the active segment are complete when the segment is closed.
     problems = [line for line in dump(str(directory), deep=True) if isinstance(line, Problem)]
     assert [str(line) for line in problems if "begins with offset" not in line.what] == []
 
 
 def test_a_log_of_kafkas_goes_on_under_our_producer(ours: Cluster, written: dict[str, Written]) -> None:
-    """Last of those that use the copies: it appends."""
+    """This test is the last one that uses the copies, because it appends to them."""
     name, before = "ledger-stopped", written["ledger"]
     end = until(lambda: Topic(ours, name, b"").end(), "the partition to be led")
     with Producer(bootstrap_servers=ours.broker.address()) as producer:
@@ -331,7 +333,8 @@ def test_a_log_of_kafkas_goes_on_under_our_producer(ours: Cluster, written: dict
 
 
 def test_a_log_of_ours_is_served_by_kafka(kafka: KafkaBroker, written: dict[str, Written], tmp_path: Path) -> None:
-    """The other way round: Kafka's recovery opens our partition's directory and its consumer gives our records."""
+    """The opposite direction: Kafka's recovery opens a partition's directory of Headrace, and Kafka's consumer returns
+    the records."""
     assert "ours" not in written  # Kafka is stopped by now
     with Cluster(tmp_path) as cluster:
         bootstrap = cluster.broker.address()

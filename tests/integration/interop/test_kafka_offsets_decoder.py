@@ -1,7 +1,9 @@
-"""Apache Kafka's DumpLogSegments reads our offset commits (``--offsets-decoder``), and steps over our own records.
+"""Apache Kafka's DumpLogSegments reads Headrace's offset commits (``--offsets-decoder``), and skips record types that
+only Headrace has.
 
-Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
-The log is a shard's own decisions, appended as the runtime appends them: with the shard's epoch as base sequence.
+Marked `kafka`: needs Java, and Maven for Kafka's jars. If the test is selected and Java or a jar is missing, it fails;
+it is not skipped. The log contains the decisions of a shard, appended as the runtime appends them, with the shard's
+epoch as base sequence.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ TOPIC_ID = bytes(range(16))
 
 
 class Line(NamedTuple):
-    """A record as the tool prints it; ``key`` and ``value`` are its words."""
+    """A record as the tool prints it. ``key`` and ``value`` are the tool's texts."""
 
     offset: int
     sequence: int
@@ -53,7 +55,8 @@ LINE = re.compile(
 
 
 def _command() -> list[str]:
-    """How to start the tool: by the script in HEADRACE_PEERS when that is set (CI), else from jars of our own."""
+    """The command that starts the tool: the script in HEADRACE_PEERS if that is set (CI), or else the jars of this
+    checkout."""
     if peers := os.environ.get("HEADRACE_PEERS"):
         script = Path(peers) / "kafka" / "cluster.py"
         assert script.exists(), f"HEADRACE_PEERS={peers}: {script} is missing"
@@ -78,7 +81,8 @@ class _NoGroups:
 
 
 def _decided() -> list[ShardRecord]:
-    """Commits with and without a topic id, long and foreign texts, extreme numbers, deletions, records of our own."""
+    """Commits with and without a topic id, long texts, texts in other scripts, extreme numbers, deletions, and
+    Headrace's own records."""
     groups: Any = _NoGroups()
     logic = OffsetsLogic(groups, OffsetSettings(metadata_bytes_max=100_000))
     log: list[ShardRecord] = [ShardRecord(int(RecordKind.CLAIM).to_bytes(2, "big"), b"\x00\x00\x92\x07\x01")]
@@ -120,7 +124,7 @@ def lines(records: list[ShardRecord], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _dump(*segments: Path) -> list[Line]:
-    """What the tool says of them, one after the other."""
+    """The output of the tool for these records, in order."""
     files = ",".join(map(str, segments))
     done = subprocess.run([*_command(), "--offsets-decoder", "--files", files], capture_output=True, timeout=120)
     output = done.stdout.decode()
@@ -173,7 +177,7 @@ def test_the_shards_epoch_in_the_batches_disturbs_nobody(lines: list[Line]) -> N
 
 
 def test_kafka_reads_what_a_cluster_of_ours_has_written(tmp_path: Path) -> None:
-    """With processes: a member joins, commits, leaves; a non-member commits; offsets are deleted."""
+    """With real processes, a member joins, commits and leaves, a non-member commits, and offsets are deleted."""
     with GroupsCluster(tmp_path, coordinators=1) as cluster:
         topic = str(cluster.cluster.topic("orders", 4).name)
         group, plain = (cluster.group_of(1) for _ in range(2))

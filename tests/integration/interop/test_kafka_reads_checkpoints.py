@@ -1,5 +1,5 @@
-"""Kafka's own classes read our checkpoints, checksums and all: white space at a line's end, lines and fields that they
-do not know, are nothing to them."""
+"""Kafka's own classes read Headrace's checkpoints with their checksums. They ignore white space at the end of a line,
+and lines and fields that they do not know."""
 
 from __future__ import annotations
 

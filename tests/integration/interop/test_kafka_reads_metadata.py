@@ -1,6 +1,8 @@
-"""Kafka's DumpLogSegments reads our metadata log and its snapshots: the control records of both, and the batches.
+"""Kafka's DumpLogSegments reads Headrace's metadata log and its snapshots: the control records of both, and the
+batches.
 
-Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
+Marked `kafka`: needs Java, and Maven for Kafka's jars. If the test is selected and Java or a jar is missing, it fails;
+it is not skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ VOTERS = VoterSet.of(KEYS, {1: "one:9093", 2: "[::1]:9094"})
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A controller's directory: two terms, a voter that went, one snapshot and the first voters."""
+    """A controller's directory with two terms, a removed voter, one snapshot and the first voters."""
     root = str(tmp_path_factory.mktemp("controller") / "data")
     fs = RealFileSystem()
     format_directories([root], cluster_id="cluster", node_id=1, fs=fs)
@@ -57,7 +59,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dumped(path: Path) -> tuple[str, dict[str, Any]]:
-    """What the tool prints of a file, and the control records in it by name."""
+    """The output of the tool for a file, and the control records in it by name."""
     done = subprocess.run(
         ["java", "-Xmx256m", "-cp", f"{jars()}/*", TOOL, "--files", str(path), "--print-data-log"],
         capture_output=True,

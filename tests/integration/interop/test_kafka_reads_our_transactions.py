@@ -280,7 +280,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
                 read[isolation] = found = []
                 while consumer.position(partition) < ends[isolation]:
                     found += [(each.offset, (each.value or b"").decode()) for each in consumer.poll(1.0)]
-    for producer in (first, second, slow):  # not before: an open transaction would be aborted
+    for producer in (first, second, slow):  # not earlier, because an open transaction would be aborted
         producer.close(0)
     (log,) = [path for path in data.rglob(f"{TOPIC}-0") if path.is_dir()]
     states = sorted(data.rglob("__transaction_state-*/*.log"))

@@ -1,5 +1,6 @@
-"""A log with transactions that a real Kafka broker wrote gives the same answers here: the last stable offset, the
-aborted transactions, and the bytes of its transaction indexes. Kafka's DumpLogSegments reads ours.
+"""For a log with transactions that a real Kafka broker wrote, Headrace gives the same answers as Kafka: the last stable
+offset, the aborted transactions, and the bytes of the transaction indexes. Kafka's DumpLogSegments reads Headrace's
+transaction indexes.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars.
 """
@@ -84,7 +85,7 @@ def written(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Wri
 
 
 def _committed(bootstrap: str) -> list[tuple[int, str]]:
-    """(offset, value) of all that a read_committed consumer of Kafka's gets."""
+    """(offset, value) of all records that Kafka's read_committed consumer gets."""
     import confluent_kafka as ck
 
     settings = {"group.id": "g", "isolation.level": "read_committed", "enable.partition.eof": True}

@@ -1,17 +1,18 @@
-"""Made ``replication.tar.xz`` and ``level_1.tar.xz``, once, by Headrace as it was when replication had been finished.
-
-It documents their content. They are never made again: made by a newer Headrace they would prove nothing. It was run in
-a checkout of commit e198acb, the last before the coordinator's first one:
+"""This script made ``replication.tar.xz`` and ``level_1.tar.xz`` once, with Headrace as it was when replication was
+finished. It documents their content. The archives are never made again, because archives of a newer Headrace would
+prove nothing. The script ran in a checkout of commit e198acb, the last commit before the first one of the coordinator:
 
     PYTHONPATH=<every src folder of that checkout> python make_old_clusters.py DIRECTORY
 
-Each archive is what `headrace down` left of a cluster, as it was but for its logs of text, and for the directory's name
-in ``cluster.json``, which reads @DIRECTORY@. The .json beside it has the responses to clients of that time.
+Each archive contains a cluster's directory after `headrace down`. Only the text logs are missing, and ``cluster.json``
+has @DIRECTORY@ in place of the directory's name. The .json file beside an archive has the responses to clients of that
+time.
 
-``replication``: metadata.version 2, one controller, two brokers. ``level_1``: metadata.version 1, one of each: there
-were neither producer ids nor reassignments at that level, so nothing is idempotent there.
+``replication``: metadata.version 2, one controller, two brokers. ``level_1``: metadata.version 1, one controller and
+one broker. That level has neither producer ids nor reassignments, so no producer is idempotent there.
 
-A lone controller's address is in its log and cannot change, so its ports are below those that tests pick at random.
+The address of a single controller is in its log and cannot change. So the ports of these clusters are below the range
+from which tests pick ports at random.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from headrace_core.records.batches import read_header
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_700_000_000_000
 FIRST_PORT = {"replication": 14_870, "level_1": 14_880}
-#: What every node was started with: records of long ago stay, and files are small.
+#: The settings of every node: old records are kept, and files are small.
 CONFIG = {
     "log.retention.ms": "-1",
     "log.index.size.max.bytes": "4096",
@@ -52,7 +53,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 def send(bootstrap: str, topic: str, count: int, *, keys: int = 0, partition: int = 0, **settings: Any) -> None:
-    """``count`` records of many shapes, a few to a batch."""
+    """Send ``count`` records of many kinds, a few in each batch."""
     with Producer(bootstrap_servers=bootstrap, **settings) as producer:
         for number in range(count):
             key = b"key-%d" % (number % keys) if keys else (None if number % 3 == 0 else b"k%d" % number)
@@ -67,12 +68,13 @@ def send(bootstrap: str, topic: str, count: int, *, keys: int = 0, partition: in
 
 
 def common(bootstrap: str, admin: Admin, replicas: int, settings: dict[str, Any]) -> None:
-    """What both clusters have: codecs, partitions, headers, a compacted topic, deleted records, settings."""
+    """The common content of both clusters: codecs, partitions, headers, a compacted topic, deleted records,
+    settings."""
     admin.create_topics([NewTopic(f"codec-{codec}", 2, replicas) for codec in CODECS])
     for codec in CODECS:
         for partition in (0, 1):
             send(bootstrap, f"codec-{codec}", 20, partition=partition, compression_type=codec, **settings)
-    # Segments of 600 bytes: several, with an index each.
+    # With segments of 600 bytes there are several, each with an index.
     small = {"segment.bytes": "600", "index.interval.bytes": "100"}
     compaction = {
         "cleanup.policy": "compact",
@@ -102,7 +104,7 @@ def replication(cluster: LocalCluster, admin: Admin) -> None:
     admin.alter_partition_reassignments({moved: [2]})
     until(lambda: not admin.list_partition_reassignments([moved]), "the reassignment")
     send(bootstrap, "moved", 5)
-    # Two leader epochs, and followers that were away, in every replicated log.
+    # Every replicated log gets two leader epochs, and followers that were down.
     cluster.kill("broker", 2)
     send(bootstrap, "idempotent", 12)
     cluster.restart("broker", 2)
@@ -116,7 +118,7 @@ def level_1(cluster: LocalCluster, admin: Admin) -> None:
 
 
 def records_of(bootstrap: str, topic: str, partitions: int) -> list[list[Any]]:
-    """All that a consumer reads: [partition, offset, timestamp, key, value, headers] of each; bytes in hex."""
+    """All records that a consumer reads, as [partition, offset, timestamp, key, value, headers] with bytes in hex."""
     found = []
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         parts = [TopicPartition(topic, number) for number in range(partitions)]

@@ -1,5 +1,5 @@
-"""Clusters that an earlier Headrace made, when replication had been finished and no coordinator was there yet, served
-by this one: everything is read, written on, and there after a restart. How they were made: make_old_clusters.py."""
+"""This version serves clusters of an earlier Headrace, which had replication but no coordinator yet. Clients read all
+data and write more, and the data is still there after a restart. make_old_clusters.py made these clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace_core.records import encode_batch, read_header
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
-import grpc  # isort: skip  (the core's modules set what it reads when it is imported)
+import grpc  # isort: skip  (grpc reads settings at its import, which the core's modules set)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,7 +34,7 @@ WAIT_S = 60
 
 
 class OldCluster:
-    """An unpacked cluster, and the `headrace` of today."""
+    """An unpacked cluster, and the present `headrace` command."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.directory = directory
@@ -47,7 +47,7 @@ class OldCluster:
         self.bootstrap = ",".join(f"{node['host']}:{node['port']}" for node in brokers)
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """What the command printed; asserts how it ended."""
+        """Run a command, assert its exit code, and return its output."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
         environment |= {"HEADRACE_BOOTSTRAP_SERVERS": self.bootstrap, "HEADRACE_DATA": str(self.directory)}
         done = subprocess.run([HEADRACE, *arguments], capture_output=True, env=environment, timeout=200, check=False)
@@ -55,7 +55,7 @@ class OldCluster:
         return (done.stdout if code == 0 else done.stderr).decode()
 
     def up(self, *more: str) -> list[str]:
-        """The nodes, by role, once all serve."""
+        """Start the nodes, wait until all serve, and return them by role."""
         return [node["role"] for node in json.loads(self.run("up", "-d", "-o", "json", *more))["nodes"]]
 
     def level(self) -> int:
@@ -65,15 +65,14 @@ class OldCluster:
 
 @pytest.fixture
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OldCluster]:
-    """The cluster that the test names. One run at a time on this machine: it keeps its ports, because the address of a
-    lone controller is in its log. Other programs get these ports only on request: they are below the range for random
-    picks."""
+    """The cluster that the test names. Only one run at a time can use it on a machine, because its ports are fixed: the
+    address of a single controller is in its log. The ports are below the range that the system assigns at random."""
     name = request.param
     with open(Path(tempfile.gettempdir()) / f"headrace-old-cluster-{name}-{os.getuid()}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         cluster = OldCluster(name, tmp_path / "cluster")
         yield cluster
-        with contextlib.suppress(AssertionError):  # that the cluster cannot be stopped is not what failed
+        with contextlib.suppress(AssertionError):  # a failed stop of the cluster must not hide the actual failure
             cluster.run("down")
 
 
@@ -82,7 +81,7 @@ def hexed(data: bytes | None) -> str | None:
 
 
 def records_of(cluster: OldCluster, topic: str, partitions: int) -> list[list[Any]]:
-    """All that is read of a topic, as the .json files have it."""
+    """All records of a topic, in the form of the .json files."""
     found = []
     with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
         parts = [TopicPartition(topic, number) for number in range(partitions)]
@@ -102,7 +101,7 @@ def last_of_each_key(records: list[list[Any]]) -> dict[str, list[Any]]:
 
 
 def check_topics(cluster: OldCluster) -> None:
-    """Every topic is as it was: identity, replicas, settings, offsets, records."""
+    """Every topic is unchanged: id, replicas, settings, offsets, records."""
     topics: dict[str, dict[str, Any]] = cluster.about["topics"]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         described = {topic.name: topic for topic in admin.describe_topics() if not topic.internal}
@@ -124,14 +123,15 @@ def check_topics(cluster: OldCluster) -> None:
             assert [[begin[part], end[part]] for part in parts] == then["offsets"], name
     for name, then in topics.items():
         records = records_of(cluster, name, len(then["replicas"]))
-        if then["config"].get("cleanup.policy") == "compact":  # the cleaner goes on, at each replica for itself
+        if then["config"].get("cleanup.policy") == "compact":  # the cleaner of each replica continues independently
             assert last_of_each_key(records) == last_of_each_key(then["records"])
         else:
             assert records == then["records"], name
 
 
 def read_in_group(cluster: OldCluster, topic: str) -> int:
-    """How many records a member of the group `readers` gets until it has read to the end; all are committed."""
+    """The number of records that a member of the group `readers` gets until it reaches the end. It commits all of
+    them."""
     parts = [TopicPartition(topic, number) for number in range(len(cluster.about["topics"][topic]["replicas"]))]
     count = 0
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id="readers", auto_offset_reset="earliest") as consumer:
@@ -169,7 +169,8 @@ def append(stub: produce_pb2_grpc.ProduceStub, topic: str, records: bytes) -> An
 
 
 def check_producers_go_on(cluster: OldCluster, topic: str) -> list[bytes]:
-    """A batch that an old producer sends once more is known, its next one is taken, one that skips records is not."""
+    """If an old producer repeats a batch, the broker recognizes it. It accepts the producer's next batch, and refuses a
+    batch that skips records."""
     added = []
     with leader_of(cluster, topic) as stub:
         for number, old_batch in enumerate(cluster.about["last_batches"].values()):
@@ -202,7 +203,7 @@ def test_a_cluster_of_when_replication_was_done_is_served_and_gets_groups(old: O
     assert write(old, "of-today", b"first") == 0
     added = check_producers_go_on(old, "idempotent")
     assert len(added) == 2
-    old.run("features", "upgrade")  # nothing to raise is no error
+    old.run("features", "upgrade")  # an upgrade without a level to raise is no error
 
     old.run("down")
     assert old.up() == ["controller", "broker", "broker", "coordinator"]
@@ -213,7 +214,7 @@ def test_a_cluster_of_when_replication_was_done_is_served_and_gets_groups(old: O
     old.about["topics"]["idempotent"] = before | {"records": written, "offsets": [[0, before["offsets"][0][1] + 2]]}
     check_topics(old)
     assert write(old, "of-today", b"second") == 1
-    assert read_in_group(old, "codec-lz4") == 0  # its commits are there
+    assert read_in_group(old, "codec-lz4") == 0  # the commits of the group are there
 
 
 @pytest.mark.parametrize("old", ["level_1"], indirect=True)

@@ -1,4 +1,4 @@
-"""A disk that fills up: refused writes, what continues, and recovery without an operator."""
+"""A disk fills up: refused writes, operations that continue, and recovery without an operator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A scripted cluster in this process, for responses that a real cluster gives only in rare failures.
 
-Threaded gRPC servers (a second grpc.aio loop would disturb the client's), logs in memory, and rules set by a test.
+The cluster has threaded gRPC servers (a second grpc.aio loop would disturb the client's), logs in memory, and rules
+that a test sets.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class FakeCluster:
         #: "break" to append and break the stream.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
-        #: Logs with transactions; they decide what read_committed requests receive.
+        #: Logs with transactions, which determine the records that read_committed requests get.
         self.transactions: dict[tuple[str, int], TransactionalLog] = {}
         #: (broker, partition, rack) -> the nearer follower, or None to stay at this broker.
         self.nearer: Callable[[int, tuple[str, int], str], int | None] = lambda broker, key, rack: None

@@ -46,7 +46,7 @@ class ControllerProcess:
         return self.run("format", "--cluster-id", self.cluster_id, "--config", str(self.properties), *more)
 
     def start(self, *overrides: str) -> RuntimeState:
-        """Returns when it serves."""
+        """Wait until the controller serves."""
         with (self.directory / "log").open("ab") as log:
             command = [sys.executable, "-P", "-m", "headrace_controller", "--config", str(self.properties)]
             for override in overrides:

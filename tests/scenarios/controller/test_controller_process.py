@@ -83,7 +83,7 @@ class BrokerStandIn:
         self.session.applied(image.next_offset)
 
     async def start(self) -> None:
-        """Returns when it is unfenced."""
+        """Wait until the broker is unfenced."""
         self.tasks.append(asyncio.create_task(self.follower.run()))
         await self.session.register()
         self.session.applied(self.follower.image.next_offset)
@@ -93,7 +93,7 @@ class BrokerStandIn:
         self.unfenced_at = len(self.changes)
 
     async def stop(self) -> None:
-        """Like a killed process: without a notice."""
+        """End the broker like a killed process, without a notice."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

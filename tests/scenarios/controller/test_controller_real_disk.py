@@ -1,4 +1,5 @@
-"""A controller process on a small disk that another program fills. Only as root: it mounts a tmpfs."""
+"""A controller process on a small disk that another program fills. The test runs only as root, because it mounts a
+tmpfs."""
 
 from __future__ import annotations
 

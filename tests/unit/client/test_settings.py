@@ -184,7 +184,7 @@ def test_none_means_the_default() -> None:
     ],
 )
 def test_idempotence_gives_way_to_other_keys_unless_it_was_asked_for(settings: dict[str, Any], words: str) -> None:
-    """KIP-679, as Kafka's ProducerConfig does it."""
+    """The default of acks and idempotence follows KIP-679, as in Kafka's ProducerConfig."""
     assert resolve(PRODUCER, None, {})["enable.idempotence"] is True
     assert resolve(PRODUCER, None, settings)["enable.idempotence"] is False
     assert resolve(PRODUCER, None, {"enable_idempotence": False, **settings})["enable.idempotence"] is False

@@ -63,7 +63,8 @@ def inspected(
 
 
 class FakeEngine:
-    """Containers in a dictionary, and the received requests; new ones of a ``broken`` service end at once."""
+    """A fake engine: containers in a dictionary, and the received requests. New containers of a ``broken`` service end
+    at once."""
 
     def __init__(self, *containers: dict[str, Any], broken: str = "", leader: int = 2) -> None:
         self.there = {each["Name"][1:]: each for each in containers}

@@ -20,7 +20,7 @@ native = pytest.importorskip("headrace_core.log.compaction._cleaning", reason="n
 SECRET = bytes(range(16))
 NOW_MS = 1_700_000_000_000
 
-#: From the reference implementation's vectors for 128 bits of output: key 00 01 .. 0f, input 00 01 .. of each length.
+#: Test vectors of the reference implementation for 128 bits of output: key 00 01 .. 0f, input 00 01 .. of each length.
 SIPHASH_VECTORS = [
     "a3817f04ba25a8e66df67214c7550293",
     "da87c1d86b99af44347659119b22fc45",

@@ -263,8 +263,8 @@ async def _silence() -> AsyncIterator[tuple[str, list[Any]]]:
 
 @pytest.mark.parametrize("elected", [True, False], ids=["another one is elected", "it does not answer in time"])
 def test_heartbeats_that_wait_for_a_connection_are_left_when(elected: bool) -> None:
-    """If a call is cancelled before it has a connection, a pending write on it waits for ever (grpc.aio 1.85). A broker
-    therefore stopped sending heartbeats."""
+    """If a call is cancelled before it has a connection, a pending write on it waits for ever (grpc.aio 1.85). Because
+    of this, a broker stopped sending heartbeats."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         second = found[1]
