@@ -289,5 +289,5 @@ class Reader:
 
 
 def chunks(*parts: bytes) -> bytes:
-    """What ``Reader.chunk`` takes apart."""
+    """Bytes in the form that ``Reader.chunk`` reads."""
     return b"".join(struct.pack(">H", len(part)) + part for part in parts)

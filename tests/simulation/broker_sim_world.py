@@ -3,8 +3,8 @@
     world = BrokerWorld(make_broker_plan(4711)); world.run()        raises Violation
 
 A world has one or two partitions and three or four brokers. The real ``ClusterCore`` stands for the controllers (the
-other half, ``sim_world``, simulates what happens among them). Connections break, calls are lost or late, disks forget
-data that were not forced.
+other half, ``sim_world``, simulates what happens among them). Connections break, calls are lost or late, disks lose
+data that was not fsynced.
 """
 
 from __future__ import annotations

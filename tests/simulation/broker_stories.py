@@ -340,8 +340,8 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 
 def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-903: a replica has all committed records, and producers have stopped. Its disk is replaced and it comes back.
-    Its acknowledgements from before the replacement would be enough to count it as in sync."""
+    """KIP-903: a replica has all committed records, and producers have stopped. The replica's disk is replaced, and the
+    replica starts again. Its acknowledgements from before the replacement would be enough to count it as in sync."""
     stage.silence_producers(leader)
 
     def is_calm() -> bool:

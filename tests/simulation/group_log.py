@@ -134,8 +134,8 @@ class LogPartition:
     # -- what happens to it ------------------------------------------------------------------------------------------
 
     def change_leader(self, kept: float, *, without_ms: float, answers: str, unaware_ms: float) -> int:
-        """Let another broker become leader after a while; it has a part of the uncommitted records. Returns how many
-        records are lost."""
+        """Let another broker become leader after a while. The new leader has a part of the uncommitted records. Returns
+        how many records are lost."""
         world = self.world
         tail = [batch for batch in self.batches if batch.base >= self.committed]
         count = round(kept * len(tail))

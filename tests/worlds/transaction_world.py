@@ -1,6 +1,6 @@
 """One transaction shard, the leaders of its partitions and its producers, in memory, driven by a seed.
 
-All failures occur that the messages allow: responses are lost and requests repeated; an append fails after a decision;
+All failures that the protocol allows occur: responses are lost and requests repeated; an append fails after a decision;
 the shard gets a new coordinator; markers arrive late and twice; replaced producers continue as zombies; timeouts
 expire. Producer epochs end at 6, so producer ids change often. ``check`` and the assertions verify three rules: a
 transaction has one outcome everywhere, the one that its producer received; a replaced producer writes nothing more; no
@@ -50,8 +50,8 @@ class LostAnswerError(Exception):
 
 @dataclass
 class Leader:
-    """One partition with the rules of transaction version 2 (design: brokers): data need an add, markers need a new
-    epoch."""
+    """One partition with the rules of transaction version 2. Data needs a partition that was added to the transaction,
+    and markers need a new epoch."""
 
     epochs: dict[int, int] = field(default_factory=dict)
     open: dict[int, list[str]] = field(default_factory=dict)

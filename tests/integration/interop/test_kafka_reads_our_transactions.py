@@ -157,7 +157,7 @@ def _every_state() -> list[ShardRecord]:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """The tests that need a running broker start it; the tools work without it."""
+    """Tests that need a running broker start it. Kafka's tools work without a broker."""
     broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.stop(cleanly=False)

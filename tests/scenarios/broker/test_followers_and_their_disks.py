@@ -1,6 +1,6 @@
 """A following broker whose disk is full or fails.
 
-The leader is the test (followers_world.py).
+The test plays the leader (followers_world.py).
 """
 
 from __future__ import annotations

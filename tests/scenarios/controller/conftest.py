@@ -38,7 +38,7 @@ class ControllerProcess:
         return path
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The program to its end."""
+        """Run the program to its end."""
         command = [sys.executable, "-P", "-m", "headrace_controller", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

@@ -22,7 +22,7 @@ class Asked(list[dict[str, Any]]):
         raise BootstrapError("nobody is there")
 
     def servers(self, *words: str) -> str:
-        """Where ``headrace words`` looks for the cluster."""
+        """The addresses at which ``headrace words`` looks for the cluster."""
         self.clear()
         assert run(list(words)) == 1
         return self[0]["bootstrap.servers"]

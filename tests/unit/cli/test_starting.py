@@ -19,7 +19,7 @@ _PROBE = (
 
 
 def started(*arguments: str) -> tuple[str, list[str]]:
-    """What the command printed, and the modules that it imported."""
+    """The output of the command, and the modules that it imported."""
     probe = _PROBE.format(arguments=list(arguments))
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout, done.stderr.splitlines()[-1].split()[1:]

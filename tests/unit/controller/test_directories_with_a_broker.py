@@ -151,7 +151,7 @@ class Broker:
         await asyncio.gather(task, return_exceptions=True)
 
     async def settle(self) -> None:
-        """Until no node has a message to send."""
+        """Run until no node has a message to send."""
         self.calls_are_lost, offset = False, -1
         while offset != self.world.image.next_offset:
             offset = self.world.image.next_offset

@@ -1,6 +1,6 @@
 """A voter's flush fails with EIO and the process ends; the next process continues with the contents of the page cache.
-Then the power fails. The entries that the voter has acknowledged and its votes are on the disk. (How Linux treats the
-pages of a failed flush: ``memory_disk``.)
+Then the power fails. The entries that the voter has acknowledged and its votes are on the disk. (``memory_disk``
+describes how Linux treats the pages of a failed flush.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several files forced at the same time."""
+"""Several files are fsynced at the same time."""
 
 from __future__ import annotations
 

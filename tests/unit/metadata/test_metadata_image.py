@@ -212,7 +212,7 @@ def test_five_thousand_topics_are_changed_one_by_one_in_under_a_second() -> None
 
 
 def _random_history(rng: random.Random, count: int) -> list[MetadataRecord]:
-    """Records that can follow one another."""
+    """Records that can follow each other in a log."""
     records: list[MetadataRecord] = [ClusterRecord("c", 1)]
     topics: dict[bytes, int] = {}
     names: dict[bytes, str] = {}

@@ -1,4 +1,4 @@
-"""The first voters: the three ways to format a controller, refusals, and no half-done format."""
+"""The first voters: the three ways to format a controller, refusals, and no incomplete format."""
 
 from __future__ import annotations
 

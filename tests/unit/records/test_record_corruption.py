@@ -62,7 +62,7 @@ def test_any_flipped_bit_behind_the_base_is_found(codec):
 
 
 def _outcome(act):
-    """What an action yields, or the kind of its error: comparable between the two codecs."""
+    """The result of an action, or the kind of its error, in a form that is equal for both codecs."""
     try:
         result = act()
     except HeadraceError as error:
