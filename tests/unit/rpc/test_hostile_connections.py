@@ -22,6 +22,7 @@ from headrace_core.testing.raw_http2 import (
     GOAWAY,
     HEADERS,
     RST_STREAM,
+    SETTING_INITIAL_WINDOW_SIZE,
     SETTING_MAX_CONCURRENT_STREAMS,
     SETTINGS,
     RawConnection,
@@ -42,6 +43,7 @@ class Server(produce_pb2_grpc.ProduceServicer, metadata_pb2_grpc.MetadataService
         self.listener.add(produce_pb2_grpc.add_ProduceServicer_to_server, self, "headrace.v1.Produce")
         self.listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, self, "headrace.v1.Metadata")
         self.handled = 0
+        self.answer_bytes = 0  #: Additional size of the answers to GetMetadata.
         self.request_bytes: list[int] = []
         #: Produce calls under way.
         self.open_calls = 0
@@ -56,7 +58,7 @@ class Server(produce_pb2_grpc.ProduceServicer, metadata_pb2_grpc.MetadataService
 
     async def GetMetadata(self, request: Any, context: Any) -> Any:
         self.handled += 1
-        return metadata_pb2.MetadataResponse(controller_id=len(request.topics))
+        return metadata_pb2.MetadataResponse(controller_id=len(request.topics), cluster_id="x" * self.answer_bytes)
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         await context.write(metadata_pb2.MetadataResponse(controller_id=len(request.topics)))
@@ -89,7 +91,11 @@ async def serving(**limits: int) -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def connected(server: Server, **kwargs: Any) -> AsyncIterator[grpc.aio.Channel]:
-    options = [("grpc.max_send_message_length", 128 * MIB), ("grpc.use_local_subchannel_pool", 1)]
+    options = [
+        ("grpc.max_send_message_length", 128 * MIB),
+        ("grpc.max_receive_message_length", 128 * MIB),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
     channel = grpc.aio.insecure_channel(server.listener.address, options=options, **kwargs)
     try:
         yield channel
@@ -372,6 +378,48 @@ def test_penalties_follow_one_another_and_end() -> None:
     assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 4096, 8 / 4096, 12 / 4096]
     now += 10 / 4096
     assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 4096, 0.0], "a small request counts as 4 KiB"
+
+
+def test_single_answers_that_clients_leave_unread_are_bounded() -> None:
+    """Of one connection and of all; a client that reads gets its answer."""
+
+    def hold_window_shut(address: tuple[str, int], calls: int) -> RawConnection:
+        attacker = RawConnection(address, settings=[(SETTING_INITIAL_WINDOW_SIZE, 0)])
+        for _ in range(calls):
+            attacker.message_part(attacker.open_call("/headrace.v1.Metadata/GetMetadata", end=False), b"\0\0\0\0\0")
+        return attacker
+
+    async def scenario() -> None:
+        async with serving() as server:
+            server.answer_bytes, answers = 1 * MIB, server.listener.answers
+            attackers = [await asyncio.to_thread(hold_window_shut, server.address, 40)]
+            await until(lambda: server.handled == 40)
+            assert 15 * MIB <= answers.used <= 16 * MIB
+            for number in range(1, 5):
+                attackers.append(await asyncio.to_thread(hold_window_shut, server.address, 20))
+                await until(lambda calls=40 + 20 * number: server.handled == calls)  # type: ignore[misc]
+            assert 60 * MIB <= answers.used <= 64 * MIB
+            server.answer_bytes = 0
+            assert await is_served(server), "small answers always pass"
+            for attacker in attackers:
+                attacker.close()
+            await until(lambda: not answers.used)
+            assert not answers._of_connection
+            server.answer_bytes = 3 * MIB
+            for _ in range(30):  # what is read does not count
+                assert await is_served(server)
+            await until(lambda: not answers.used)
+
+    run(scenario)
+
+
+def test_connection_without_unread_answers_gets_one_of_any_size() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            server.answer_bytes = 20 * MIB
+            assert await is_served(server)
+
+    run(scenario)
 
 
 # -- connections ------------------------------------------------------------------------------------------------------

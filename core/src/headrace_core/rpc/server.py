@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from grpc_reflection.v1alpha import reflection
 from ..errors import HeadraceError, InvalidRequestError, ServerBusyError, UnknownServerError
 from .channel import COMMON_OPTIONS, MAX_MESSAGE_BYTES, UNMEASURED_OPTIONS
 from .receiving import Penalties, arrivals_of
+from .responses import RESPONSE_BYTES_MAX
 from .status import status_of
 
 logger = logging.getLogger(__name__)
@@ -94,14 +96,55 @@ class RequestBytes:
             self.used -= size
 
 
+class AnswerBytes:
+    """Bytes of single answers (of calls without a response stream) that their clients have not read yet. A stream
+    counts its answers itself (streams.py). Answers up to ``SMALL_REQUEST_BYTES`` are not counted, because the limits of
+    connections and calls bound them."""
+
+    def __init__(self, most: int = UNARY_BYTES_MAX, most_of_connection: int = RESPONSE_BYTES_MAX) -> None:
+        self._most, self._most_of_connection = most, most_of_connection
+        self._of_connection: Counter[str] = Counter()
+        self.used = 0
+
+    def hold(self, size: int, context: Any, method: str) -> None:
+        """Count the answer of the current task's call until the client has read it or the call has ended; gRPC ends the
+        task then. Raises ServerBusyError if the client's connection, or all connections together, leave too many
+        answers unread. A connection without unread answers gets one answer of any size."""
+        if size <= SMALL_REQUEST_BYTES:
+            return
+        peer = context.peer()
+        of_connection = self._of_connection[peer]
+        for used, most, whose in (
+            (of_connection, self._most_of_connection, "this connection"),
+            (self.used, self._most, "all connections"),
+        ):
+            if used and used + size > most:
+                raise ServerBusyError(
+                    f"{method}: {used} bytes of answers to {whose} are unread, at most {most} are kept; read the "
+                    "answers, then retry"
+                )
+        self._add(peer, size)
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: self._add(peer, -size))
+
+    def _add(self, peer: str, size: int) -> None:
+        self.used += size
+        self._of_connection[peer] += size
+        if not self._of_connection[peer]:
+            del self._of_connection[peer]
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Converts a handler's HeadraceError to a gRPC status. An exception other than HeadraceError is logged and becomes
     UNKNOWN_SERVER_ERROR."""
 
-    def __init__(self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes) -> None:
+    def __init__(
+        self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes, answers: AnswerBytes
+    ) -> None:
         self._calls = calls
         self._penalties = Penalties()
-        self._requests, self._watches = requests, watches
+        self._requests, self._watches, self._answers = requests, watches, answers
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
 
     async def intercept_service(
@@ -126,15 +169,21 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return handler
         # Serve every call as a stream of requests, so that the read of a single request can be delayed after refused
         # requests.
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        parse = arrivals_of(handler, method, self._penalties)
+        parse, serialize = arrivals_of(handler, method, self._penalties), handler.response_serializer
         budget = self._watches if handler.response_streaming else self._requests
-        guarded = _guard(behaviour, method, self._calls, self._penalties, None if handler.request_streaming else budget)
-        return make(guarded, parse, handler.response_serializer)
+        requests = None if handler.request_streaming else budget
+        if handler.response_streaming:
+            guarded = _guard(behaviour, method, self._calls, self._penalties, requests)
+            return grpc.stream_stream_rpc_method_handler(guarded, parse, serialize)
+
+        async def answered(request: Any, context: Any) -> bytes:
+            data: bytes = serialize(await behaviour(request, context))
+            self._answers.hold(len(data), context, method)
+            return data
+
+        return grpc.stream_unary_rpc_method_handler(
+            _guard(answered, method, self._calls, self._penalties, requests), parse, None
+        )
 
 
 def _guard(
@@ -209,6 +258,7 @@ class Listener:
         self._streams_max = streams_max
         #: Bytes of the requests in progress: of single requests, and of requests with a response stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
+        self.answers = AnswerBytes()  #: Bytes of single answers that clients have not read yet.
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -226,7 +276,7 @@ class Listener:
     async def start(self) -> int:
         """Bind and serve; returns the port. Raises OSError when the address cannot be bound."""
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches)],
+            interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches, self.answers)],
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
                 ("grpc.max_receive_message_length", self._message_bytes_max),
