@@ -239,8 +239,8 @@ class Kafkas:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """Under each setting, each on a new topic. A failed setting is noted; the results of the other settings
-        count."""
+        """Under each setting, each on a new topic. A failed setting is reported; the results of the other settings
+        still count."""
         size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
         label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
 

@@ -1,4 +1,4 @@
-"""The Spark page: its blocks in order, in one session, on a separate cluster."""
+"""Runs the blocks of the Spark page in order, in one session, on a separate cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def site(headrace_cluster: LocalCluster, tmp_path: Path) -> Site:
 
 
 def test_the_blocks_of_spark(site: Site, tmp_path: Path) -> None:
-    """What the page reads from, and writes, is made here."""
+    """Create the topics that the page reads and writes."""
     (first_minutes,) = [block for block in pages.blocks("README.md") if "headrace_spark" in block.text]
     script = [first_minutes.text]
     found = [

@@ -1,4 +1,4 @@
-"""The tutorial: its blocks in order, on the cluster that it starts; only the port differs."""
+"""Runs the blocks of the tutorial in order, on the cluster that the tutorial starts. Only the port differs."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def offset_index(data: bytes) -> None:
 
 
 def time_index(data: bytes) -> None:
-    """As ``offset_index``, by time."""
+    """The same check as ``offset_index``, for the time index."""
     fs = file_system({"00000000000000000100.timeindex": data})
     index = TimeIndex(fs, f"{ROOT}/00000000000000000100.timeindex", 100, 10_000)
     try:

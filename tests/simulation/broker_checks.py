@@ -267,7 +267,7 @@ class BrokerChecks(UpkeepChecks):
     def reads_on(self, consumer: ConsumerModel, replica: Any, position: int) -> None:
         """A leader returns the next records to a consumer: its log must have the records that the consumer has read
         before, from any leader (KIP-320). This also holds after an unclean election: records may be truncated, but no
-        consumer that has read them may continue behind them without an error."""
+        consumer that has read them may continue after them without an error."""
         last = consumer.last
         if last is None or last[1] != position or self.world.plan.compacts:  # (the records that it has read may differ)
             return

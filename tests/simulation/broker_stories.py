@@ -64,7 +64,7 @@ class Stage:
         return topic.partitions[self.number]
 
     def led(self, host: BrokerHost) -> Any:
-        """The host's replica, if the host believes that it leads the partition."""
+        """The host's replica, if the host considers itself the partition's leader."""
         return None if host.broker is None else host.broker.partitions.led.get(self.partition)
 
     def followed(self, host: BrokerHost) -> Any:
@@ -428,7 +428,7 @@ def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: 
 
 def lonely_leader(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-279: a replica leads alone for a moment, writes, and fails. The other replicas never learn of that epoch, and
-    continue to write; then the first one comes back, with a log that is no longer than theirs."""
+    continue to write; then the first replica starts again, with a log that is not longer than the other logs."""
     rng = stage.rng
     stage.cut(one, leader, other)
     stage.prefer(one, other, leader)

@@ -1,10 +1,10 @@
 """Retention, compaction and DeleteRecords in the brokers' half: the product's upkeep code on a broker of the
 simulation.
 
-Retention runs unchanged. Of compaction, the product's planning, cleaning and swaps run, one log at a time. The
-simulation replaces the pool of cleaner threads by ``Aside``, a thread that runs only while the event loop is stopped,
-until it waits for a turn of the directory's writer. DeleteRecords uses the Offsets service; ``Deleter``, an operator,
-sends the requests.
+Retention runs unchanged. Compaction uses the product's planning, cleaning and swaps, one log at a time. The simulation
+replaces the pool of cleaner threads by ``Aside``, a thread that runs only while the event loop is stopped, until it
+waits for a turn of the directory's writer. DeleteRecords uses the Offsets service; ``Deleter``, an operator, sends the
+requests.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class UpkeepChecks:
         truth.start_max = start
 
     def start_seen(self, host: BrokerHost, log: PartitionLog) -> None:
-        """Called after a turn: deleted records must not come back, not even after a restart."""
+        """Called after a turn: deleted records must not return, not even after a restart."""
         truth, start = self.truths[log.topic_partition.partition], log.log_start_offset
         seen = truth.starts.get(host.number)
         if truth.is_tainted or (seen is not None and seen.log is log and seen.start == start):
@@ -179,7 +179,7 @@ class UpkeepChecks:
         a tail that was never committed, until it joins the next leader and truncates it: the log is compared up to
         there (``parting``).
 
-        The later record of a missing record's key may be behind this log's end: a replica that catches up copies a log
+        The later record of a missing record's key may be after this log's end: a replica that catches up copies a log
         that its leader has compacted further."""
         truth = self.truths[log.topic_partition.partition]
         end = min(log.segments[-1].base_offset, log.log_end_offset, self.parting(truth, log))

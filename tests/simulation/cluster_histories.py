@@ -5,8 +5,8 @@ A *machine* is a broker with its disk. It registers, sends heartbeats, follows t
 cleanly, loses its disk, and starts again. The leader, according to its own applied image, accepts records, and copies
 its log to the followers that their images show. A record is *committed* when every member of the leader's maximal ISR
 has it (KIP-497), while the ISR has min.insync.replicas members (KIP-966). A cleanly elected leader must have all
-committed records: that is the promise behind all epochs, ELRs and markers. Requests to alter an ISR are delayed,
-repeated and lost.
+committed records: all epochs, ELRs and markers exist for this promise. Requests to alter an ISR are delayed, repeated
+and lost.
 """
 
 from __future__ import annotations
@@ -260,8 +260,8 @@ class Histories:
         """Apply the committed metadata, and drop decided requests.
 
         A log is created where the metadata place it. If that disk is lost, the controllers first learn that the replica
-        starts empty; only then is the log created. So no crash, refusal or loss in between leaves an empty log that
-        could be taken for the old one.
+        starts empty; only then is the log created. So after a crash, refusal or loss in between, no empty log can be
+        confused with the old log.
         """
         if not machine.is_up:
             return

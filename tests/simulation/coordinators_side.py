@@ -1,5 +1,5 @@
-"""What simulated coordinators depend on (groups, transactions): calls to the controllers, and appends to the logs of
-their shards."""
+"""The surroundings of simulated coordinators (groups, transactions): calls to the controllers, and appends to the logs
+of their shards."""
 
 from __future__ import annotations
 

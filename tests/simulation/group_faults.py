@@ -264,7 +264,7 @@ class GroupFaults(CoordinatorFaults):
         return f"the metadata is late for {fault.for_ms:.0f} ms"
 
     def _broker_behind(self, fault: Fault, rng: random.Random) -> str:
-        """Some members ask only a broker that is behind: it names a deposed coordinator, or none."""
+        """Some members ask only a broker with old metadata, which names a deposed coordinator or none."""
         members = [member for member in self.world.members if rng.random() < 0.2 + 0.4 * fault.amount]
         for member in members:
             self.world.falls_behind(member, fault.for_ms)
@@ -272,7 +272,7 @@ class GroupFaults(CoordinatorFaults):
         return f"a broker hears nothing for {fault.for_ms:.0f} ms, and {asking} ask no other" if members else ""
 
     def _old_news(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off from a live coordinator, notices that, and asks a broker that is far behind."""
+        """A member is cut off from a live coordinator, notices this, and asks a broker with very old metadata."""
         world, member = self.world, self._alive(rng, with_connection=True)
         steps = None if member is None else world.last_vacant(member.group_id)
         if member is None or member.connection is None or steps is None:

@@ -65,7 +65,7 @@ class Caller:
     ) -> None:  # fmt: skip
         """``make`` makes the request of each attempt. ``check`` raises the error in an answer. ``refused`` is called
         for each failed attempt, with the information whether the whole attempt failed. If it returns True the error is
-        final; otherwise retriable errors are retried until the call is given up."""
+        final; otherwise retriable errors are retried until the call's time is over."""
         world, give_up_ms = self.world, self.world.scheduler.now_ms + GIVE_UP_MS
 
         def attempt() -> None:

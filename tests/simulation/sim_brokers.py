@@ -300,7 +300,7 @@ class SimulatedBroker:
 
 
 class Follow:
-    """A request for the metadata behind ``offset``; any controller answers it from its applied metadata."""
+    """A request for the metadata from ``offset`` on; any controller answers it from its applied metadata."""
 
     def __init__(self, broker: SimulatedBroker, life: int, offset: int) -> None:
         self.broker, self.life, self.offset = broker, life, offset

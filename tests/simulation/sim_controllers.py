@@ -221,7 +221,7 @@ class ControllerHost:
         return self.controller.raft.log.start.offset
 
     def snapshot_for_observers(self) -> MetadataImage:
-        """The snapshot that FollowMetadata sends to observers that are behind the start of the log."""
+        """The snapshot that FollowMetadata sends to observers whose offset is below the start of the log."""
         assert self.controller is not None
         image = self.controller.image
         data = b"".join(encode_snapshot(image, voters=(), timestamp_ms=self.clock.now_ms()))

@@ -208,7 +208,7 @@ class Movers:
 
 
 class SimulatedCoordinator:
-    """A coordinator process that registers, sends heartbeats, stops or dies, and comes back as another process, with
+    """A coordinator process that registers, sends heartbeats, stops or dies, and starts again as another process, with
     its old id or a new one."""
 
     def __init__(self, movers: Movers, number: int) -> None:

@@ -431,8 +431,8 @@ def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[f
 
 
 def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """A follower comes back behind the others, and its disk has no room for new files. Its first append has many
-    entries, and the log must roll in the middle of them."""
+    """A follower starts again with a shorter log than the others, and its disk has no room for new files. Its first
+    append has many entries, and the log must roll in the middle of them."""
     leader = _leader(world)
     followers = [host for host in world.up() if host is not leader]
     if leader is None or not followers:

@@ -375,8 +375,8 @@ class ControllersWorld:
     # -- calls of clients and brokers ---------------------------------------------------------------------------------
 
     def call(self, address: int, node_id: int, request: Request, answered: Callable[[Any], None]) -> None:
-        """Send a request to a controller; ``answered`` is called with an Answer or a HeadraceError if a reply comes
-        back."""
+        """Send a request to a controller; ``answered`` is called with an Answer or a HeadraceError if a reply
+        arrives."""
         self.calls.send(address, node_id, Call(request, answered))
 
     def _call_arrives(self, sender: int, to: int, message: Any) -> None:

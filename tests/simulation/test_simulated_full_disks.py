@@ -24,7 +24,7 @@ from tests.simulation.sim_world import ControllersWorld
 from tests.worlds.cluster_world import CLUSTER
 from tests.worlds.storage_world import KEYS, ROOT, formatted, leader_change, setting
 
-#: An entry that needs a new segment, and a smaller one behind it that would fit into the old segment.
+#: An entry that needs a new segment, and a smaller entry after it that would fit into the old segment.
 BEHIND = [setting(1, at, size) for at, size in enumerate((200, 600, 10), 1)]
 
 

@@ -1,5 +1,5 @@
 """A simulated transaction coordinator with the product's shards, handlers and marker sender, on an event loop of
-virtual time. Also the simulated links between coordinators and brokers.
+virtual time. The module also simulates the links between coordinators and brokers.
 
 A link replaces ``RequestLink``. It delivers requests of brokers to coordinators (AddPartitions), and of coordinators to
 brokers (WriteMarkers), to the product's handlers. Requests arrive in order, unless a fault delays or duplicates them. A

@@ -1,4 +1,4 @@
-"""Producers that number their records, consumers that note what they read, and the verdict at the end.
+"""Producers that number their records, consumers that keep the numbers that they read, and the final check.
 
 A record's value is its mark, ``<producer>:<sequence>``, and padding. All responses are recorded in one ``History``
 (``headrace_core.testing.kafka_history``): an acknowledgement with its offset, or a refusal; without a response the
@@ -207,7 +207,7 @@ class Load:
             "bootstrap.servers": cluster.everybody,
             "acks": "all",
             "enable.idempotence": idempotent,
-            # Long enough for every fault that is not meant to fail a send.
+            # The time-out is longer than every fault that should not fail a send.
             "delivery.timeout.ms": int(TIMEOUT_S * 1000),
             "request.timeout.ms": 10_000,
             "max.block.ms": int(TIMEOUT_S * 1000),

@@ -218,7 +218,8 @@ class Client:
 
     def pause_if_cut_off(self, within_ms: int = 0) -> None:
         """The client's side of the grace period: after that time without a connection, the member reads nothing until
-        it gets a response. ``within_ms``: also if the grace period ends within so many milliseconds."""
+        it gets a response. With ``within_ms``, this also holds if the grace period ends within this number of
+        milliseconds."""
         grace_ms = self.shard.settings.connection_grace_ms
         if self.cut_ms is not None and self.shard.now_ms + within_ms - self.cut_ms >= grace_ms:
             self.paused |= self.reading - self.letting_go

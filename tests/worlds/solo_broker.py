@@ -96,7 +96,7 @@ class _File:
 
 class FakeStream:
     """Stands for rpc.streams.ServerStream and collects the sent messages; no message counts as written until the test
-    says so."""
+    marks it as written."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

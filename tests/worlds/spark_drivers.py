@@ -36,7 +36,7 @@ class SparkDriver:
             )
 
     def kill(self) -> None:
-        """kill -9 to everything the driver consists of: its Python, its JVM, its workers."""
+        """kill -9 for all processes of the driver: its Python, its JVM, its workers."""
         if self.process.poll() is not None:
             return
         family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
@@ -56,7 +56,7 @@ class SparkDriver:
                 pytest.fail(f"the driver ended before {what}: {self.output()}")
             if time.monotonic() >= deadline:
                 raise NotInTimeError(f"never: {what}")
-            time.sleep(0.05)  # looking again, not waiting for a state by guess
+            time.sleep(0.05)  # this polls a condition, and does not wait for a guessed time
 
     def wait_ended(self) -> None:
         assert self.process.wait(timeout=LONG_S) == 0, self.output()

@@ -133,7 +133,7 @@ def history(rng: random.Random, count: int) -> list[Entry]:
 @dataclass(frozen=True)
 class Model:
     """What was acknowledged. ``entries``: the whole history that this disk stands for, from offset 0 on; the stored log
-    may begin behind any snapshot. ``snapshot``: the offset of the newest completed snapshot."""
+    may begin after any snapshot. ``snapshot``: the offset of the newest completed snapshot."""
 
     entries: tuple[Entry, ...] = ()
     hard_state: HardState = FIRST_TERM
@@ -217,7 +217,7 @@ def entries_of(storage: MetadataStorage, stored: Stored) -> Iterator[Entry]:
 
 
 def replayed(storage: MetadataStorage) -> MetadataImage:
-    """The image that a start builds: the newest snapshot and the log behind it."""
+    """The image that a start builds: the newest snapshot and the log after it."""
     image = storage.load_image()
     for batch in storage.batches(image.next_offset):
         image = image.apply(batch.records, batch.next_offset, batch.epoch)

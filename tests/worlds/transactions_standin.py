@@ -1,4 +1,4 @@
-"""Like the two scripted coordinators of groups_standin.py, with transactional ids and producers of partitions."""
+"""The two scripted coordinators of groups_standin.py, extended by transactional ids and the producers of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Abandoned long polls and dropped streams leave nothing behind in the broker.
+"""Abandoned long polls and dropped streams leak no resources in the broker.
 
 By default the counts are small, but they show a leak of one descriptor or some KiB of memory per round.
 HEADRACE_FULL_LEAKS=1 runs the required counts (100,000 polls, 10,000 streams), as `make verify` does.

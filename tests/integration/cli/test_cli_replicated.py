@@ -37,7 +37,7 @@ class Cluster:
         return found
 
     def end(self, broker: int, how: signal.Signals) -> None:
-        """Returns when the process is gone."""
+        """Wait until the process has ended."""
         os.kill(next(n["pid"] for n in self.nodes() if (n["role"], n["id"]) == ("broker", broker)), how)
         until(
             lambda: {"role": "broker", "id": broker, "pid": None}.items() <= self._node(broker).items(),

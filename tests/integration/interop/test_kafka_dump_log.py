@@ -30,7 +30,7 @@ TOOL = "org.apache.kafka.tools.DumpLogSegments"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 3_000
 
-#: What DumpLogSegments prints when an index and its log disagree.
+#: The text that DumpLogSegments prints when an index does not match its log.
 COMPLAINTS = re.compile(r"mismatch|out of order|exception|corrupt|error", re.IGNORECASE)
 
 DumpLog = Callable[..., str]

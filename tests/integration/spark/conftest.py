@@ -1,4 +1,4 @@
-"""One Spark session for all of these tests, and topics of their own for each."""
+"""One Spark session for all tests of this folder, and separate topics for each test."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def main() -> None:
         .option("maxOffsetsPerTrigger", 100)
         .load()
         .select(F.col("value").cast("string").alias("value"))
-        .dropDuplicates(["value"])  # stateful: the state of a batch and its rows belong together
+        .dropDuplicates(["value"])  # stateful, because the state of a batch must match its rows
     )
     query = (
         frame.mapInArrow(gate_at(place, int(batch), held), frame.schema)

@@ -3,8 +3,8 @@
     stream_driver.py BOOTSTRAP DIRECTORY SINK:TOPIC:HOLD_AT...
 
 SINK is ``files``, or the topic to write to. The task of partition 1 of TOPIC that meets offset HOLD_AT writes
-DIRECTORY/SINK/held and then waits for as long as its driver lives; -1 holds nowhere. All streams have one session. At
-the end DIRECTORY/files/rows.json has what Spark reads from the files.
+DIRECTORY/SINK/held and then waits until its driver ends. With -1 no task waits. All streams share one session. At the
+end DIRECTORY/files/rows.json has the rows that Spark reads from the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gate_at(hold_at: int, held: Path) -> Callable[[Iterator[Any]], Iterator[Any]
             if hold_at >= 0 and (1, hold_at) in set(here):
                 held.touch()
                 never = threading.Event()
-                while os.getppid() == parent:  # the daemon is gone: so is the driver
+                while os.getppid() == parent:  # the daemon has ended, so the driver has ended too
                     never.wait(0.2)
                 os._exit(1)
 

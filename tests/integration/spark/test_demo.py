@@ -1,4 +1,4 @@
-"""The main job, run as `make demo` runs it: its numbers are those of pandas straight from the CSV."""
+"""Runs the main job as `make demo` does. Its numbers must equal those that pandas computes from the CSV."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def run_demo(directory: Path) -> tuple[Path, str]:
 
 
 def run_of_today() -> tuple[Path, str] | None:
-    """The run of CI's own step, if HEADRACE_DEMO_LOG names what it said: its numbers are as good as another run's."""
+    """The run of CI's own step, if HEADRACE_DEMO_LOG names its log. The test then checks the numbers of this run
+    instead of a new one."""
     log = os.environ.get("HEADRACE_DEMO_LOG")
     return (ROOT, Path(log).read_text()) if log else None
 
@@ -83,7 +84,7 @@ def test_ctrl_c_stops_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None
                 break
         assert cluster_processes(tmp_path)
         family = psutil.Process(demo.pid).children(recursive=True)
-        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal sends it
         rest = demo.stdout.read()
         assert demo.wait(timeout=120) == 130
         assert "interrupted" in rest
@@ -96,7 +97,7 @@ def test_ctrl_c_stops_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None
 
 
 def cluster_processes(directory: Path) -> list[int]:
-    """Processes of ours whose command line names the demo's cluster."""
+    """Processes of this user whose command line names the demo's cluster."""
     where = str(directory / "build/demo/cluster")
     found = []
     for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""Reading a compacted topic: the gaps are no data loss, and offsets that nothing is left at still end a query."""
+"""Reading a compacted topic: gaps do not count as data loss, and a query can end at an offset without a record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ RECORDS, KEYS = 4_000, 10
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """A cluster whose cleaner hardly rests, with one compacted topic in it: of each key, most records are gone."""
+    """A cluster whose cleaner runs almost without pauses, with one compacted topic. Compaction has removed most records
+    of each key."""
     quick = {"log.cleaner.backoff.ms": 50, "log.initial.task.delay.ms": 0}
     with LocalCluster(brokers=1, controllers=1, coordinators=0, config=quick) as cluster:
         compacted = {"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.01"}
@@ -52,7 +53,7 @@ def offsets(reader: HeadraceBatchReader) -> list[int]:
 
 
 def rows(reader: Any, tasks: Any) -> list[int]:
-    """The offsets that the tasks give, each record being the one that was written there."""
+    """The offsets that the tasks return. Each record must be the one that was written at its offset."""
     found = []
     for task in tasks:
         for batch in reader.read(task):

@@ -1,4 +1,5 @@
-"""Logs whose start moves, and topics that are re-created, between planning and reading: a real cluster, no session."""
+"""The start of a log moves, or a topic is re-created, between planning and reading. The tests use a real cluster
+without a Spark session."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def admin(headrace: Any) -> Iterator[Admin]:
 
 @pytest.fixture
 def query(headrace: Any) -> Any:
-    """Options of a query on one topic, names in lower case as Spark hands them over."""
+    """Options of a query on one topic, with names in lower case as Spark passes them."""
 
     def options(topic: str, **given: Any) -> dict[str, str]:
         base = {"headrace.bootstrap.servers": headrace.bootstrap_servers, "subscribe": topic, **given}
@@ -92,7 +93,8 @@ def test_a_stream_whose_start_moved_and_its_limit(
 def test_a_topic_made_anew_between_planning_and_reading_gives_none_of_its_rows(
     fail: bool, query: Any, make_topic: Any, send: Any, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The new topic has records at the planned offsets too, which only the topic's id tells from the old ones."""
+    """The new topic also has records at the planned offsets. Only the topic's id distinguishes them from the old
+    records."""
     topic = make_topic(1)
     send(topic, {0: [b"old"] * 5})
     reader = HeadraceBatchReader(query(topic, failOnDataLoss=fail), RECORD)

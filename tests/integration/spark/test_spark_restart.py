@@ -1,4 +1,5 @@
-"""The driver is killed in mid-batch and started again: exactly once into files, at least once into topics."""
+"""The driver is killed during a batch and started again. Rows are written exactly once into files, and at least once
+into topics."""
 
 from __future__ import annotations
 
@@ -21,21 +22,22 @@ RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 1
 
 @dataclass(frozen=True)
 class Killed:
-    """What two streams have left behind whose driver was killed twice in mid-batch, and then came to its end."""
+    """The results of two streams whose driver was killed twice during a batch, and then ran to its end."""
 
     files: Path
     to_topic: str
 
 
 def start_driver(bootstrap: str, directory: Path, *streams: str) -> SparkDriver:
-    """``streams``: the arguments of stream_driver.py."""
+    """``streams`` are the arguments of stream_driver.py."""
     return SparkDriver(Path(__file__).with_name("stream_driver.py"), directory, bootstrap, str(directory), *streams)
 
 
 @pytest.fixture(scope="module")
 def killed(headrace: Any, tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """Two partitions, batches of 100 + 100 rows. The driver is killed in the stream's first batch, when the part of one
-    task is written and nothing is committed; and again in batch 2, with another stream, into a topic, beside it."""
+    """Two partitions, batches of 100 + 100 rows. The driver is killed in the stream's first batch, when one task has
+    written its part and no batch is committed. It is killed again in batch 2, while another stream writes into a topic
+    at the same time."""
     topic, to_topic = "spark-restart", "spark-restart-copy"
     bootstrap, directory = headrace.bootstrap_servers, tmp_path_factory.mktemp("restart")
     with Admin(bootstrap_servers=bootstrap) as admin:

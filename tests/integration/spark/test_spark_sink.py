@@ -1,4 +1,5 @@
-"""Frames and streams into topics, in a real Spark and a real cluster, against what the Kafka sink does."""
+"""Frames and streams are written into topics with a real Spark and a real cluster. The expected results are those of
+the Kafka sink."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_mistakes_are_reported_before_a_task_runs(
     ],
 )
 def test_only_appending_is_possible(spark: Any, headrace: Any, mode: str, message: str) -> None:
-    """Spark itself refuses every Python sink the last two; where it ever stops, this test says so."""
+    """Spark itself refuses the last two for every Python sink. This test fails when a Spark version accepts them."""
     with pytest.raises(Exception, match=message):
         to(spark.sql("select 'x' value").write, headrace, topic="t").mode(mode).save()
 
@@ -143,7 +144,7 @@ def test_a_stream_appends_its_rows_and_complete_mode_its_whole_result_each_time(
 
     frame = source("readStream", subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20").load()
     run(frame, "append", appended)
-    run(frame, "append", appended)  # goes on from the checkpoint: nothing is new
+    run(frame, "append", appended)  # continues from the checkpoint, without new rows
     assert [row.partition for row in rows_of(source, appended)] == [0] * 20 + [1] * 20, "partition came with the rows"
     counts = frame.groupBy(frame.value.alias("key")).count().selectExpr("key", "string(count) value")
     run(counts, "complete", completed)
@@ -181,7 +182,7 @@ def test_the_foreach_batch_example_applies_a_repeated_batch_once(
     assert module.main(spark, headrace.bootstrap_servers, tmp_path) == expected
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     assert len(commits) >= 3
-    commits[-1].unlink()  # as if the driver had died between the batch and Spark's note that it is done
+    commits[-1].unlink()  # as if the driver had died after the batch, before Spark recorded that the batch is done
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
     totals = module.Totals(headrace.bootstrap_servers, tmp_path / "totals.sqlite")
     module.run(spark, headrace.bootstrap_servers, totals, tmp_path / "checkpoint")

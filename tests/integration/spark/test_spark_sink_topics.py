@@ -1,4 +1,5 @@
-"""Sink topics that do not exist, in a real cluster: the cluster's settings decide, and a broker may be down."""
+"""Sink topics that do not exist, in a real cluster: the cluster's settings decide whether they are created, and a
+broker may be down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``format("headrace")`` in a real Spark on a real cluster, against what the Kafka source does."""
+"""``format("headrace")`` in a real Spark on a real cluster, compared with the Kafka source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def positions(frame: Any) -> list[tuple[int, int]]:
 def run_available_now(
     reader: Any, directory: Path, **options: Any
 ) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
-    """Run a stream into Parquet until it ends; progress of the batches with data, and what the result holds."""
+    """Run a stream into Parquet until it ends. Return the progress of the batches with data, and the rows of the
+    result."""
     frame = reader.load()
     query = (
         frame.select("partition", "offset", "value")
@@ -177,7 +178,8 @@ def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_partitions(
 def test_a_streams_progress_shows_in_its_group(
     source: Any, make_topic: Any, send: Any, headrace: Any, tmp_path: Path
 ) -> None:
-    """Including the last batch's. When the group refuses it (it has members), the query is not affected."""
+    """The group also gets the progress of the last batch. If the group refuses a commit because it has members, the
+    query is not affected."""
     topic, other = make_topic(2), make_topic(1)
     send(topic, {0: numbers(0, 30), 1: numbers(0, 10)})
     send(other, {0: numbers(0, 1)})

@@ -1,4 +1,4 @@
-"""Everything written is read back, and both codecs write the same bytes and read the same records."""
+"""Both codecs write the same bytes, read the same records, and read back every written record."""
 
 from __future__ import annotations
 

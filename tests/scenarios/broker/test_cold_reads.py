@@ -13,7 +13,7 @@ from tests.worlds.solo_broker import SoloBroker, batch, fetch
 
 
 class ColdFileSystem(CrashingFileSystem):
-    """Nothing is ever in the page cache. Reads off the main thread wait for ``go``, and can be made to fail."""
+    """A file system without cached files. Reads off the main thread wait for ``go``, and can be made to fail."""
 
     def __init__(self) -> None:
         super().__init__()

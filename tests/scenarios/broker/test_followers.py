@@ -199,7 +199,7 @@ def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> None:
             await electing
             replica = broker.partitions.leader(ORDERS)
             assert (replica.leader.epoch_start, replica.leader.log_end, replica.leader.high_watermark) == (3, 3, 1)
-            # And back: the log ends where it did.
+            # The leadership moves back, and the log still ends at the same offset.
             await change(broker, leader=OTHER, leader_epoch=2)
             assert (await leader.asked()).log_end == 3
             assert leader.follower.high_watermark == 1

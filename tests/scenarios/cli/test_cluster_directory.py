@@ -307,7 +307,7 @@ def test_a_failed_later_start_keeps_the_data(cluster: ClusterDirectory, behaviou
 def test_a_coordinator_that_cannot_serve_yet_does_not_keep_the_others_from_the_next_start(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:
-    """As in a cluster of an older metadata.version, which has to be raised first."""
+    """This happens in a cluster with an older metadata.version, which must be raised first."""
     cluster.up(Topology(coordinators=0))
     cluster.down()
     behaviours["coordinator-1"] = "die"

@@ -52,7 +52,7 @@ def cluster(tmp_path: Path, dying: set[str]) -> Iterator[ClusterDirectory]:
 
 
 def _files(cluster: ClusterDirectory) -> dict[str, str]:
-    """What is stored about the cluster, by file."""
+    """The stored files of the cluster, with their contents."""
     paths = [cluster.directory / "cluster.json", *sorted((cluster.directory / "config").iterdir())]
     return {path.name: path.read_text() for path in paths}
 

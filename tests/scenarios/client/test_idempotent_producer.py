@@ -25,7 +25,7 @@ def producer(cluster: Any, **settings: Any) -> Producer:
 
 
 def headers(cluster: Any) -> list[Any]:
-    """Of every batch that was sent, in order."""
+    """The headers of every batch that was sent, in order."""
     with cluster.changed:
         return [check_batch(item.records, 0) for _, request in cluster.produced for item in request.partitions]
 

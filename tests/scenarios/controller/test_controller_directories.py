@@ -37,7 +37,7 @@ class StandIn:
                 directory_ids=directories,
                 endpoints=(("client", "127.0.0.1", 9095),),
             ),
-            # Long, so that an immediate heartbeat is not mistaken for a regular one.
+            # The interval is long, so that the test can distinguish an immediate heartbeat from a regular one.
             heartbeat_interval_ms=600_000,
             answer_timeout_ms=10_000,
             cannot_lead=lambda: self.cannot_lead,

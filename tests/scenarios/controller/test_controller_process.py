@@ -1,4 +1,5 @@
-"""A controller as a real process: format, start, change, kill -9, start again. Only generated stubs call it."""
+"""A controller as a real process: format, start, change, kill -9, start again. The tests call the controller only with
+generated stubs."""
 
 from __future__ import annotations
 

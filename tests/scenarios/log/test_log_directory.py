@@ -174,7 +174,7 @@ def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None
 
 
 def test_deletion_that_a_full_disk_stops_is_finished_before_a_successor_is_made() -> None:
-    """Otherwise the old recovery point would make the next start believe that the new log has lost records."""
+    """Otherwise the next start would conclude from the old recovery point that the new log has lost records."""
     fs = formatted()
     directory = open_directory(fs)
     old = directory.create(ORDERS, TOPIC_ID, LogConfig())

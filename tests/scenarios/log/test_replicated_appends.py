@@ -48,7 +48,7 @@ def take(log: PartitionLog, *appends: Append) -> list[AppendInfo | HeadraceError
 
 
 def bytes_of(log: PartitionLog) -> bytes:
-    """Everything in the log, through reads."""
+    """All bytes of the log, as reads return them."""
     data, offset = b"", log.log_start_offset
     while offset < log.log_end_offset:
         result = log.read(offset, 1 << 20)

@@ -58,7 +58,8 @@ class Anomalies:
 
 
 class Follower:
-    """What one reader saw of the partitions of a topic, from the first record on, in the order of reading.
+    """The records that one reader has read from the partitions of a topic, from the first record on, in the order of
+    reading.
 
     ``whole``: every number is expected, from 0. Otherwise reading begins where retention has left the log (at any
     number), or the topic is compacted (``compacted``: numbers and offsets only grow).
@@ -139,8 +140,8 @@ class Follower:
 
 @dataclass(slots=True)
 class Claims:
-    """What one producer process reports about a topic: how many records each (producer, partition) has sent and got
-    acknowledged, and from which number on there is no claim because a send failed."""
+    """The report of one producer process about a topic. For each (producer, partition) it has the numbers of sent and
+    of acknowledged records. After a failed send, it also has the number from which on the process claims nothing."""
 
     topic: str
     sent: dict[tuple[str, int], int] = field(default_factory=dict)

@@ -34,7 +34,7 @@ ONE, TWO = b"1" * 16, b"2" * 16
 
 
 class DirectoryAssignmentsWorld:
-    """A storage (``at``), a controller that takes notes (``calls``), and the metadata between them."""
+    """A storage (``at``), a controller that records its calls (``calls``), and the metadata between them."""
 
     def __init__(self) -> None:
         self.at: dict[TopicPartition, bytes] = {}

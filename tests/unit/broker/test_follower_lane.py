@@ -9,7 +9,7 @@ from headrace_core.errors import FencedLeaderEpochError
 
 
 class Replica:
-    """A partition with a log end; ``is_busy``: an append of it is under way."""
+    """A partition with a log end; ``is_busy`` means that an append is in progress."""
 
     def __init__(self, name: str) -> None:
         self.name = name

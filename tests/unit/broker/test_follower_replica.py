@@ -21,7 +21,7 @@ def test_a_cut_that_fails_with_its_directory_leaves_no_unread_error() -> None:
 
 
 async def _errors_of_a_cut_that_fails() -> list[dict[str, Any]]:
-    """What the event loop reports."""
+    """The errors that the event loop reports."""
     loop = asyncio.get_running_loop()
     logged: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: logged.append(context))

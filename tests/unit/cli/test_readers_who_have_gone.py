@@ -1,4 +1,4 @@
-"""Read-only commands end when the reader of their output is gone: `top`, `quorum status --watch`, `doctor`,
+"""Read-only commands end when the reader of their output has ended: `top`, `quorum status --watch`, `doctor`,
 `metadata`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a caller learns when its group's member cannot read: the cause of the pause, and a missing coordinator."""
+"""Messages to a caller whose member cannot read: the cause of the pause, and a missing coordinator."""
 
 from __future__ import annotations
 

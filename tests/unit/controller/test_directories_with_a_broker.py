@@ -29,8 +29,8 @@ STEPS = 40
 
 
 class Broker:
-    """What a broker does with its directories, without files: ``disks`` survive restarts; all other state belongs to
-    one process."""
+    """A broker's handling of its directories, without files. ``disks`` survive restarts; all other state belongs to one
+    process."""
 
     def __init__(self, world: ClusterWorld, rng: random.Random) -> None:
         self.world = world

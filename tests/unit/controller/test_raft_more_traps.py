@@ -472,8 +472,8 @@ def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
 
 
 def test_a_leader_that_was_elected_by_a_set_that_is_not_committed_commits_it_first() -> None:
-    """etcd: a campaign with an unapplied change of the voters. Here the latest set counts as soon as it is in the log,
-    so every candidate knows it; and no further change begins before it is committed."""
+    """etcd: a campaign with an unapplied change of the voters. In Headrace the latest set counts as soon as it is in
+    the log, so every candidate knows it. No further change begins before the set is committed."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to == key(3) or (sender, to) == (key(2), key(1))

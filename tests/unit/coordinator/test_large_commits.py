@@ -50,7 +50,7 @@ class Shards:
         return OffsetsCommitted(RESULTS)
 
     async def commit(self, request: CommitTransactionOffsets, version: int, size: int) -> OffsetsCommitted:
-        """(In the place of TransactionOffsets.)"""
+        """(Replaces TransactionOffsets.)"""
         return cast(OffsetsCommitted, await self.ask(request.commit))
 
 

@@ -108,7 +108,7 @@ class Shard:
         return found.state
 
     def written(self) -> list[TransactionState]:
-        """The states that the log has gone through."""
+        """The states of the transaction in the log, in order."""
         return [decode_value(value).state for _, value in self.log if value is not None]
 
 

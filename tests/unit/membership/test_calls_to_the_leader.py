@@ -35,8 +35,8 @@ REGISTRATION = BrokerRegistration(
 
 
 class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer):
-    """Answers calls as ``mood`` says: "leads", "follows" (names ``leader``), "stands still", "takes its time" (until
-    ``goes_on``), "breaks" (the connection, after it has carried out what it was asked for), "stops", "refuses"."""
+    """Answers calls according to ``mood``: "leads", "follows" (names ``leader``), "stands still" (hangs), "takes its
+    time" (waits for ``goes_on``), "breaks" (executes the call, then breaks the connection), "stops", "refuses"."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id

@@ -1,4 +1,5 @@
-"""Slots: each of several identical nodes gets a directory and keeps it. Also configuration from the environment."""
+"""Slots: each of several identical nodes gets a directory and keeps it. The file also tests configuration from the
+environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a log may return: whole batches consistent with their neighbours and epochs. The tests run on both backends."""
+"""The bytes that a log may return: whole batches that are consistent with their neighbours and epochs. The tests run on
+both backends."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Answers:
             self.progress.set()
 
     async def write(self, *requests: str) -> None:
-        """And then wait for an event that never happens."""
+        """The reader then waits for an event that never happens."""
         await self.stream.connected()
         self.progress.set()
         for request in requests:

@@ -45,7 +45,7 @@ class Server(produce_pb2_grpc.ProduceServicer, metadata_pb2_grpc.MetadataService
         self.handled = 0
         self.answer_bytes = 0  #: Additional size of the answers to GetMetadata.
         self.request_bytes: list[int] = []
-        #: Produce calls under way.
+        #: The number of produce calls in progress.
         self.open_calls = 0
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:
@@ -148,7 +148,7 @@ def test_names_without_end_are_refused_before_the_handler() -> None:
     ],
 )
 def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, expected: str) -> None:
-    """Until issue 17 a stream's handler could be handed None, and ended with an AttributeError."""
+    """Before the fix, a stream's handler could receive None, and ended with an AttributeError."""
 
     async def scenario() -> None:
         async with serving() as server, connected(server) as channel:

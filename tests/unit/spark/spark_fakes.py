@@ -75,7 +75,8 @@ def partition(number: int, topic: str = "t") -> TopicPartition:
 
 
 def options(**given: Any) -> dict[str, str]:
-    """Options as Spark hands them over, names in lower case; a bootstrap server and a topic unless given."""
+    """Options as Spark passes them, with names in lower case. Without other values they have a bootstrap server and a
+    topic."""
     base = {"headrace.bootstrap.servers": "127.0.0.1:9095"}
     if not {"subscribe", "subscribePattern", "assign"} & given.keys():
         base["subscribe"] = "t"

@@ -24,7 +24,7 @@ T0, T1 = partition(0), partition(1)
 
 
 class FakeGroup:
-    """Answers at once, unless told to hold; ``failure`` is what it then answers."""
+    """Answers at once, unless the test holds it. ``failure`` is the answer after that."""
 
     def __init__(self, group_id: str = "g") -> None:
         self.group_id = group_id
@@ -54,7 +54,7 @@ class FakeGroup:
 
 
 class GroupProgressWorld:
-    """A GroupProgress with a clock that the test owns."""
+    """A GroupProgress with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -147,7 +147,7 @@ class Reader(HeadraceStreamReader):
 
 
 def test_a_query_commits_where_it_stands_with_each_trigger() -> None:
-    """The last batch of a query too, which Spark's commit never comes for."""
+    """The last batch of a query is reported too, although Spark never calls commit for it."""
     cluster = MemoryCluster({T0: (2, 5), T1: (0, 4)})
     reader = Reader(cluster, startingOffsets="earliest", kafka__group__id="reports")
     start = reader.initialOffset()

@@ -32,7 +32,8 @@ def test_an_end_may_carry_its_start() -> None:
 
 
 def test_a_limit_is_shared_in_proportion_and_starves_nobody() -> None:
-    """The case of Spark's own suite: 101, 11 and 1 records, ten per trigger: eight, one and one."""
+    """A case of Spark's own tests: with 101, 11 and 1 records and ten per trigger, the partitions give eight, one and
+    one."""
     start = {partition(0): 100, partition(1): 10, partition(2): 0}
     end = {partition(0): 201, partition(1): 21, partition(2): 1}
     assert rate_limit(10, start, end, {}) == {partition(0): 108, partition(1): 11, partition(2): 1}
@@ -102,7 +103,8 @@ def test_ranges_are_not_split_unless_asked() -> None:
 
 
 def test_min_partitions_splits_the_large_ranges() -> None:
-    """From Spark's suite: 1, 2, 5 and 10 records in at least 4; skew splits only what is large."""
+    """A case of Spark's own tests: 1, 2, 5 and 10 records in at least 4 ranges. With skew, only large partitions are
+    split."""
     parts = split_ranges([OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 0, 1)], min_partitions=4)
     assert parts == [
         OffsetRange("t", 0, 0, 33),

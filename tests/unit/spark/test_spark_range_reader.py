@@ -43,8 +43,8 @@ def test_offsets_that_are_gone_fail_the_task() -> None:
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
-        ((15, 100), list(range(15, 21))),  # the head aged out
-        ((21, 100), []),  # all of it did
+        ((15, 100), list(range(15, 21))),  # the first records expired
+        ((21, 100), []),  # all records expired
         ((50, 100), []),
         ((0, 10), []),  # the topic was re-created, and is shorter
         ((0, 13), [10, 11, 12]),  # and reaches into the range
@@ -92,7 +92,7 @@ def test_gaps_that_compaction_left_are_no_loss_also_at_both_ends(end: int) -> No
 
 
 class AgingCluster(MemoryCluster):
-    """Offers two batches, then its head is gone."""
+    """Returns two batches, and then loses the first records of its log."""
 
     def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
         for index, batch in enumerate(super().read(wanted, **asked)):
@@ -118,7 +118,7 @@ def test_a_slow_cluster_is_no_loss() -> None:
 
 
 class DeletedTopicCluster(MemoryCluster):
-    """The topic goes after two batches."""
+    """The topic is deleted after two batches."""
 
     def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
         for index, batch in enumerate(super().read(wanted, **asked)):

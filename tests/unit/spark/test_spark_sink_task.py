@@ -1,4 +1,4 @@
-"""A task of the sink: collects, sends, waits for every acknowledgement, and reports what is written when it fails."""
+"""A task of the sink: collects, sends, waits for every acknowledgement, and reports the written rows when it fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeOutcome:
 
 
 class FakeProducer:
-    """Acknowledges on ``flush``, or at once; fails where a test says."""
+    """Acknowledges on ``flush`` or at once, and fails where a test sets it."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.sent: list[tuple[str, list[Any]]] = []
@@ -93,7 +93,7 @@ def write(
     columns: SinkColumns = VALUE,
     created: dict[str, TopicCreated] | None = None,
 ) -> SinkCommit:
-    """``created``: what the first use of a topic creates."""
+    """``created`` is the topic that the first use creates."""
     topic, missing = None if columns.by_row else "out", created or {}
     return write_rows(
         rows,

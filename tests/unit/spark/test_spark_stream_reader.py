@@ -19,7 +19,7 @@ Offsets = dict[str, Any]
 
 
 class Reader(HeadraceStreamReader):
-    """With a fake cluster and a clock that the test owns."""
+    """A reader with a fake cluster and a clock that the test sets."""
 
     def __init__(self, cluster: MemoryCluster, **given: object) -> None:
         super().__init__(options(**given), RECORD)
@@ -148,7 +148,8 @@ def test_min_partitions_and_max_records_cut_tasks() -> None:
 @pytest.mark.parametrize("head", [0, 3])
 @pytest.mark.parametrize("grown", [0, 6])
 def test_a_restart_in_the_first_batch_reads_the_same_offsets(starting: str, head: int, grown: int) -> None:
-    """Spark keeps only the end of the first batch; its start is asked for again, of a log that went on meanwhile."""
+    """Spark keeps only the end of the first batch. After the restart it requests the start again, from a log that has
+    grown meanwhile."""
     cluster = MemoryCluster({T0: (head, 5)})
     first = Reader(cluster, startingOffsets=starting)
     start = first.initialOffset()
@@ -176,7 +177,7 @@ def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
 
 
 def test_a_limit_counts_what_is_left_when_the_starts_have_moved(caplog: pytest.LogCaptureFixture) -> None:
-    """Of t-0 only 20 of 100 offsets are left, of t-1 all 20: each gives half of the batch."""
+    """Partition t-0 has 20 of 100 offsets left, and t-1 has all of its 20. Each gives half of the batch."""
     cluster = MemoryCluster({T0: (80, 100), T1: (0, 20)})
     reader = Reader(cluster, failOnDataLoss="false", maxOffsetsPerTrigger=10)
     start = offsets(p0=0, p1=0)
