@@ -14,8 +14,8 @@ with the SDK's defaults (acks=all, idempotent) that sends a record every 2 ms, l
                 sent once the new leader was known; and the latencies of all records sent meanwhile
     controller  kill -9 of the active controller: no produce may fail
 
-At the end the script reads the log. It must have every acknowledged record once, at its offset. Each sample is one JSON
-object per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
+At the end the script reads the log. The log must have every acknowledged record once, at its offset. Each sample is one
+JSON object per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ JSON object per line; a table follows:
     one), fine (all bars of this attacker)
 
 Exit 1 when a bar is missed: p99 at most 3 times the quiet one (or 25 ms), every process alive, no broker, coordinator
-or controller above 400 MiB, no record lost. ``within_ratio`` ignores the 25 ms. It is a separate result, and does not
-change the exit code. A run with the defaults takes eight to ten minutes.
+or controller above 400 MiB, no record lost. ``within_ratio`` ignores the 25 ms. ``within_ratio`` is a separate result,
+and does not change the exit code. A run with the defaults takes eight to ten minutes.
 """
 
 from __future__ import annotations

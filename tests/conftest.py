@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     waiting = [file for file in files if file.startswith(_WAIT)]
     computing = [file for file in files if file.startswith(_COMPUTE)]
     ranks = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
-    # All other tests are short. They run last, so that the workers end at nearly the same time.
+    # All other tests are short. The short tests run last, so that the workers end at nearly the same time.
     items[:] = [item for file in sorted(files, key=lambda file: ranks.get(file, 1.0)) for item in files[file]]
 
 
@@ -180,7 +180,8 @@ def _clusters_in_here() -> list[object]:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A seed for this test, derived from the run's seed. It is printed, so that the report of a failure shows it."""
+    """A seed for this test, derived from the run's seed. The seed is printed, so that the report of a failure shows
+    it."""
     own = zlib.crc32(f"{os.environ[_SEED]}:{request.node.nodeid}".encode())
     print(f"seed of this test: {own} ({_SEED}={os.environ[_SEED]})")
     return own

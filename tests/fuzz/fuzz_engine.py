@@ -1,9 +1,9 @@
 """The fuzzer has targets, a structure-aware mutator, limits of time and memory, and a minimizer. A target is a function
-of bytes. It returns, or raises AssertionError if bad input was accepted or served, or if data was lost or changed. Any
-other exception is a crash, because a target catches HeadraceError where that is a correct answer. A target names the
-``Fix`` that makes mutated bytes plausible again, for example with a valid CRC. Without a fix, mutated inputs fail at
-the checksum. This module measures no coverage. ``run_fuzz.py --atheris`` measures it, with the same targets, mutator
-and corpus.
+of bytes. A target returns, or raises AssertionError if bad input was accepted or served, or if data was lost or
+changed. Any other exception is a crash, because a target catches HeadraceError where that is a correct answer. A target
+names the ``Fix`` that makes mutated bytes plausible again, for example with a valid CRC. Without a fix, mutated inputs
+fail at the checksum. This module measures no coverage. ``run_fuzz.py --atheris`` measures it, with the same targets,
+mutator and corpus.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import FrameType
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path(__file__).resolve().parents[2] / "build" / "fuzz"
 
-#: The limits of time and memory growth for one input. They are far above what an input needs on a busy machine.
+#: The limits of time and memory growth for one input. The limits are far above the needs of an input on a busy machine.
 SECONDS_MAX = 10.0
 GROWTH_BYTES_MAX = 256 << 20
 INPUT_BYTES_MAX = 1 << 16

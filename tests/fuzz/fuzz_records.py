@@ -247,8 +247,8 @@ def builder(data: bytes) -> None:
 
 
 def compression(data: bytes) -> None:
-    """Decompressing a block returns bytes within the limit, or raises InvalidRecordError. It uses no more memory than
-    the limit."""
+    """Decompressing a block returns bytes within the limit, or raises InvalidRecordError. Decompression uses no more
+    memory than the limit."""
     codec = Compression(data[:1].ljust(1, b"\0")[0] % 5)
     try:
         found = decompress(codec, data[1:], 1 << 20)

@@ -2,9 +2,9 @@
 all modules.
 
 Tests run hundreds of commands. A new interpreter would cost each command a quarter of a second of processor time. The
-fork is a real process. It has the caller's arguments, environment, directory and three streams (pipes), returns its
-exit code to the caller, and ends like an interpreter. tests/integration/contract and tests with the fixture ``program``
-run the console script itself.
+fork is a real process. The fork has the caller's arguments, environment, directory and three streams (pipes), returns
+its exit code to the caller, and ends like an interpreter. tests/integration/contract and tests with the fixture
+``program`` run the console script itself.
 
     warm_headrace.py SOCKET       the server; it ends when its standard input does
 """

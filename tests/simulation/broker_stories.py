@@ -1,8 +1,8 @@
 """Stories: accidents of brokers with several steps in a certain order; a guard in the product exists for each of them.
 
-A story is a generator that yields waiting times (ms). It chooses a partition whose replicas are all in sync, and causes
-the accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop); details are random. Most
-stories end with *the last one up*: all other replicas are down, so one in-sync replica leads, and must have all
+A story is a generator that yields waiting times (ms). A story chooses a partition whose replicas are all in sync, and
+causes the accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop); details are random.
+Most stories end with *the last one up*: all other replicas are down, so one in-sync replica leads, and must have all
 committed records.
 
 No story loses more data than other faults do: a disk is replaced or damaged only where ``may_lose`` allows it.
@@ -341,7 +341,8 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-903: a replica has all committed records, and producers have stopped. The replica's disk is replaced, and the
-    replica starts again. Its acknowledgements from before the replacement would be enough to count it as in sync."""
+    replica starts again. The replica's acknowledgements from before the replacement would be enough to count the
+    replica as in sync."""
     stage.silence_producers(leader)
 
     def is_calm() -> bool:

@@ -1,9 +1,9 @@
 """Checks of logs whose records are deleted: by retention, DeleteRecords or compaction.
 
 *Log start.* A log start moves only for a reason (a request for this offset, or a log that is larger than
-``retention.bytes`` even without the deleted part). It never moves above the committed records, and never back on the
-same disk. *Compaction.* Each record that compaction removed has a successor: a later committed record of its key, below
-the end of the compacted part. All other records keep their offsets, in batches of any form.
+``retention.bytes`` even without the deleted part). The log start never moves above the committed records, and never
+back on the same disk. *Compaction.* Each record that compaction removed has a successor: a later committed record of
+its key, below the end of the compacted part. All other records keep their offsets, in batches of any form.
 """
 
 from __future__ import annotations

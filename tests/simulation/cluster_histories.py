@@ -1,12 +1,12 @@
 """Random histories of a cluster whose brokers hold records: the controllers' decisions are checked by their effect on
 records.
 
-A *machine* is a broker with its disk. It registers, sends heartbeats, follows the metadata (or lags), crashes, stops
-cleanly, loses its disk, and starts again. The leader, according to its own applied image, accepts records, and copies
-its log to the followers that their images show. A record is *committed* when every member of the leader's maximal ISR
-has it (KIP-497), while the ISR has min.insync.replicas members (KIP-966). A cleanly elected leader must have all
-committed records: all epochs, ELRs and markers exist for this promise. Requests to alter an ISR are delayed, repeated
-and lost.
+A *machine* is a broker with its disk. A machine registers, sends heartbeats, follows the metadata (or lags), crashes,
+stops cleanly, loses its disk, and starts again. The leader, according to its own applied image, accepts records, and
+copies its log to the followers that their images show. A record is *committed* when every member of the leader's
+maximal ISR has it (KIP-497), while the ISR has min.insync.replicas members (KIP-966). A cleanly elected leader must
+have all committed records: all epochs, ELRs and markers exist for this promise. Requests to alter an ISR are delayed,
+repeated and lost.
 """
 
 from __future__ import annotations

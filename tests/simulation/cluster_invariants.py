@@ -1,5 +1,5 @@
 """The rules that every state of the cluster, and every step between two states, must satisfy. The checks are pure
-functions. They are cheap because they look only at objects that a delta names.
+functions. The checks are cheap because they look only at objects that a delta names.
 
     problems = check_step(before, after, delta, may_be_unclean=lambda topic, number: False)
     problems = check_image(image)                   checks everything: for a first image, or one from a snapshot

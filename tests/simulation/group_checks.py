@@ -254,8 +254,8 @@ class GroupChecks:
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
         """The caller received this committed offset, or -1 for none. A former coordinator whose session still lasts
-        cannot know yet that it lost the shard. It must return at least the offset that was acknowledged before this
-        session. No epoch protects a read, because a read is not an append."""
+        cannot know yet that it lost the shard. The former coordinator must return at least the offset that was
+        acknowledged before this session. No epoch protects a read, because a read is not an append."""
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return

@@ -2,8 +2,8 @@
 end.
 
 When a leader is replaced, the uncommitted batches after some point are lost. Committed batches are never lost. An
-append may arrive late, even long after its coordinator has stopped waiting for it. Its answer may be lost. The brokers'
-half (``broker_sim_world``) simulates how real leaders and followers keep that promise.
+append may arrive late, even long after its coordinator has stopped waiting for it. The answer to an append may be lost.
+The brokers' half (``broker_sim_world``) simulates how real leaders and followers keep that promise.
 """
 
 from __future__ import annotations

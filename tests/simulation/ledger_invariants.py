@@ -1,6 +1,6 @@
 """The rules of every step in which replicas move, levels change, or shards and producer ids are assigned. The checks
-are pure functions. They are cheap because they look only at objects that the records of the step name. This module
-complements cluster_invariants.py.
+are pure functions. The checks are cheap because they look only at objects that the records of the step name. This
+module complements cluster_invariants.py.
 
     problems = check_ledger_step(before, after, records, copies_max=10)
     promises = Promises(); promises.gave_block(first, length); promises.answered(image, coordinator_id, epoch)

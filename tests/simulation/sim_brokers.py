@@ -141,8 +141,8 @@ class SimulatedBroker:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request, answered: Callable[[Any], None]) -> None:
-        """Call ``answered`` with the reply, or with None if no reply arrives in time. It is not called in a later
-        life."""
+        """Call ``answered`` with the reply, or with None if no reply arrives in time. ``answered`` is not called in a
+        later life."""
         world, life, is_done = self.world, self.life, False
 
         def once(result: Any) -> None:
@@ -197,7 +197,8 @@ class SimulatedBroker:
 
     def _has_lost_its_id(self) -> bool:
         """The ids of unregistered brokers may be assigned to other brokers. A late registration request of an earlier
-        broker, sent before it had an id, may arrive after that. Its disks then belong to another id."""
+        broker, sent before it had an id, may arrive after that. The earlier broker's disks then belong to another
+        id."""
         others = (each for each in self.world.brokers if each is not self)
         if any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others):
             return True

@@ -1,7 +1,7 @@
-"""The checks that must hold after every event. They are cheap because they look only at changes. The checks do not
-depend on the product's code. Their input is the data that nodes write to disks, send to each other and to clients, and
-publish. The checks keep the *history*, which is the one sequence of committed batches, and replay it into the
-*reference* images, with which all images of nodes are compared.
+"""The checks that must hold after every event. The checks are cheap because they look only at changes. The checks do
+not depend on the product's code. The input of the checks is the data that nodes write to disks, send to each other and
+to clients, and publish. The checks keep the *history*, which is the one sequence of committed batches, and replay it
+into the *reference* images, with which all images of nodes are compared.
 
     votes            a replica (a node on its disk) votes for at most one candidate in a term, even after a crash (5.2)
     leaders          a term has at most one leader (5.2)

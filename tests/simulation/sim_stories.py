@@ -1,6 +1,6 @@
 """Stories: faults of several steps in a certain order, taken from the Raft papers, which random faults would seldom
-reproduce completely. Each story is a generator that yields waiting times (ms). It uses the means of all other faults:
-messages that are lost or late, crashes, connections that break.
+reproduce completely. Each story is a generator that yields waiting times (ms). A story uses the means of all other
+faults: messages that are lost or late, crashes, connections that break.
 
 A *trap* sees every message of a controller before the network does; the message is not sent if the trap returns True.
 """
@@ -431,8 +431,8 @@ def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[f
 
 
 def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """A follower starts again with a shorter log than the others, and its disk has no room for new files. Its first
-    append has many entries, and the log must roll in the middle of them."""
+    """A follower starts again with a shorter log than the others, and its disk has no room for new files. The
+    follower's first append has many entries, and the log must roll in the middle of them."""
     leader = _leader(world)
     followers = [host for host in world.up() if host is not leader]
     if leader is None or not followers:

@@ -1,10 +1,10 @@
 """A simulated transaction coordinator with the product's shards, handlers and marker sender, on an event loop of
 virtual time. The module also simulates the links between coordinators and brokers.
 
-A link replaces ``RequestLink``. It delivers requests of brokers to coordinators (AddPartitions), and of coordinators to
-brokers (WriteMarkers), to the product's handlers. Requests arrive in order, unless a fault delays or duplicates them. A
-request of transaction version 1 is never delayed into the next transaction, because late requests of version 1 end the
-wrong transaction (KAFKA-17754); version 2 exists for that reason.
+A link replaces ``RequestLink``. A link delivers requests of brokers to coordinators (AddPartitions), and of
+coordinators to brokers (WriteMarkers), to the product's handlers. Requests arrive in order, unless a fault delays or
+duplicates them. A request of transaction version 1 is never delayed into the next transaction, because late requests of
+version 1 end the wrong transaction (KAFKA-17754); version 2 exists for that reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A producer of transfers (``bank_history``), which runs as a process of ``transactional_process``. It prints these
-steps of each transfer: begins (number, entries, whether it intends to abort), commits (number), committed or aborted
-(number).
+"""A producer of transfers (``bank_history``), which runs as a process of ``transactional_process``. The process prints
+these steps of each transfer: begins (number, entries, whether it intends to abort), commits (number), committed or
+aborted (number).
 """
 
 from __future__ import annotations

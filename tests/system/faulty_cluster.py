@@ -51,8 +51,8 @@ def check_silence(what: str, found_s: float, bound_s: float) -> None:
 
 
 class _Directory(ClusterDirectory):
-    """The network owns the internal ports, and the client ports of nodes with a role in ``behind``. It listens on them
-    before a node starts, and while a node is dead."""
+    """The network owns the internal ports, and the client ports of nodes with a role in ``behind``. The network listens
+    on these ports before a node starts, and while a node is dead."""
 
     def __init__(self, directory: Path, pids: dict[str, int], behind: Collection[str], **how: Any) -> None:
         super().__init__(directory, **how)

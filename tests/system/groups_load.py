@@ -1,7 +1,8 @@
 """Groups under load on a cluster with failures, and the checks that must hold in any case.
 
-Every group reads all records of a steady producer. Its members commit processed records, and record three things: what
-they read, which commits were acknowledged, and which partitions they got and lost. ``GroupsLoad.judge`` then finds
+Every group reads all records of a steady producer. The members of a group commit processed records, and record three
+things: what they read, which commits were acknowledged, and which partitions they got and lost. ``GroupsLoad.judge``
+then finds
 
     skipped     a record that no member of a group has read
     repeated    a member began to read before an offset whose commit was already acknowledged

@@ -1,5 +1,5 @@
-"""A broker starts although its disk is full to the last byte. It serves reads and refuses writes, and accepts writes
-again when the disk has room."""
+"""A broker starts although its disk is full to the last byte. The broker serves reads and refuses writes, and accepts
+writes again when the disk has room."""
 
 from __future__ import annotations
 

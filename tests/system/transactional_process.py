@@ -1,7 +1,7 @@
 """A transactional producer in its own process, so that a test can kill it, freeze it and cut its connections.
 
-The process is a module that calls ``main``. It prints each step before it takes the step, one JSON list per line, and
-ends when its standard input is closed, or when another producer has its transactional id:
+The process is a module that calls ``main``. The process prints each step before it takes the step, one JSON list per
+line, and ends when its standard input is closed, or when another producer has its transactional id:
 
     ready                       it has its identity: its predecessors are fenced
     committed                   a transaction is committed (more fields: the module's own)

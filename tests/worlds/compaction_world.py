@@ -1,8 +1,8 @@
 """A partition with plain, idempotent and transactional producers, whose log is cleaned and crashed; and a plain model
 of a cleaning.
 
-The model works on decoded batches without maps, passes, groups or files. It computes the part of each batch that one
-cleaning must leave. One seed determines all random choices.
+The model works on decoded batches without maps, passes, groups or files. The model computes the part of each batch that
+one cleaning must leave. One seed determines all random choices.
 """
 
 from __future__ import annotations

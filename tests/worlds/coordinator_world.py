@@ -178,8 +178,8 @@ def fetch(group: str, topic: str) -> Any:
 
 
 class Member:
-    """A group member with its own stream. It reports at once that it reads the assigned partitions and has released all
-    others."""
+    """A group member with its own stream. The member reports at once that it reads the assigned partitions and has
+    released all others."""
 
     def __init__(self, cluster: GroupsCluster, group: str, topics: Iterable[str], instance: str | None = None) -> None:
         self.cluster, self.group, self.instance = cluster, group, instance

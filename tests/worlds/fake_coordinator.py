@@ -1,9 +1,9 @@
 """A scripted transaction coordinator for the scripted cluster: the real state machine behind a gRPC server, and the
 leaders' part of version 2 (adding partitions, markers, fencing by epoch).
 
-``FakeTransactions(cluster)`` takes over ``cluster.on_produce``. It also coordinates groups without members: offsets in
-transactions stay pending until the marker. A test uses ``on_call`` to hold markers back, to lose answers, or to refuse
-calls.
+``FakeTransactions(cluster)`` takes over ``cluster.on_produce``. The fake also coordinates groups without members:
+offsets in transactions stay pending until the marker. A test uses ``on_call`` to hold markers back, to lose answers, or
+to refuse calls.
 """
 
 from __future__ import annotations

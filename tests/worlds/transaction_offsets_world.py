@@ -1,9 +1,10 @@
 """A transaction shard (transaction_world.py) and a group shard, whose offsets are a part of the transactions.
 
-The group shard has a present owner, and former owners that still answer. Its log refuses appends of former owners. A
-request with offsets has three steps: the group shard begins a verification, the transaction shard confirms it, and the
-group shard adds the offsets. Other events may happen between the steps: markers, time-outs, moves of both shards,
-repeated requests, requests of zombies and of ended transactions. Each offset is sent once, so it names its transaction.
+The group shard has a present owner, and former owners that still answer. The group shard's log refuses appends of
+former owners. A request with offsets has three steps: the group shard begins a verification, the transaction shard
+confirms it, and the group shard adds the offsets. Other events may happen between the steps: markers, time-outs, moves
+of both shards, repeated requests, requests of zombies and of ended transactions. Each offset is sent once, so it names
+its transaction.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ExaminedCluster:
         return next(node for node in nodes if (node["role"], node["id"]) == (role, node_id))
 
     def starve(self, role: str, node_id: int) -> None:
-        """It uses 87 % of the descriptors that it may have."""
+        """A broker that uses 87 % of its allowed descriptors."""
         pid = self.node(role, node_id)["pid"]
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (round(len(os.listdir(f"/proc/{pid}/fd")) / 0.87), hard))

@@ -60,7 +60,7 @@ def produce(headrace: LocalCluster, topic: str, values: list[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def consumers(headrace: LocalCluster) -> Iterator[list[Consumer]]:
-    """Two members that share four partitions of 25 records each. They have read and committed 40 records."""
+    """Two members that share four partitions of 25 records each. The two members have read and committed 40 records."""
     at = headrace.bootstrap_servers
     with Admin(bootstrap_servers=at) as admin:
         admin.create_topics([NewTopic(TOPIC, 4)])

@@ -54,7 +54,7 @@ _PRINTS = {
     "random-uuid": "",
     "version": "",
 }  # fmt: skip
-#: Commands that change or measure something. They print a line or two at the end, after their work is done.
+#: Commands that change or measure something. Such commands print a line or two at the end, after their work is done.
 _CHANGES = {
     "up", "down", "restart", "format", "produce", "topics create", "topics alter", "topics delete", "configs alter",
     "records delete", "groups delete", "groups delete-offsets", "groups remove-members",

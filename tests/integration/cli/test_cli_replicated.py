@@ -1,5 +1,5 @@
 """`headrace up` with its defaults (three brokers, three controllers, a coordinator): replicas, elections,
-reassignments, and the death of a broker. The file uses one cluster. Its tests run in the order of the file, because the
+reassignments, and the death of a broker. The file uses one cluster. The tests run in the order of the file, because the
 last test kills a broker.
 """
 

@@ -158,8 +158,8 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
 
 
 def test_clusters_within_this_process_leave_nothing_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    """A killed node stops even if it could still reach other nodes. It leaves no open descriptor, and no line in the
-    program's log."""
+    """A killed node stops even if it could still reach other nodes. The killed node leaves no open descriptor, and no
+    line in the program's log."""
     caplog.set_level(logging.INFO)
     level = logging.getLogger("headrace.broker").level
     descriptors = []

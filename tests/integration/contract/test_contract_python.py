@@ -246,7 +246,7 @@ def test_a_topic_that_was_deleted_under_a_producer_is_named_as_the_cause(bootstr
 
 
 def test_a_record_of_a_producer_that_nothing_else_holds_is_delivered(bootstrap: str, topic: str) -> None:
-    """The producer is garbage-collected while its record waits. It sends its records before it ends."""
+    """The producer is garbage-collected while its record waits. The producer sends its records before it ends."""
     metadata = Producer(bootstrap_servers=bootstrap, linger_ms=100).send(topic, b"v").result(60)
     assert (metadata.topic, metadata.offset) == (topic, 0)
 

@@ -4,7 +4,7 @@ library.
 usage: python -S stranger.py BOOTSTRAP TOPIC     (PYTHONPATH: the generated code, and where grpc is)
 
 The program creates the topic, produces three records, requests offsets, consumes, and prints the results as one JSON
-object. It builds the record batch from the documentation of Kafka's message format (version 2).
+object. The program builds the record batch from the documentation of Kafka's message format (version 2).
 """
 
 import importlib.util

@@ -2,8 +2,8 @@
 
 Kafka's own producers write the log: every codec, idempotent, transactional with commit and abort markers, headers,
 nulls, rolled segments, one topic that Kafka compacts. The test copies the files into the partition's directory of a
-stopped Headrace broker. It does this once with the files of a running Kafka (active indexes preallocated and padded
-with zeros), and once with the files after Kafka's clean stop. The broker's recovery checks them at the start.
+stopped Headrace broker. The test copies once the files of a running Kafka (active indexes preallocated and padded with
+zeros), and once the files after Kafka's clean stop. The broker's recovery checks them at the start.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars.
 """

@@ -1,5 +1,5 @@
-"""Kafka's own classes read Headrace's checkpoints with their checksums. They ignore white space at the end of a line,
-and lines and fields that they do not know."""
+"""Kafka's own classes read Headrace's checkpoints with their checksums. Kafka's classes ignore white space at the end
+of a line, and lines and fields that they do not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the main job as `make demo` does. Its numbers must equal those that pandas computes from the CSV."""
+"""Runs the main job as `make demo` does. The job's numbers must equal those that pandas computes from the CSV."""
 
 from __future__ import annotations
 

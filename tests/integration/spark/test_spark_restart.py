@@ -36,8 +36,8 @@ def start_driver(bootstrap: str, directory: Path, *streams: str) -> SparkDriver:
 @pytest.fixture(scope="module")
 def killed(headrace: Any, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """Two partitions, batches of 100 + 100 rows. The driver is killed in the stream's first batch, when one task has
-    written its part and no batch is committed. It is killed again in batch 2, while another stream writes into a topic
-    at the same time."""
+    written its part and no batch is committed. The driver is killed again in batch 2, while another stream writes into
+    a topic at the same time."""
     topic, to_topic = "spark-restart", "spark-restart-copy"
     bootstrap, directory = headrace.bootstrap_servers, tmp_path_factory.mktemp("restart")
     with Admin(bootstrap_servers=bootstrap) as admin:

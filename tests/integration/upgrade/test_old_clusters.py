@@ -130,8 +130,8 @@ def check_topics(cluster: OldCluster) -> None:
 
 
 def read_in_group(cluster: OldCluster, topic: str) -> int:
-    """The number of records that a member of the group `readers` gets until it reaches the end. It commits all of
-    them."""
+    """The number of records that a member of the group `readers` gets until it reaches the end. The member commits all
+    records."""
     parts = [TopicPartition(topic, number) for number in range(len(cluster.about["topics"][topic]["replicas"]))]
     count = 0
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id="readers", auto_offset_reset="earliest") as consumer:
@@ -169,8 +169,8 @@ def append(stub: produce_pb2_grpc.ProduceStub, topic: str, records: bytes) -> An
 
 
 def check_producers_go_on(cluster: OldCluster, topic: str) -> list[bytes]:
-    """If an old producer repeats a batch, the broker recognizes it. It accepts the producer's next batch, and refuses a
-    batch that skips records."""
+    """If an old producer repeats a batch, the broker recognizes it. The broker accepts the producer's next batch, and
+    refuses a batch that skips records."""
     added = []
     with leader_of(cluster, topic) as stub:
         for number, old_batch in enumerate(cluster.about["last_batches"].values()):

@@ -1,6 +1,7 @@
 """An idempotent producer's sequence numbers against a model broker, with random failures, lost responses, leader
-changes and expired batches. The sender in this test is a small version of the real one. It has a queue, and batches in
-flight on one ordered stream. It holds failed batches until no batch is in flight, and then retries them, oldest first.
+changes and expired batches. The sender in this test is a small version of the real one. The sender has a queue, and
+batches in flight on one ordered stream. The sender holds failed batches until no batch is in flight, and then retries
+them, oldest first.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _WRAP = 2**31
 
 
 class Broker:
-    """A partition's leader, by the rules of KIP-98 and KIP-360 as the broker applies them. It remembers the last five
-    batches of a producer. An unknown producer may begin at any sequence number, and a new epoch begins at 0."""
+    """A partition's leader, by the rules of KIP-98 and KIP-360 as the broker applies them. The leader remembers the
+    last five batches of a producer. An unknown producer may begin at any sequence number, and a new epoch begins at
+    0."""
 
     def __init__(self) -> None:
         self.log: list[int] = []
@@ -163,7 +165,8 @@ class SequencesWorld:
             self.broker.producers.clear()
 
     def unclean_election(self, batches: int) -> None:
-        """The new leader lacks the end of the log. Its state of the producer comes from the records that it has."""
+        """The new leader lacks the end of the log. The new leader's state of the producer comes from the remaining
+        records."""
         known = self.broker.producers.get(7)
         if known is not None and len(known[1]) > batches and len(self.broker.log) > batches and not self.ghosts:
             self.lost = True

@@ -110,8 +110,8 @@ class Owner:
 
 
 class Client:
-    """A consumer without a group membership, which reads its own partition. It commits increasing offsets, one at a
-    time."""
+    """A consumer without a group membership, which reads its own partition. The consumer commits increasing offsets,
+    one at a time."""
 
     def __init__(self, number: int) -> None:
         self.group_id = f"g{number % 2}"

@@ -48,7 +48,7 @@ RETENTION_MS = DAY_MS
 
 
 class _Groups(GroupsByHand):
-    """They decide nothing by themselves."""
+    """These groups decide nothing by themselves."""
 
     def handle(self, request: object, now_ms: int) -> Decision:
         return Decision()

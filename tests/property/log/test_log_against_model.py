@@ -1,5 +1,5 @@
 """The log against a plain list, under any sequence of operations including crashes. At each file operation of the log's
-owner, a reader reads the log. It must see each record as it was before the operation or as it is after it.
+owner, a reader reads the log. The reader must see each record as it was before the operation or as it is after it.
 """
 
 from __future__ import annotations
@@ -237,9 +237,9 @@ class LogMachine(RuleBasedStateMachine):
         self.log.reconfigure(self.config)
 
     def start_after_retention(self, most_bytes: int | None, most_ms: int | None, high_watermark: int) -> int:
-        """Retention checks segment by segment, from the oldest. It deletes a segment if its records are deleted, if the
-        rest of the log still reaches the limit of bytes, or if its latest record is too old. It never deletes above the
-        high watermark."""
+        """Retention checks segment by segment, from the oldest. Retention deletes a segment if its records are deleted,
+        if the rest of the log still reaches the limit of bytes, or if its latest record is too old. Retention never
+        deletes above the high watermark."""
         segments = self.log.segments
         ends = [*(segment.base_offset for segment in segments[1:]), self.end_offset]
         start, size = self.start_offset, sum(segment.size for segment in segments)

@@ -60,8 +60,8 @@ class ShortenedWorld(CompactionWorld):
         self.acknowledged |= known_of(self.table).items()
 
     def check_producers_after_a_cut(self) -> None:
-        """The log's state may include batches that a cleaning removed, because snapshots contain them. It must include
-        all existing batches. It must not include truncated batches, or states that never existed."""
+        """The log's state may include batches that a cleaning removed, because snapshots contain them. The state must
+        include all existing batches. The state must not include truncated batches, or states that never existed."""
         log = self.log
         self.acknowledged = {
             (producer_id, known) for producer_id, known in self.acknowledged if known.last_offset < log.log_end_offset

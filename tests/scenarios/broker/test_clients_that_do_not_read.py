@@ -48,8 +48,8 @@ def test_a_producer_is_held_back_while_it_leaves_its_answers_unread():
 
 
 def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
-    """The producers of the partition get their errors in time. Its uncommitted log uses no memory and no part of the
-    broker's budget."""
+    """The producers of the partition get their errors in time. The partition's uncommitted log uses no memory and no
+    part of the broker's budget."""
 
     async def scenario() -> None:
         limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)

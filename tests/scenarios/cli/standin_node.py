@@ -1,5 +1,5 @@
-"""A stand-in for a node in tests of supervision. It listens at the addresses of its properties file, and misbehaves on
-request.
+"""A stand-in for a node in tests of supervision. The stand-in listens at the addresses of its properties file, and
+misbehaves on request.
 
 python standin_node.py BEHAVIOUR --config FILE      behaviours: serve, die, silent, stubborn
 """

@@ -153,7 +153,8 @@ def test_watch_follows_the_topics_that_are_used_and_brokers_that_end(fake_cluste
 def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_request_times_out(
     fake_cluster: Any,
 ) -> None:
-    """A broker is stopped by SIGSTOP. Its session ends, another broker leads, and its connections stay open."""
+    """A broker is stopped by SIGSTOP. The stopped broker's session ends, another broker leads, and the old connections
+    stay open."""
     cluster = fake_cluster(2)
     cluster.watchable = True
     cluster.create("t", leader=1)
@@ -168,8 +169,8 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
 
 
 def test_leaders_that_stand_still_one_after_the_other_are_left(fake_cluster: Any) -> None:
-    """The producer has no connection to the new leader yet when the partition leaves the old one. It must also notice
-    if the second leader does not answer."""
+    """The producer has no connection to the new leader yet when the partition leaves the old one. The producer must
+    also notice if the second leader does not answer."""
     cluster = fake_cluster(3)
     cluster.watchable = True
     cluster.create("t", leader=0)

@@ -16,7 +16,8 @@ from headrace_core.node.state_file import RuntimeState, read_state
 
 
 class ControllerProcess:
-    """A controller in ``directory``, which a test formats, starts, kills and starts again. It keeps its first ports."""
+    """A controller in ``directory``, which a test formats, starts, kills and starts again. The controller keeps its
+    first ports."""
 
     def __init__(self, directory: Path, cluster_id: str = "scenario", **config: str) -> None:
         self.directory = directory

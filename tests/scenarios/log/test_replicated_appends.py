@@ -247,8 +247,8 @@ def test_a_crash_at_any_operation_of_such_a_first_batch_costs_no_partition(loss:
 
 
 def test_a_copy_of_a_compacted_log_starts_where_its_leader_does_after_a_crash() -> None:
-    """Its first record is at 32, and no record was deleted: a consumer at 10 continues there, without an "out of range"
-    error, which would make it reset."""
+    """The log's first record is at 32, and no record was deleted. A consumer at 10 continues at 32, without an "out of
+    range" error, which would reset its position."""
     config = LogConfig(cleanup_compact=True, cleanup_delete=False)
     fs, directory = formatted_and_open(config)
     log = directory.logs[ORDERS]

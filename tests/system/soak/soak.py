@@ -1,9 +1,9 @@
 """`make soak MINUTES=120`: a real cluster under mixed load for hours, with one kill -9 per minute.
 
 The soak shows that no acknowledged record is lost, duplicated or reordered, and that no process grows. docs/soak.md
-lists all criteria. It leaves these files in build/soak: samples.csv, summary.json, soak.png, the logs of the nodes, and
-the data if a criterion was missed. The last line of the output is the summary. Exit code 1 means that a criterion was
-missed; a failed check is not repeated.
+lists all criteria. The soak leaves these files in build/soak: samples.csv, summary.json, soak.png, the logs of the
+nodes, and the data if a criterion was missed. The last line of the output is the summary. Exit code 1 means that a
+criterion was missed; a failed check is not repeated.
 
     .venv/bin/python -m tests.system.soak.soak --minutes 120 [--seed 1] [--save]
 """

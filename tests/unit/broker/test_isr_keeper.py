@@ -1,5 +1,5 @@
-"""The keeper requests changes of in-sync sets. It adds a replica that caught up at once, removes a lagging replica
-after a time, and requests nothing for idle partitions."""
+"""The keeper requests changes of in-sync sets. The keeper adds a replica that caught up at once, removes a lagging
+replica after a time, and requests nothing for idle partitions."""
 
 from __future__ import annotations
 

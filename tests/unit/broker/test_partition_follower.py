@@ -127,9 +127,9 @@ def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_
 
 
 def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_logs_match():
-    """The follower received the end of epoch 2 and the start of epoch 4 while its disk was full. Its log ends at 50,
-    but its epochs already contain 4. The next records from the leader belong to epoch 2, and a log refuses epoch 2
-    after epoch 4."""
+    """The follower received the end of epoch 2 and the start of epoch 4 while its disk was full. The follower's log
+    ends at 50, but its epochs already contain 4. The next records from the leader belong to epoch 2, and a log refuses
+    epoch 2 after epoch 4."""
     assert matched(50, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(60, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(61, 4, (2, 0), (4, 60)) == MATCHES

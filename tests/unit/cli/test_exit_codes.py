@@ -1,5 +1,5 @@
 """The exit codes of docs/cli/README.md, on which scripts may rely, each with the text on stderr. (The codes 130, 141
-and 143 need a separate process. They are in tests/integration/cli: kcat, local, doctor.)"""
+and 143 need a separate process. The tests of these codes are in tests/integration/cli: kcat, local, doctor.)"""
 
 from __future__ import annotations
 

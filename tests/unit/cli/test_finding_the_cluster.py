@@ -50,8 +50,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The listener at the default address belongs to no cluster of this machine. It may be the edge of the compose
-    stack."""
+    """The listener at the default address belongs to no cluster of this machine. The listener may be the edge of the
+    compose stack."""
     monkeypatch.setattr(finding, "listens", lambda address: address == DEFAULT_BOOTSTRAP)
 
 

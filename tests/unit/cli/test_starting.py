@@ -1,4 +1,5 @@
-"""The modules that a command imports. They determine most of its start time, and do not depend on the machine."""
+"""The modules that a command imports. The imports determine most of a command's start time, and do not depend on the
+machine."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 from headrace.errors import RequestTimedOutError
 from headrace_tools.asking import AT_ONCE_MAX, ask_each
 
-#: A program that asks 40 nodes which never answer. It simulates Ctrl-C when the maximum number of requests is in
-#: flight.
+#: A program that asks 40 nodes which never answer. The program simulates Ctrl-C when the maximum number of requests is
+#: in flight.
 _SILENT = """
 import os, signal, threading
 from headrace_tools.asking import AT_ONCE_MAX, ask_each

@@ -56,8 +56,8 @@ def test_a_cluster_that_does_not_say_what_it_has_is_not_called_healthy(mute: str
 
 
 class Busy(Cluster):
-    """A cluster whose topic "gone" was deleted after the list of topics was read. Its brokers answer only after all of
-    them have been asked."""
+    """A cluster whose topic "gone" was deleted after the list of topics was read. The brokers of the cluster answer
+    only after all of them have been asked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from headrace.engine.watch import MetadataWatch
 
 
 class Stream:
-    """A call that receives no messages. Its ``cancel`` ends the waiting read, as in grpc.aio."""
+    """A call that receives no messages. The method ``cancel`` of the call ends the waiting read, as in grpc.aio."""
 
     def __init__(self) -> None:
         self.reading = asyncio.Event()

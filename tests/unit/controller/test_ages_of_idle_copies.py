@@ -26,7 +26,7 @@ LEADER, OTHER = 1, 2
 
 
 class SimulatedTime(selectors.SelectSelector):
-    """A selector for an event loop that does not wait. It is also a Clock."""
+    """A selector for an event loop that does not wait. The selector is also a Clock."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -188,8 +188,8 @@ def test_a_fenced_a_stopping_and_an_unknown_broker_do_not_join() -> None:
 
 
 def test_refusing_an_ineligible_replica_to_an_uncertain_leader_ends_the_partition_epoch() -> None:
-    """An earlier attempt is still in a connection while the member is fenced. It arrives when the member works
-    again."""
+    """An earlier attempt is still in a connection while the member is fenced. The earlier attempt arrives when the
+    member works again."""
     three = Three()
     three.alter(1, 2)
     earlier = three.request(1, 2, 3)

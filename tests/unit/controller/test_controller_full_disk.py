@@ -1,6 +1,6 @@
 """The controller's own disk fills up. The controller refuses requests that create objects while the reserve is used,
-and all changes when the reserve is empty. It fences no broker because of this and loses no acknowledged change. It
-recovers automatically."""
+and all changes when the reserve is empty. The controller fences no broker because of a full disk, and loses no
+acknowledged change. The controller recovers automatically."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
 
 
 class _Broken(raft_pb2_grpc.RaftServicer):
-    """Its streams end like a connection that breaks during a message."""
+    """The controller's streams end like a connection that breaks during a message."""
 
     def __init__(self) -> None:
         self.streams = 0
@@ -412,8 +412,8 @@ def test_a_message_to_a_replica_that_nobody_knows_is_counted_and_lost() -> None:
 
 
 def test_a_round_trip_takes_few_turns() -> None:
-    """No part of the link waits for a timer. The test sends a hundred requests one after the other. (It ignores the
-    slowest ones, which depend on the machine.)"""
+    """No part of the link waits for a timer. The test sends a hundred requests one after the other. (The test ignores
+    the slowest requests, which depend on the machine.)"""
 
     async def test() -> None:
         async with quorum(2) as (one, two):

@@ -92,7 +92,7 @@ def test_one_that_is_connected_to_no_majority_has_nobody_to_ask() -> None:
 
 
 def test_one_that_asked_in_vain_asks_again_when_somebody_is_there() -> None:
-    """All requests of the candidate were lost. It does not wait for another time-out."""
+    """All requests of the candidate were lost. The candidate does not wait for another time-out."""
     world = RaftWorld(voters(1, 2, 3), settings=SETTINGS)
     world.tick(1, times=2 * SETTINGS.election_ticks)
     assert world[1].role is Role.PROSPECTIVE
@@ -192,8 +192,8 @@ def test_an_observer_that_loses_the_leader_does_not_stand() -> None:
 
 
 def test_a_leader_sends_again_what_was_under_way_when_the_connection_broke() -> None:
-    """The leader does not send only later entries, because the follower would refuse them. It asks the follower at once
-    where the two logs diverge."""
+    """The leader does not send only later entries, because the follower would refuse them. The leader asks the follower
+    at once where the two logs diverge."""
     world = led_by_one(1, 2, 3)
     world.propose(1, b"lost on the way")
     world.network = [message for message in world.network if message.to != key(2)]
@@ -225,8 +225,8 @@ def test_a_leader_does_not_wait_for_a_successor_that_has_gone() -> None:
 
 
 def test_a_follower_that_is_back_is_brought_up_to_date_at_once() -> None:
-    """The leader does not wait for the answer to the next heartbeat. It counts entries that it sent into the broken
-    connection as lost."""
+    """The leader does not wait for the answer to the next heartbeat. The leader counts entries that it sent into the
+    broken connection as lost."""
     world = led_by_one(1, 2, 3)
     world.crash(world.replicas[key(2)])
     world[1].peer_lost(key(2))

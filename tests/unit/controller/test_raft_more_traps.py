@@ -355,7 +355,8 @@ def test_who_votes_no_more_by_an_order_of_late_stands_for_nothing() -> None:
 
 
 def test_a_read_after_a_change_of_leaders_waits_for_an_entry_of_the_new_term() -> None:
-    """etcd: a new leader does not know the commit offset of its predecessor. Its own commit offset may be lower."""
+    """etcd: a new leader does not know the commit offset of its predecessor. The new leader's own commit offset may be
+    lower."""
     world = world_of(1, 2, 3)
     world.elect(1)
     entry = world.propose(1, b"acknowledged")

@@ -89,8 +89,8 @@ def test_of_what_is_small_the_oldest_goes() -> None:
 
 
 def test_for_who_is_not_there_a_few_small_things_are_kept() -> None:
-    """A vote request that is sent while the connection is being opened is kept. It need not be repeated after a
-    time-out."""
+    """A vote request that is sent while the connection is being opened is kept. The request need not be repeated after
+    a time-out."""
     box = Outbox()
     for term in range(50):
         box.put(vote(term), 64)

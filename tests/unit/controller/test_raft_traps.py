@@ -180,8 +180,8 @@ def test_a_leader_that_sends_but_receives_nothing_makes_room() -> None:
 
 @pytest.mark.parametrize("kind", [HeartbeatResponse, AppendResponse])
 def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
-    """6.2: responses of followers were in transit for long, or arrive twice. They prove only that the follower was
-    connected when the request was sent. (Found by the simulator, seed 2305.)"""
+    """6.2: responses of followers were in transit for long, or arrive twice. Such responses prove only that the
+    follower was connected when the request was sent. (Found by the simulator, seed 2305.)"""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")
@@ -229,8 +229,8 @@ def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_
 
 
 def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:
-    """etcd: a node with a higher term cannot follow, because the leader's term is lower. It cannot win either, because
-    its pre-votes are refused. So it reports its term to the leader."""
+    """etcd: a node with a higher term cannot follow, because the leader's term is lower. The node cannot win either,
+    because its pre-votes are refused. So it reports its term to the leader."""
     world = world_of(1, 2, 3)
     world.elect(1)
     third = world.replicas[key(3)]
@@ -304,8 +304,8 @@ def test_the_one_whose_removal_was_not_committed_may_still_be_needed() -> None:
 
 
 def test_a_wiped_voter_is_a_stranger() -> None:
-    """KIP-853: the node has lost the record of its votes with its disk. It does not answer messages to the voter with
-    the old disk."""
+    """KIP-853: the node has lost the record of its votes with its disk. The node does not answer messages to the voter
+    with the old disk."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")

@@ -578,7 +578,7 @@ def test_a_snapshot_whose_installation_met_a_full_disk_is_installed_when_there_i
 
 
 def test_a_snapshot_counts_while_there_is_no_room_to_begin_the_log_behind_it(rng: random.Random) -> None:
-    """Found by the simulator: with the disk still full, the controller's restart failed, and ended it."""
+    """Found by the simulator: while the disk was still full, the controller's restart failed, and the process ended."""
     leaders = Model(tuple(history(rng, 12)))
     snapshot, data = leaders.snapshot_id(leaders.end), snapshot_bytes(leaders, leaders.end)
     refusals = 0

@@ -680,8 +680,8 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
 
 
 def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile() -> None:
-    """The member learns its new epoch and the revocation at the same time. Its last commit has the valid epoch, and
-    would set back the offset that the other member has committed (found by simulation)."""
+    """The member learns its new epoch and the revocation at the same time. The member's last commit has the valid
+    epoch, and would set back the offset that the other member has committed (found by simulation)."""
     shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a", instance_id="one")
     had = a.reading

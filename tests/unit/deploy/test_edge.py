@@ -160,7 +160,8 @@ async def test_a_node_that_is_not_there_is_a_reset_connection() -> None:
 
 @in_a_loop
 async def test_a_client_that_went_away_while_the_node_was_looked_for_is_no_trouble() -> None:
-    """Its socket is closed when it is to be reset; else: "Task exception was never retrieved"."""
+    """The client's socket is closed when the edge is about to reset it. Without a special case, asyncio logs "Task
+    exception was never retrieved"."""
     async with through(1) as (_, _, client):
         transport = client.transport
         transport.abort()

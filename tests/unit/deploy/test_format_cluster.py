@@ -1,4 +1,4 @@
-"""The job that formats a cluster of containers. It formats once, and never over an existing cluster."""
+"""The job that formats a cluster of containers. The job formats once, and never over an existing cluster."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ def test_a_registration_goes_where_a_refusal_points() -> None:
 
 
 def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() -> None:
-    """The old leader hangs. No connection breaks, so the broker would wait for its answer. The interval is a minute."""
+    """The old leader hangs. No connection breaks, so the broker would wait for the old leader's answer. The interval is
+    a minute."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first, second, _ = found
@@ -243,7 +244,7 @@ def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
 
 @contextlib.asynccontextmanager
 async def _silence() -> AsyncIterator[tuple[str, list[Any]]]:
-    """An address that accepts connections and never answers, like a machine that is gone. It keeps the accepted
+    """An address that accepts connections and never answers, like a machine that is gone. The object keeps the accepted
     connections."""
     taken: list[Any] = []
 
@@ -419,7 +420,8 @@ async def _alter(link: ControllerLink) -> Any:
     ],
 )
 def test_alter_partition_is_sent_at_most_once_whatever_becomes_of_it(mood: str, error: type[HeadraceError]) -> None:
-    """The ISR keeper counts the attempts that may still be executed. It would not count a retry inside of the call."""
+    """The ISR keeper counts the attempts that may still be executed. The keeper would not count a retry inside of the
+    call."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first = found[0]

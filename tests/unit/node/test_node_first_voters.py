@@ -116,7 +116,7 @@ def test_a_format_that_failed_leaves_the_directory_unformatted_and_can_be_done_a
 
 
 def test_what_a_format_cut_short_left_behind_does_not_count() -> None:
-    """Its directory was never formatted, so the next command may use other options."""
+    """The controller's directory was never formatted, so the next command may use other options."""
     fs, write = CrashingFileSystem(), Writer()
     for directory in ("/q", "/q/__cluster_metadata-0"):
         fs.mkdir(directory)

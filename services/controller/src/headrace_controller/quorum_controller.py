@@ -540,8 +540,8 @@ class QuorumController:
         """Before an event between turns is processed, count the past ticks, which are known to have no effect. If past
         ticks were not processed first, an event between turns (such as the loss of the leader) would be dated too
         early. The last planned tick is left to the turn, even when the tick is due, because the turn processes arrived
-        messages before it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would take
-        them for a pause.)"""
+        messages before it judges silence. (If ``_count_ticks`` left the earlier ticks to the turn, the turn would treat
+        them as a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:
