@@ -151,8 +151,17 @@ def test_a_stream_appends_its_rows_and_complete_mode_its_whole_result_each_time(
     found = [(text(row.key), text(row.value)) for row in rows_of(source, completed)]
     assert Counter(found[:2]) == Counter([("0", "10"), ("1", "10")])
     assert Counter(found[2:]) == Counter([("0", "20"), ("1", "20")])
-    with pytest.raises(Exception, match="does not support Update mode"):  # Spark's own refusal of every Python sink
-        run(counts, "update", completed)
+
+
+def test_in_update_mode_a_query_starts_and_fails_before_it_writes(spark: Any, tmp_path: Path) -> None:
+    """Spark itself refuses every Python sink the mode; where it ever stops, this test says so."""
+    rows = spark.readStream.format("rate").load().selectExpr("string(value) value")
+    for number, frame in enumerate((rows, rows.groupBy("value").count())):
+        writer = frame.writeStream.outputMode("update").format("headrace").option("topic", "t")
+        writer = writer.option("headrace.bootstrap.servers", "127.0.0.1:1")  # no task runs
+        query = writer.option("checkpointLocation", str(tmp_path / f"{number}")).start()
+        with pytest.raises(Exception, match="headrace does not support Update mode"):
+            query.awaitTermination(60)
 
 
 def example(name: str) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace_core.errors import InvalidConfigError, InvalidTopicError
 from headrace_core.types import TopicPartition
 from headrace_spark.options import Limit, parse_duration_ms, parse_options
+from headrace_spark.sink_options import parse_sink_options
 from tests.unit.spark.spark_fakes import options
 
 
@@ -204,3 +207,10 @@ def test_what_is_ignored_is_said() -> None:
 )
 def test_durations_are_sparks(text: str, ms: int) -> None:
     assert parse_duration_ms("maxTriggerDelay", text) == ms
+
+
+@pytest.mark.parametrize("parse", [lambda: parse_options({}, streaming=False), lambda: parse_sink_options({})])
+def test_without_any_option_the_error_names_the_sql_forms_that_work(parse: Any) -> None:
+    """Spark passes none when it reads or writes a table."""
+    with pytest.raises(InvalidConfigError, match=r"FROM t WITH .*INSERT INTO t WITH .*TEMPORARY VIEW v USING headrace"):
+        parse()

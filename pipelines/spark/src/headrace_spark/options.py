@@ -42,6 +42,15 @@ REFUSED_CLIENT_KEYS = {
 }
 
 
+#: The cure when Spark passes none of the user's options.
+NO_OPTIONS = (
+    "no option is given: headrace.bootstrap.servers and a topic are required. If this is a table: Spark keeps no "
+    "OPTIONS of CREATE TABLE ... USING headrace. Use SELECT ... FROM t WITH ('headrace.bootstrap.servers' = '...', "
+    "subscribe = '...'), INSERT INTO t WITH ('headrace.bootstrap.servers' = '...', topic = '...') ..., or CREATE "
+    "TEMPORARY VIEW v USING headrace OPTIONS (...)"
+)
+
+
 class Limit(enum.Enum):
     """The ways to specify a starting or ending position."""
 
@@ -95,7 +104,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
 
     Raises InvalidConfigError.
     """
-    options = {str(name).lower(): str(value) for name, value in given.items()}
+    options = lower_case(given)
     notes: list[str] = []
     if streaming:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
@@ -144,6 +153,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         client=client,
         notes=(*notes, *unknown_notes(options, KNOWN, where="headrace source")),
     )
+
+
+def lower_case(given: Mapping[str, str]) -> dict[str, str]:
+    """The options with names in lower case. Raises InvalidConfigError if Spark passes none."""
+    if not given:
+        raise InvalidConfigError(NO_OPTIONS)
+    return {str(name).lower(): str(value) for name, value in given.items()}
 
 
 def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:

@@ -15,11 +15,15 @@ from headrace_core.sinks import SINK_BYTES_MAX, sink_id
 from headrace_core.types import check_topic_name
 
 from .options import KNOWN as SOURCE_OPTIONS
-from .options import client_settings, unknown_notes
+from .options import client_settings, lower_case, unknown_notes
 
 #: The sink itself uses the option ``topic``; Spark uses options such as ``checkpointLocation``. The sink also accepts
 #: the options of the source, so that a query can use the same options for source and sink.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
+
+#: Spark's option for progress that is written later than the batch. Spark refuses it for Python sinks, unless an
+#: internal option overrides the check. A restarted query then gives the numbers of decided batches to other rows.
+ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 
 #: Client keys that the user cannot set because the sink sets them, each with the reason.
 REFUSED_CLIENT_KEYS = {
@@ -62,9 +66,14 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
     Raises InvalidConfigError, and InvalidTopicError for an invalid name.
     """
-    options = {str(name).lower(): str(value) for name, value in given.items()}
+    options = lower_case(given)
     is_exactly_once, application = _guarantee(options)
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark sink")
+    if is_exactly_once and options.get(ASYNC_PROGRESS.lower(), "false").lower() == "true":
+        raise InvalidConfigError(
+            f"{ASYNC_PROGRESS}=true: a restarted query gives a batch number to other rows, and an exactly-once sink "
+            f"would skip them; remove the option, or set {DELIVERY}={AT_LEAST_ONCE}"
+        )
     if is_exactly_once:
         client.setdefault("transaction.timeout.ms", str(TASK_TIMEOUT_MS))
     settings = resolve(PRODUCER, {**client, "transactional.id": "task"} if is_exactly_once else client, {})
