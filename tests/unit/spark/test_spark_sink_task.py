@@ -276,3 +276,13 @@ def test_a_failed_task_promises_another_attempt_only_where_spark_makes_one(
     monkeypatch.delenv(ATTEMPTS)  # a session whose driver has no SparkContext: Spark Connect
     with pytest.raises(SinkWriteError, match=r"rows again if it tries the task again \(spark\.task\.maxFailures\)"):
         write(producer, batches(["a"]))
+
+
+def test_the_processes_that_make_and_commit_writers_freeze_their_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark collects garbage after each request to them: twice in each batch of a stream."""
+    frozen: list[str] = []
+    monkeypatch.setattr("headrace_spark.sink.settle", lambda: frozen.append("frozen"))
+    writer = HeadraceStreamWriter(options(topic="out"), SCHEMA)
+    assert len(frozen) == 1
+    writer.commit([], 1)
+    assert len(frozen) == 2

@@ -37,7 +37,9 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
         master = "local[*]"
     chosen = defaults(master)
     if master is not None and master.startswith("local"):  # local-cluster[...] too is on this machine
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if python == sys.executable:  # the workers have this package
+            chosen["spark.python.daemon.module"] = "headrace_spark.daemon"
     if not submitted and SparkSession.getActiveSession() is None:
         os.environ["JAVA_HOME"] = str(find_java())
     chosen |= {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}

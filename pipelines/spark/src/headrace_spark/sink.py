@@ -122,10 +122,12 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
                 f"{APP_ID}: not needed for a stream, because Spark numbers its batches; set {DELIVERY}={EXACTLY_ONCE}. "
                 f"{APP_ID} is for a df.write within foreachBatch"
             )
+        settle()  # one process makes the writers of all batches, another one commits them
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """With exactly-once delivery, make the rows of the batch visible. With at-least-once delivery the rows of every
         task are already acknowledged. Log the query's notes when the first batch is committed."""
+        settle()
         found = received(messages)
         if self.options.is_exactly_once and found:  # a batch without tasks has no rows
             commit_batch(self.options, SinkBatch(found[0].sink, batchId), found)

@@ -1,0 +1,40 @@
+"""Spark's daemon of Python workers, which imports the modules of a task before it forks workers.
+
+Use it with ``spark.python.daemon.module=headrace_spark.daemon``; ``session()`` sets it on local masters. Without it,
+each worker imports pyarrow, pandas, gRPC and the SDK in its first task. This daemon opens no channel, because the
+channels of gRPC do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+
+from pyspark.daemon import manager
+
+#: The modules that tasks of the source and the sink import, directly or through Spark.
+MODULES = (
+    "pandas",
+    "pyarrow.compute",
+    "pyspark.sql.conversion",
+    "headrace_spark.sink",
+    "headrace_spark.source",
+    "headrace_spark.sdk_cluster",
+    "headrace.producer.blocking",
+    "headrace.admin.blocking",
+)
+
+
+def preload() -> None:
+    """Import the modules, and freeze them for the garbage collector, so that workers share their memory."""
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["pyspark.worker"]:  # the other daemons plan queries; they import what they need
+        preload()
+    manager()
