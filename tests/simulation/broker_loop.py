@@ -87,7 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.is_paused = False
         self._held_until_ms = 0.0
-        #: The coroutines are kept until the end of the world: a process that is killed runs no ``finally``.
+        #: The world keeps the coroutines until its end, because a killed process runs no ``finally``.
         self._coroutines: list[Any] = []
 
     def time(self) -> float:

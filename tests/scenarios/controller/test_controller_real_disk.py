@@ -91,7 +91,8 @@ class Client:
         return str(result.error.message)
 
     def is_refused(self, why: str) -> bool:
-        """Whether a new topic is refused with this code. (The last measurement may still admit one.)"""
+        """Whether a new topic is refused with this code. (One topic may still be created, because the last measurement
+        of the disk is older.)"""
         return self.create(f"passing-{os.urandom(4).hex()}") == why
 
     def topics(self, controller: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A flipped bit in a batch's base offset, which no CRC covers: a cleaning must not hide it."""
+"""No CRC covers a batch's base offset. A cleaning must not hide a flipped bit in it."""
 
 from __future__ import annotations
 
