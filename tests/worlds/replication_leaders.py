@@ -84,6 +84,9 @@ class Led:
             return -1, -1
         return known[-1].epoch, known[-1].end
 
+    def producers_at(self, offset: int) -> bytes:
+        return b"producers at %d" % offset
+
     def bytes_from(self, offset: int) -> int:
         return sum(len(batch.data) for batch in self.batches[self._at(offset) :])
 

@@ -31,6 +31,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, Simulate
 from headrace_core.types import TimestampType
 from tests.worlds.log_world import ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 from tests.worlds.producer_world import NOW_MS, Producers, append, check_table, expected_of, idempotent, log_of
+from tests.worlds.txn_log_world import append_to, transactional
 
 #: A few batches for each segment.
 TINY = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
@@ -393,6 +394,53 @@ def test_a_log_that_begins_anew_knows_nobody() -> None:
     assert len(log.producers) == 0
     assert snapshots(fs) == []
     assert isinstance(append(log, idempotent(1, 77)), AppendInfo)
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["open", "after a power loss"])
+def test_a_log_that_begins_where_its_leader_deleted_records_gets_the_leader_s_producers(crashed: bool) -> None:
+    """Otherwise this replica, when it led later, would append a batch of a deleted record a second time."""
+    _, _, leader = begun()
+    append(leader, kept := idempotent(1, 0, count=2))
+    append(leader, idempotent(2, 0))
+    append(leader, idempotent(2, 1))  # at the new log start
+    append(leader, idempotent(3, 0))
+    fs, directory, log = begun()
+    append(log, idempotent(9, 0))
+    directory.restart(log, 3, leader.producers.snapshot_at(3))
+    if crashed:
+        fs.crash()
+        log = log_of(open_directory(fs, TINY))
+    assert (log.log_start_offset, log.log_end_offset, log.producers.next_offset) == (3, 3, 3)
+    assert {entry.producer_id: entry.last_batch for entry in log.producers} == {
+        1: ProducerBatch(1, 1, 1, NOW_MS),
+        2: ProducerBatch(0, 2, 0, NOW_MS),
+    }
+    again = append(log, kept)
+    assert isinstance(again, AppendInfo)
+    assert again.is_duplicate
+    assert isinstance(append(log, idempotent(2, 7)), OutOfOrderSequenceNumberError)
+    assert isinstance(append(log, idempotent(2, 1)), AppendInfo)
+
+
+def test_a_transaction_that_began_before_the_log_start_is_open_in_a_log_that_begins_there() -> None:
+    _, _, leader = begun()
+    append_to(leader, transactional(7, 0))
+    append_to(leader, transactional(8, 0))
+    append(leader, idempotent(1, 0))
+    _, directory, log = begun()
+    directory.restart(log, 1, leader.producers.snapshot_at(1))
+    assert [(entry.producer_id, entry.transaction_first_offset) for entry in log.producers] == [(7, 0)]
+    assert log.producers.first_unstable_offset == 0
+
+
+def test_damaged_producers_of_a_leader_change_nothing() -> None:
+    _, directory, log = begun()
+    append(log, idempotent(1, 0))
+    damaged = bytearray(log.producers.snapshot_at(1))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptMessageError, match="the leader's producers"):
+        directory.restart(log, 50, bytes(damaged))
+    assert (log.log_start_offset, log.log_end_offset, len(log.producers)) == (0, 1, 1)
 
 
 def test_producers_that_write_nothing_are_forgotten() -> None:

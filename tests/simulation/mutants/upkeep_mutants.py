@@ -20,6 +20,7 @@ from headrace_core.log import partition_log, retention
 from headrace_core.log.compaction.cleaner import Cleaner, _Round
 from headrace_core.log.directory import LOG_STARTS, LogDirectory
 from headrace_core.log.epochs import LeaderEpochs
+from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.turns import Turn
 from headrace_core.log.writer import DirectoryWriter, TurnResult
 from headrace_core.types import NO_EPOCH
@@ -107,6 +108,13 @@ def _all_it_has_is_committed(self: PartitionFollower) -> None:
 
 def _keep_epochs(self: LeaderEpochs, end_offset: int, last_epoch: int = NO_EPOCH) -> None:
     return
+
+
+_restart = LogDirectory.restart
+
+
+def _restart_without_producers(self: LogDirectory, log: PartitionLog, offset: int, producers: bytes = b"") -> None:
+    _restart(self, log, offset)
 
 
 _assign = LeaderEpochs.assign
@@ -215,6 +223,11 @@ MUTANTS = (
         "CutsKeepTheirEpochs",
         "KIP-101: epochs of records that were truncated stay",
         Patch(LeaderEpochs, "truncate_from_end", _keep_epochs),
+    ),
+    _mutant(
+        "RestartsForgetProducers",
+        "idempotence: a follower that begins again at the leader's start does not know what was sent before",
+        Patch(LogDirectory, "restart", _restart_without_producers),
     ),
     _mutant(
         "EpochsBeginLate",

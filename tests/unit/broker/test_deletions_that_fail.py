@@ -1,4 +1,4 @@
-"""DeleteRecords fails because the leader resigns."""
+"""The answer to DeleteRecords, when the leader resigns or the low watermark falls again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,24 @@ class ResigningLeader:
 
     def forget_deletion(self, done: Any) -> None:
         pass
+
+
+class LeaderWithALaterFollower:
+    """A follower that still has the deleted records joins right after the low watermark was reached."""
+
+    low_watermark = 5
+
+    def when_deleted(self, offset: int, done: Any) -> None:
+        done(None)
+        self.low_watermark = 3
+
+    def forget_deletion(self, done: Any) -> None:
+        pass
+
+
+def test_the_answer_has_the_low_watermark_that_the_deletion_reached() -> None:
+    """The simulator found the lower one: brokers, seed 9488."""
+    assert asyncio.run(_deleted_by_all(cast(PartitionLeader, LeaderWithALaterFollower()), 5, 30)) == 5
 
 
 def test_no_failed_deletion_waits_for_the_garbage_collector() -> None:

@@ -229,7 +229,8 @@ def test_a_divergence_that_cuts_nothing_is_no_reason_to_cut():
 def test_a_follower_out_of_range_begins_anew_at_the_leader_s_start():
     it = follower(end=30, high_watermark=30)
     it.join(7, 1)
-    assert it.joined(Joined(7, out_of_range=True, log_start=50), end_of(30, (4, 0))) == Restart(50)
+    answer = Joined(7, out_of_range=True, log_start=50, producers=b"producers")
+    assert it.joined(answer, end_of(30, (4, 0))) == Restart(50, b"producers")
     it.truncated(50, -1, log_start=50)
     assert (it.log_start, it.log_end, it.high_watermark) == (50, 50, 50)
     assert it.join(8, 1).last_epoch == -1

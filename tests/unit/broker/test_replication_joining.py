@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_broker.partition.leader_lane import MESSAGE_BYTES
 from headrace_broker.partition.messages import Ack, Divergence, Lane
 from headrace_core import errors
-from tests.worlds.replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
+from tests.worlds.replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, Led, acked, drain, join, said
 
 MIB = 1024 * 1024
 
@@ -75,7 +76,23 @@ def test_a_follower_begins_again_where_the_log_starts_and_not_where_the_leader_l
     lane.join(join(led, 1, log_end=log_end, last_epoch=3))
     (joined,) = said(lane).joined
     assert joined.out_of_range
-    assert joined.log_start == 20
+    assert (joined.log_start, joined.producers) == (20, b"producers at 20")
+
+
+def test_answers_with_many_producers_go_in_messages_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch):
+    broker = LeadingBroker()
+    lane = broker.lane()
+    monkeypatch.setattr(Led, "producers_at", lambda self, offset: bytes(MESSAGE_BYTES // 2 - 1))
+    for handle in range(5):
+        led = broker.lead(f"topic-{handle}")
+        led.append(10)
+        led.leader.high_watermark = 1
+        led.leader.advance_log_start(1)
+        lane.join(join(led, handle, log_end=0, last_epoch=-1))
+    messages = [message.joined for message in drain(lane)]
+    assert [answer.handle for joined in messages for answer in joined] == list(range(5))
+    assert len(messages) == 3
+    assert all(sum(len(answer.producers) for answer in joined) <= MESSAGE_BYTES for joined in messages)
 
 
 def test_epochs_that_are_over_or_not_known_yet_are_refused():

@@ -48,7 +48,7 @@ def test_a_response_comes_out_as_it_went_in():
             Joined(1, None, 5, 0, 9),
             Joined(2, diverging=Divergence(3, 77), log_end=80),
             Joined(3, diverging=Divergence(-1, 0)),
-            Joined(4, out_of_range=True),
+            Joined(4, out_of_range=True, log_start=7, producers=b"producers"),
             Joined(5, other_lane=True),
         ),
         pushes=(Push(1, b"records", 5, 1), Push(6, b"\0" * 3, 2**60, 0)),

@@ -434,10 +434,12 @@ class LogDirectory:
             self._log_starts[log.topic_partition] = log.log_start_offset
             self._write(LOG_STARTS, self._log_starts)
 
-    def restart(self, log: PartitionLog, offset: int) -> None:
+    def restart(self, log: PartitionLog, offset: int, producers: bytes = b"") -> None:
         """Empty a log, durably; its next record gets ``offset``, which may be beyond the log's end because a snapshot
         holds the earlier records. A crash leaves the log unchanged, truncated, empty at its old start, or empty at
-        ``offset``; the caller can repeat the call."""
+        ``offset``; the caller can repeat the call. ``producers``: a snapshot of the leader's producers at ``offset``
+        (``ProducerTable.snapshot_at``), which the log cannot learn from records. Raises CorruptMessageError, without
+        a change, if this snapshot is damaged."""
         self._check_held(log)
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
@@ -450,7 +452,7 @@ class LogDirectory:
             self._log_starts[partition] = offset
             self._write(LOG_STARTS, self._log_starts)
 
-        log.restart_at(offset, move_start)
+        log.restart_at(offset, move_start, producers)
 
     def delete_records(self, log: PartitionLog, before_offset: int) -> int:
         """Advance the log start, durably, and remove whole segments below the new start; returns the new log start."""

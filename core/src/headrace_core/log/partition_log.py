@@ -31,6 +31,7 @@ from typing import NamedTuple, overload
 from ..clock import Clock
 from ..errors import (
     CorruptLogError,
+    CorruptMessageError,
     DiskFullError,
     HeadraceError,
     InvalidArgumentError,
@@ -769,17 +770,28 @@ class PartitionLog(LogReader):
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
-    def restart_at(self, offset: int, before_it_begins: Callable[[], None]) -> None:
+    def restart_at(self, offset: int, before_it_begins: Callable[[], None], producers: bytes = b"") -> None:
         """Empty the log, durably; its next record gets ``offset``, which may be above or below the log's end.
         ``LogDirectory.restart`` calls this. ``before_it_begins`` persists the new log start after the old segments are
-        deleted and before the new one exists."""
+        deleted and before the new one exists. ``producers``: see ``LogDirectory.restart``."""
+        table = ProducerTable(next_offset=offset)
+        if producers:
+            try:
+                table = ProducerTable.from_snapshot(
+                    producers, f"{self.topic_partition}: the leader's producers", offset
+                )
+            except CorruptLogError as error:  # this log is sound
+                raise CorruptMessageError(error.message) from error
+            table.loaded(self._clock.monotonic_ms())
         file, start = self._next_segment_file(), self.log_start_offset
         self.cuts += 1
         try:
             self._remove_all()
             try:
                 before_it_begins()
-                start = offset
+                self._snapshots.take(table, offset, ())
+                self._snapshots.force(offset)
+                start, self.producers = offset, table
             finally:  # a full disk leaves the log empty at its old start
                 self._begin_at(start, file)
         finally:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -458,11 +458,28 @@ class ProducerTable:
                 gone.append(producer_id)
         return gone
 
+    def snapshot_at(self, offset: int) -> bytes:
+        """Return a snapshot of the state after all records before ``offset``, for a replica whose log begins there. Any
+        thread may call this method.
+
+        The state is that of each producer's last known batch before ``offset``, because the replica receives the later
+        batches. A producer is left out if only its batches from ``offset`` on are known.
+        """
+        found: list[bytes] = []
+        for entry in list(self._entries.values()):
+            batches, epoch, first_offset = entry.batches, entry.epoch, entry.transaction_first_offset
+            below = tuple(batch for batch in batches if batch.last_offset < offset)
+            if below or not batches:
+                begun = first_offset if first_offset is not None and first_offset < offset else None
+                timestamp_ms = below[-1].timestamp_ms if below else entry.last_timestamp_ms
+                then = ProducerEntry(
+                    entry.producer_id, epoch, below, entry.coordinator_epoch, timestamp_ms, begun
+                )  # a copy, because ``pack`` changes an entry, and only the log's thread may change the table's
+                found.append(then.pack())
+        return _snapshot(found)
+
     def snapshot(self) -> bytes:
-        body = _COUNT.pack(len(self._entries)) + b"".join(
-            [entry.packed or entry.pack() for entry in self._entries.values()]
-        )
-        return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+        return _snapshot([entry.packed or entry.pack() for entry in self._entries.values()])
 
     @classmethod
     def from_snapshot(cls, data: Buffer, path: str, next_offset: int) -> ProducerTable:
@@ -490,6 +507,11 @@ class ProducerTable:
             ],
             next_offset=next_offset,
         )
+
+
+def _snapshot(packed: Sequence[bytes]) -> bytes:
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
 
 def _undecided_before(

@@ -98,7 +98,7 @@ class FollowResponse(_message.Message):
     def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[FollowOffsetsUpdate, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ..., sends_heartbeats: _Optional[bool] = ...) -> None: ...
 
 class FollowJoined(_message.Message):
-    __slots__ = ("handle", "error", "high_watermark", "log_start", "log_end", "diverging", "out_of_range", "other_lane")
+    __slots__ = ("handle", "error", "high_watermark", "log_start", "log_end", "diverging", "out_of_range", "other_lane", "producers")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class FollowJoined(_message.Message):
     DIVERGING_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_RANGE_FIELD_NUMBER: _ClassVar[int]
     OTHER_LANE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     error: _common_pb2.Error
     high_watermark: int
@@ -115,7 +116,8 @@ class FollowJoined(_message.Message):
     diverging: FollowDivergence
     out_of_range: bool
     other_lane: bool
-    def __init__(self, handle: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., log_end: _Optional[int] = ..., diverging: _Optional[_Union[FollowDivergence, _Mapping]] = ..., out_of_range: _Optional[bool] = ..., other_lane: _Optional[bool] = ...) -> None: ...
+    producers: bytes
+    def __init__(self, handle: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., log_end: _Optional[int] = ..., diverging: _Optional[_Union[FollowDivergence, _Mapping]] = ..., out_of_range: _Optional[bool] = ..., other_lane: _Optional[bool] = ..., producers: _Optional[bytes] = ...) -> None: ...
 
 class FollowDivergence(_message.Message):
     __slots__ = ("epoch", "end_offset")

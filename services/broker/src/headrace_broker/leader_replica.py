@@ -414,6 +414,10 @@ class LeaderReplica:
         end = self.log.epochs.known_end_of(epoch, self.log.log_end_offset)
         return end.epoch, end.end_offset
 
+    def producers_at(self, offset: int) -> bytes:
+        """A snapshot of the log's producers after all records before ``offset``, for a follower that begins there."""
+        return self.log.producers.snapshot_at(offset)
+
     def bytes_from(self, offset: int) -> int:
         """Approximate number of bytes of the records from ``offset`` on. The number of bytes is estimated without I/O,
         from the position of the offset within its segment."""

@@ -171,21 +171,21 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
 
 async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float) -> int:
     """Return the low watermark when every replica that limits the low watermark has deleted the records below
-    ``offset`` (KIP-107).
+    ``offset`` (KIP-107). A replica that joins later, and still has some of the records, does not change the result.
 
     Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will
     delete theirs. ``delete_records`` also raises the error with which the leader resigned.
     """
-    reached: asyncio.Future[HeadraceError | None] = asyncio.get_running_loop().create_future()
+    reached: asyncio.Future[HeadraceError | int] = asyncio.get_running_loop().create_future()
 
     def done(error: HeadraceError | None) -> None:
         if not reached.done():
-            reached.set_result(error)
+            reached.set_result(leader.low_watermark if error is None else error)
 
     leader.when_deleted(offset, done)
     try:
         async with asyncio.timeout(timeout_s):
-            error = await reached
+            outcome = await reached
     except TimeoutError:
         behind = leader.yet_to_delete(offset)
         raise RequestTimedOutError(
@@ -194,6 +194,6 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
         ) from None
     finally:
         leader.forget_deletion(done)
-    if error is not None:
-        raise error.copy()  # whose traceback does not keep this frame in a cycle
-    return leader.low_watermark
+    if isinstance(outcome, HeadraceError):
+        raise outcome.copy()  # whose traceback does not keep this frame in a cycle
+    return outcome

@@ -57,9 +57,11 @@ class Truncate(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Empty the log, so that its next record gets ``at_offset``. Then call ``truncated``."""
+    """Empty the log, so that its next record gets ``at_offset``. Then call ``truncated``. ``producers``: a snapshot of
+    the leader's producers at that offset, or empty from a leader of an older release."""
 
     at_offset: int
+    producers: bytes = b""
 
 
 class OtherLane(NamedTuple):
@@ -215,7 +217,7 @@ class PartitionFollower:
             return OtherLane()
         if answer.out_of_range:
             self._end(FollowerState.TRUNCATING)
-            return Restart(answer.log_start)
+            return Restart(answer.log_start, answer.producers)
         if answer.diverging is not None:
             cut = cut_for(answer.diverging, end_of, self.log_end)
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:

@@ -116,6 +116,9 @@ class LedPartition(Protocol):
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest known epoch at or below ``epoch``, its end), or (-1, -1); see ``matching.EndOf``."""
 
+    def producers_at(self, offset: int) -> bytes:
+        """A snapshot of the log's producers after all records before ``offset`` (``ProducerTable.snapshot_at``)."""
+
     def bytes_from(self, offset: int) -> int:
         """Approximate number of bytes of the records from ``offset`` on, computed without I/O."""
 
@@ -319,7 +322,11 @@ class LeaderLane:
         here = leader.high_watermark, source.log_start, leader.log_end
         if not found.matches:
             leader.follower_tried(self.broker_id, self._now_ms())
-            return Joined(join.handle, None, *here, found.diverging, out_of_range=found.diverging is None)
+            if found.diverging is not None:
+                return Joined(join.handle, None, *here, found.diverging)
+            # The follower begins again at the log's start, where it cannot learn the producers from records.
+            producers = source.producers_at(here[1])
+            return Joined(join.handle, None, *here, out_of_range=True, producers=producers)
         if self._belongs_elsewhere(source, join.log_end):
             leader.follower_tried(self.broker_id, self._now_ms())
             return Joined(join.handle, None, *here, other_lane=True)
@@ -463,7 +470,7 @@ class LeaderLane:
             self._end_resigned()
         if self._paced:
             self._unpace(now_ms)
-        joined = _take(self._joined)
+        joined = self._take_joined()
         pushes: list[Push] = []
         # While answers to joins are queued, push no records: a follower needs the answer to its join of a partition
         # before the partition's records.
@@ -473,7 +480,19 @@ class LeaderLane:
         items = len(joined) + len(pushes) + len(updates) + len(ended)
         if not items:
             return None
+        size += sum([len(answer.producers) for answer in joined])
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
+
+    def _take_joined(self) -> tuple[Joined, ...]:
+        """The next answers to joins: as many as fit into a message with their producers, but at least one."""
+        taken: list[Joined] = []
+        size = 0
+        while self._joined and len(taken) < ITEMS_MAX:
+            size += len(self._joined[0].producers)
+            if taken and size > MESSAGE_BYTES:
+                break
+            taken.append(self._joined.popleft())
+        return tuple(taken)
 
     def _collect(self, pushes: list[Push], now_ms: int) -> int:
         """Fill ``pushes`` with records of the ready partitions, visiting each partition at most once; returns the bytes

@@ -90,6 +90,7 @@ class Joined(NamedTuple):
     diverging: Divergence | None = None
     out_of_range: bool = False
     other_lane: bool = False
+    producers: bytes = b""  #: If out of range, a snapshot of the leader's producers at ``log_start``.
 
     @property
     def follows(self) -> bool:

@@ -404,7 +404,7 @@ class FollowerReplica:
         if isinstance(cut, Truncate):
             action = functools.partial(directory.truncate, log, cut.offset, cut.last_epoch)
         else:
-            action = functools.partial(directory.restart, log, cut.at_offset)
+            action = functools.partial(directory.restart, log, cut.at_offset, cut.producers)
         try:
             cutting = self._writer.run(action, log=log)
         except HeadraceError:  # the directory has failed, or is being closed

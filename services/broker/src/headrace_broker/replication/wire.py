@@ -140,6 +140,7 @@ def response_to_proto(response: Response) -> Any:
             diverging=_divergence_to_proto(joined.diverging),
             out_of_range=joined.out_of_range,
             other_lane=joined.other_lane,
+            producers=joined.producers,
         )
     push = message.pushes.add
     for handle, records, high_watermark, log_start in response.pushes:
@@ -177,6 +178,7 @@ def _joined_of(joined: Any) -> Joined:
         diverging=None if parts is None else Divergence(parts.epoch, parts.end_offset),
         out_of_range=joined.out_of_range,
         other_lane=joined.other_lane,
+        producers=joined.producers,
     )
 
 
