@@ -15,8 +15,8 @@ from headrace_core.errors import HeadraceError
 def main() -> int:
     # pandas 3 is newer than pyspark's own tests; the demo uses no pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    from ..show import Show
     from .job import run
-    from .show import Show
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     show = Show()

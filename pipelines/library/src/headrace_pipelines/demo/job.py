@@ -19,10 +19,10 @@ from headrace_core.errors import HeadraceError
 from headrace_spark import session
 from headrace_tools.local import ClusterDirectory, Topology
 
+from ..show import Show
 from . import dataset, pipeline, plots, publish
 from .failover import LeaderDeath
 from .group import GROUP, QueryLag, described
-from .show import Show
 
 
 class DemoFailedError(HeadraceError):

@@ -1,4 +1,4 @@
-"""The demo's output: steps, and progress (a bar on a terminal, plain lines otherwise)."""
+"""The output of a pipeline: steps, and progress (a bar on a terminal, plain lines otherwise)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Meter:
     """Progress display of one step with a known number of records."""
 
     def __init__(self, console: Console, what: str, total: int, bar: Progress | None) -> None:
-        self._console, self._what, self._total, self._bar = console, what, total, bar
+        self._console, self._what, self.total, self._bar = console, what, total, bar
         self._task = bar.add_task(what, total=total) if bar is not None else None
-        self._shown_s = time.monotonic()
+        self._shown_s, self._shown = time.monotonic(), -1
 
     def at(self, done: int, note: str = "") -> None:
         """Show that ``done`` records of the total are done, with ``note`` at the end of the line."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, description=f"{self._what}  {note}")
-        elif time.monotonic() - self._shown_s >= PLAIN_EVERY_S or done == self._total:
-            self._shown_s = time.monotonic()
-            self._console.print(f"   {self._what}: {done:,} of {self._total:,}  {note}".rstrip())
+        elif time.monotonic() - self._shown_s >= PLAIN_EVERY_S or done == self.total != self._shown:
+            self._shown_s, self._shown = time.monotonic(), done
+            self._console.print(f"   {self._what}: {done:,} of {self.total:,}  {note}".rstrip())
 
 
 class Show:
-    def __init__(self) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+    def __init__(self, *, on_stderr: bool = False) -> None:
+        self.console = Console(highlight=False, soft_wrap=True, stderr=on_stderr)
         self._began_s = time.monotonic()
 
     def step(self, text: str) -> None:

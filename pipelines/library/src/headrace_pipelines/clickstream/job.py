@@ -1,0 +1,337 @@
+"""The clickstream job: cluster, topics, four queries, the replay of the log, and the numbers at the end.
+
+    replay ---> clickstream.log ---> query requests ---> clickstream.requests ---> queries sessions, counts, conversions
+
+Each query has a checkpoint of its own and writes its topic exactly once. The queries read with ``read_committed``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace import Admin, LocalCluster, NewTopic
+from headrace_core.errors import HeadraceError
+from headrace_spark import session
+from headrace_tools.local import ClusterDirectory
+
+from ..queries import LOOK_S, Queries
+from ..show import Meter, Show
+from ..stopping import Stop, StoppedError
+from . import parsing, pictures, schema
+from .conversions import conversions
+from .replay import COPIES_MAX, Line, Replay, Sent, lines, read_log, send_tick
+from .sessions import sessions
+from .summary import summarized
+from .views import WATERMARK, counts, views
+
+PARTITIONS = 2
+TRIGGER = "1 second"
+#: Rows of a batch for each copy of the log. Three queries read what the first one writes, and a batch becomes visible
+#: partition by partition: the rows of a batch must be from less time than the watermark allows.
+ROWS_OF_A_BATCH = 2_000
+SPEED = 10_000.0
+REPEAT_EVERY = 100
+
+TOPICS = (schema.LOG, schema.REQUESTS, schema.SESSIONS, schema.COUNTS, schema.CONVERSIONS, schema.DEAD_LETTERS)
+
+
+#: The queries, those first that write what the others read.
+_IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
+
+
+class ClickstreamFailedError(HeadraceError):
+    """The topics of the pipeline contradict the records that were sent."""
+
+    code = "PIPELINE_FAILED"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run clickstream``."""
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...",
+        help="use this cluster and replace its topics clickstream.*; without it the command starts a cluster in DIR",
+    )  # fmt: skip
+    parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
+    parser.add_argument(
+        "--speed", type=_positive, default=SPEED, metavar="X",
+        help="seconds of the log in a second (default %(default)g: the 83 hours of the log take half a minute)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--multiply", type=_copies, default=1, metavar="N",
+        help="send each line N times, with different addresses (default 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repeat-every", type=_whole, default=REPEAT_EVERY, metavar="N",
+        help="send each N-th line twice, which changes no number (default %(default)s; 0: none)",
+    )  # fmt: skip
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def _copies(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= COPIES_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 1 to {COPIES_MAX}")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be 0 or more")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths of a run, all under one directory."""
+
+    root: Path
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "cluster"
+
+    def checkpoint(self, query: str) -> Path:
+        return self.root / "checkpoints" / query
+
+    def clear(self) -> None:
+        """Remove the files of an earlier run, and the cluster of a run that was killed."""
+        cluster = ClusterDirectory(self.cluster)
+        if cluster.exists():
+            cluster.delete()
+        for path in (self.cluster, self.root / "checkpoints"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in (self.root / "summary.json", *self.root.glob("*.png")):
+            path.unlink(missing_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dict[str, Any]:
+    """Run the pipeline; returns the content of summary.json. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    content = list(lines(read_log(arguments.log), arguments.multiply))
+    if not content:
+        raise ClickstreamFailedError(f"the log {arguments.log} is empty; give a log with lines")
+    places = Places(out)
+    places.clear()
+    show.step("starting Spark (in this process's JVM, two tasks at a time)")
+    with _spark() as spark, _cluster(arguments.bootstrap_servers, places, show) as servers:
+        job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
+        job.create_topics()
+        replay = Replay(servers, content, speed=arguments.speed, repeat_every=arguments.repeat_every)
+        summary = job.stream(content, replay)
+    summary["seconds"] = round(time.perf_counter() - began, 3)
+    show.step("done")
+    return summary
+
+
+class Job:
+    """The queries of a run and their topics. ``rows``: the most rows of a batch."""
+
+    def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
+        self._spark, self._servers, self._places = spark, servers, places
+        self._show, self._stop, self._rows = show, stop, rows
+
+    def create_topics(self) -> None:
+        """Create the topics, without records. The log is of 2015, so retention would delete it."""
+        new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in TOPICS]
+        with Admin({"bootstrap.servers": self._servers}) as admin:
+            there = set(admin.list_topics())
+            if old := [name for name in TOPICS if name in there]:
+                admin.delete_topics(old)
+            admin.create_topics(new)
+
+    # -- the wiring
+
+    def start(self) -> Queries:
+        """Start the four queries."""
+        arrived = parsing.parsed(self._stream(schema.LOG, includeHeaders="true"))
+        once = arrived.withWatermark("timestamp", WATERMARK).dropDuplicatesWithinWatermark(["line"])
+        once = once.observe("lines", *parsing.counted())
+        routed = parsing.routed(once, schema.REQUESTS, schema.DEAD_LETTERS)
+        queries = {"requests": self._sink("requests", routed)}
+
+        def viewed() -> DataFrame:
+            return views(schema.decoded(self._stream(schema.REQUESTS), schema.REQUEST))
+
+        for name, rows, key, topic in (
+            ("sessions", sessions(viewed()), "address", schema.SESSIONS),
+            ("counts", counts(viewed()), "name", schema.COUNTS),
+            ("conversions", conversions(viewed()), "address", schema.CONVERSIONS),
+        ):
+            queries[name] = self._sink(name, schema.encoded(rows, key), topic=topic)
+        return Queries(queries)
+
+    def _stream(self, topic: str, **options: str) -> DataFrame:
+        return (
+            self._spark.readStream.format("headrace")
+            .option("headrace.bootstrap.servers", self._servers)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("isolation.level", "read_committed")
+            .option("maxOffsetsPerTrigger", self._rows)
+            .options(**options)
+            .load()
+        )
+
+    def _sink(self, name: str, rows: DataFrame, **options: str) -> StreamingQuery:
+        return (
+            rows.writeStream.format("headrace")
+            .queryName(f"clickstream-{name}")
+            .option("headrace.bootstrap.servers", self._servers)
+            .option("headrace.delivery", "exactly-once")
+            .option("checkpointLocation", str(self._places.checkpoint(name)))
+            .options(**options)
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+    def _rows_of(self, topic: str, columns: str) -> DataFrame:
+        """The rows that readers see in a topic now."""
+        records = (
+            self._spark.read.format("headrace")
+            .option("headrace.bootstrap.servers", self._servers)
+            .option("subscribe", topic)
+            .option("isolation.level", "read_committed")
+            .schema("value BINARY")
+            .load()
+        )
+        return schema.decoded(records, columns)
+
+    # -- the run
+
+    def stream(self, content: list[Line], replay: Replay) -> dict[str, Any]:
+        """Replay the log through the queries, close the last windows, and sum up."""
+        self._show.step(f"starting four queries, watermark {WATERMARK}, each with an exactly-once topic")
+        with self._stop.after_batch(), self.start() as queries:
+            self._show.step(f"replaying {len(content):,} lines by the log's own clock, to topic {schema.LOG}")
+            replay.start()
+            try:
+                with self._show.meter("lines", len(content)) as meter:
+                    self._follow(queries, replay, meter)
+                sent = replay.result()
+                self._show.step("closing the last windows and sessions: one tick, 30 days later")
+                send_tick(self._servers, content)
+                for names in _IN_ORDER:
+                    if not queries.drain(names, lambda: not self._stop.is_asked):
+                        self._stopped(queries, replay)
+                queries.stop_after_batch()
+            finally:
+                replay.stop()
+            self._show.step("summing up from the topics")
+            return self._summarize(queries, sent)
+
+    def _follow(self, queries: Queries, replay: Replay, meter: Meter) -> None:
+        """Show progress until the queries have processed all lines. Raises StoppedError."""
+
+        def look() -> bool:
+            rows = queries.progress["requests"].rows
+            meter.at(min(rows, meter.total), self._note(queries, replay))
+            return not self._stop.is_asked
+
+        while replay.is_alive():
+            queries.look()
+            if not look():
+                self._stopped(queries, replay)
+            replay.join(LOOK_S)
+        replay.result()
+        for names in _IN_ORDER:
+            if not queries.drain(names, look):
+                self._stopped(queries, replay)
+
+    def _note(self, queries: Queries, replay: Replay) -> str:
+        first = queries.progress["requests"]
+        behind = first.observed["good"] - min(queries.progress[name].rows for name in _IN_ORDER[1])
+        lag_s = replay.lag_s(first.rows - max(0, behind))
+        watermark = queries.watermark
+        at = "none yet" if watermark is None else f"{watermark:%d %b %H:%M}"
+        state_rows, state_bytes = queries.state
+        return (
+            f"lag {lag_s:.1f} s, watermark {at}, state {state_rows:,} rows {state_bytes / 1e6:.1f} MB, "
+            f"{first.observed['bad']:,} dead letters, {replay.left_s() + lag_s:.0f} s left"
+        )
+
+    def _stopped(self, queries: Queries, replay: Replay) -> None:
+        replay.stop()
+        queries.stop_after_batch()
+        progress = {name: {"batches": each.batches, "rows": each.rows} for name, each in queries.progress.items()}
+        raise StoppedError({"sent": replay.sent, "queries": progress})
+
+    def _summarize(self, queries: Queries, sent: Sent) -> dict[str, Any]:
+        requests = self._rows_of(schema.REQUESTS, schema.REQUEST).cache()
+        counted = self._rows_of(schema.COUNTS, schema.COUNT).cache()
+        visits = self._rows_of(schema.SESSIONS, schema.SESSION).cache()
+        reasons = self._rows_of(schema.DEAD_LETTERS, schema.DEAD_LETTER).groupBy("reason").count().collect()
+        summary = summarized(requests, visits, counted)
+        first = queries.progress["requests"]
+        summary |= {
+            "conversions": self._rows_of(schema.CONVERSIONS, schema.CONVERSION).count(),
+            "lines": sent.lines,
+            "dead_letters": {row["reason"]: row["count"] for row in reasons},
+            "repeats_sent": sent.repeats,
+            "repeats_dropped": first.repeats,
+            "late_dropped": {name: each.late for name, each in queries.progress.items()},
+            "batches": {name: each.batches for name, each in queries.progress.items()},
+        }
+        _check(summary)
+        for path in pictures.draw(requests, counted, summary, self._places.root):
+            self._show.note(f"picture: {path}")
+        return summary
+
+
+def _check(summary: dict[str, Any]) -> None:
+    """Every line is a request, a dead letter, or counted as late; every view is in a session and in a count."""
+    late = summary["late_dropped"]
+    dead = sum(summary["dead_letters"].values())
+    wrong = []
+    if summary["requests"] + dead + late["requests"] != summary["lines"]:
+        wrong.append(
+            f"{summary['lines']} lines were sent, but there are {summary['requests']} requests, {dead} dead letters "
+            f"and {late['requests']} late lines"
+        )
+    if summary["repeats_sent"] != summary["repeats_dropped"] and not late["requests"]:
+        wrong.append(f"{summary['repeats_sent']} lines were repeated, {summary['repeats_dropped']} repeats dropped")
+    if sum(summary["views_by_page"].values()) != summary["views"] and not late["counts"]:
+        wrong.append(f"{summary['views']} views, but {sum(summary['views_by_page'].values())} in the counts of pages")
+    if wrong:
+        raise ClickstreamFailedError("; ".join(wrong))
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    spark = session("headrace clickstream", master="local[2]", spark_sql_session_timeZone="UTC")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _cluster(servers: str | None, places: Places, show: Show) -> Iterator[str]:
+    """The address of the given cluster, or of an embedded one."""
+    if servers is not None:
+        yield servers
+        return
+    show.step("starting a cluster: real processes, three brokers, three controllers and a coordinator")
+    with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
+        show.note(f"serving on {cluster.bootstrap_servers}")
+        yield cluster.bootstrap_servers

@@ -1,0 +1,141 @@
+"""From lines of the log to requests, and to dead letters with a reason. Every line becomes one of the two.
+
+A line is a request if it has an address, a time, a request line and a status (Apache's combined format)::
+
+    10.0.0.7 - - [17/May/2015:10:05:03 +0000] "GET /about/ HTTP/1.1" 200 5400 "http://example.com/" "Mozilla/5.0"
+    address       time                         request line          status size referrer            agent
+
+Size, referrer and agent may be missing. An agent without its closing quotation mark counts as missing.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from .schema import LINE_HEADER
+
+#: Longest line in bytes; Apache accepts request lines and header fields of 8 KiB. A dead letter has this many bytes of
+#: a longer line.
+LINE_BYTES_MAX = 65_536
+#: Longest distance between the time in a line and the time of its record.
+CLOCK_S_MAX = 86_400
+
+# Possessive quantifiers (*+): the pattern takes linear time and constant stack for any line.
+_QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_LINE = rf"^(\S+) [^\[]*\[([^\]]+)\] {_QUOTED} (\d{{3}})(?= |$)(?: (\d{{1,18}}|-))?(?: {_QUOTED}(?: {_QUOTED})?)?"
+_ADDRESS, _TIME, _REQUEST_LINE, _STATUS, _BYTES, _REFERRER, _AGENT = range(1, 8)
+_TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
+
+#: A crawler request has the agent ``-``, or an agent that contains one of these words.
+_CRAWLERS = r"(?i)bot|crawl|spider|slurp|feed|archiver"
+#: Files that pages load: a request of one is no view.
+_ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"
+
+
+def parsed(records: DataFrame) -> DataFrame:
+    """One row for each record of the log: its position, the request, and the reason if the line is bad.
+
+    ``records`` has the source's columns with headers. The result has ``line``, ``topic``, ``partition``, ``offset``,
+    ``timestamp``, ``value``, ``reason`` (null for a good line), and the columns of a request.
+    """
+    position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
+    name = F.filter("headers", lambda header: header["key"] == LINE_HEADER)
+    is_long = F.octet_length("value") > LINE_BYTES_MAX
+    rows = records.select(
+        F.coalesce(F.get(name, F.lit(0))["value"].cast("string"), position).alias("line"),
+        *("topic", "partition", "offset", "timestamp", "value"),
+        is_long.alias("is_long"),
+        F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n "))).alias("text"),
+    )
+    rows = rows.select("*", *(_field(group).alias(name) for name, group in _FIELDS.items()))
+    rows = rows.withColumn("time", F.try_to_timestamp("time", F.lit(_TIME_FORMAT)))
+    is_tick = F.col("value").isNull()
+    words = F.split("request_line", " ")
+    agent = F.coalesce("agent", F.lit("-"))
+    rows = rows.select(
+        *("line", "topic", "partition", "offset", "timestamp", "value"),
+        F.when(~is_tick, _reason()).alias("reason"),
+        F.when(is_tick, F.col("timestamp")).otherwise(F.col("time")).alias("time"),
+        "address",
+        F.get(words, F.lit(0)).alias("method"),
+        F.substring_index(F.get(words, F.lit(1)), "?", 1).alias("path"),
+        F.col("status").cast("int").alias("status"),
+        F.when(F.col("bytes") != "-", F.col("bytes")).cast("bigint").alias("bytes"),
+        F.coalesce("referrer", F.lit("-")).alias("referrer"),
+        agent.alias("agent"),
+        is_crawler(agent).alias("is_crawler"),
+    )
+    return rows.withColumn("is_view", is_view())
+
+
+_FIELDS = {
+    "address": _ADDRESS,
+    "time": _TIME,
+    "request_line": _REQUEST_LINE,
+    "status": _STATUS,
+    "bytes": _BYTES,
+    "referrer": _REFERRER,
+    "agent": _AGENT,
+}
+
+
+def _field(group: int) -> Column:
+    """A group of the pattern; null if it is missing or empty."""
+    return F.nullif(F.regexp_extract("text", _LINE, group), F.lit(""))
+
+
+def _reason() -> Column:
+    """Why a line is bad; null for a good line. The first reason that applies."""
+    distance_s = F.abs(F.unix_timestamp("time") - F.unix_timestamp("timestamp"))
+    return (
+        F.when(F.col("is_long"), f"the line is longer than {LINE_BYTES_MAX} bytes")
+        .when(F.col("text") == "", "the line is empty")
+        .when(F.col("status").isNull(), "no line of Apache's combined format: needs address, time, request and status")
+        .when(F.col("request_line").isNull(), "the request line is empty")
+        .when(F.col("time").isNull(), "the time is not like 17/May/2015:10:05:03 +0000")
+        .when(distance_s > CLOCK_S_MAX, "the time is more than a day from the time of the record")
+    )
+
+
+def is_crawler(agent: Column) -> Column:
+    """Whether a request with this agent comes from a crawler, a feed reader, or a client without a name."""
+    return (agent == "-") | F.regexp_like(agent, F.lit(_CRAWLERS))
+
+
+def is_view() -> Column:
+    """Whether a person received a page: a successful GET of no crawler, of no file that a page loads."""
+    return F.coalesce(
+        (F.col("method") == "GET")
+        & ~F.col("is_crawler")
+        & F.col("status").isin(200, 304)
+        & ~F.regexp_like("path", F.lit(_ASSETS)),
+        F.lit(False),
+    )
+
+
+def counted() -> list[Column]:
+    """Counts of good and bad rows of ``parsed``, for ``DataFrame.observe``."""
+    return [F.count_if(F.col("reason").isNull()).alias("good"), F.count("reason").alias("bad")]
+
+
+def requests(rows: DataFrame) -> DataFrame:
+    """The good rows of ``parsed``, with the columns of a request only; ticks are among them."""
+    return rows.where("reason IS NULL").drop("topic", "partition", "offset", "timestamp", "value", "reason")
+
+
+def routed(rows: DataFrame, requests_topic: str, dead_letters_topic: str) -> DataFrame:
+    """The rows of ``parsed`` as records for two topics: good ones to the one, bad ones with their reason to the
+    other. A dead letter's key and value name the position of the line in the log."""
+    request = [name for name in rows.columns if name not in ("topic", "partition", "offset", "timestamp", "value")]
+    request.remove("reason")
+    is_good = F.col("reason").isNull()
+    letter = F.struct(
+        *("reason", "topic", "partition", "offset", "timestamp", "line"),
+        F.substring(F.col("value"), 1, LINE_BYTES_MAX).cast("string").alias("value"),
+    )
+    return rows.select(
+        F.when(is_good, F.col("address")).otherwise(F.col("line")).alias("key"),
+        F.when(is_good, F.to_json(F.struct(*request))).otherwise(F.to_json(letter)).alias("value"),
+        F.when(is_good, requests_topic).otherwise(dead_letters_topic).alias("topic"),
+    )

@@ -1,0 +1,191 @@
+"""Replay the web log by its own clock: each line is sent when the clock of the replay reaches the line's time."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace import Producer
+from headrace_core.errors import InvalidArgumentError
+
+from .parsing import CLOCK_S_MAX
+from .schema import LINE_HEADER, LOG
+
+#: The clock begins at the median of this many first times, so one line with a wrong clock does not decide it.
+_FIRST = 9
+#: Longest pause in seconds between two looks at the stop request.
+_LOOK_S = 0.1
+#: The tick after the end of the log is this much later than the last line: more than the watermark and a window.
+_TICK_AFTER_MS = 30 * 86_400_000
+COPIES_MAX = 200  #: Copy i of an address 10.0.x.y is 10.i.x.y.
+
+
+class Line(NamedTuple):
+    """A line to send. ``time_ms`` is the time of the clock; ``name`` identifies the line when it is sent twice."""
+
+    name: bytes
+    key: bytes
+    value: bytes
+    time_ms: int
+
+
+def web_log() -> bytes:
+    """The web log of this package: 10,000 lines (data/README.md says where it comes from)."""
+    packed = files("headrace_pipelines.clickstream").joinpath("data", "web_access.log.gz")
+    return gzip.decompress(packed.read_bytes())
+
+
+def read_log(path: Path | None) -> bytes:
+    """The content of a log, plain or gzipped; of the web log of this package if ``path`` is None."""
+    if path is None:
+        return web_log()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the log {path}: {error.strerror}") from error
+    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+
+
+_TIME = re.compile(rb"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
+
+
+def lines(content: bytes, copies: int = 1) -> Iterator[Line]:
+    """The lines of a log, each ``copies`` times with different addresses.
+
+    A line without a time has the time of the line before it. So has a line whose time is more than a day away, unless
+    the next time in the log agrees with it: the log may have a gap, and a line may have a wrong clock.
+    """
+    texts = content.split(b"\n")
+    if not texts[-1]:
+        texts.pop()
+    own = [_time_ms(text) for text in texts]
+    known = [time_ms for time_ms in own if time_ms is not None]
+    clock_ms = sorted(known[:_FIRST])[len(known[:_FIRST]) // 2] if known else int(time.time() * 1000)
+    followers = iter(known[1:])
+    for number, (text, own_ms) in enumerate(zip(texts, own, strict=True), 1):
+        sent_ms = clock_ms
+        if own_ms is not None:
+            next_ms = next(followers, None)
+            if _is_near(own_ms, clock_ms) or (next_ms is not None and _is_near(own_ms, next_ms)):
+                sent_ms = clock_ms = own_ms
+        for copy in range(copies):
+            moved = re.sub(rb"^10\.0\.", b"10.%d." % copy, text) if copy else text
+            yield Line(b"%d/%d" % (copy, number), moved.split(b" ", 1)[0][:64], moved, sent_ms)
+
+
+def _is_near(one_ms: int, other_ms: int) -> bool:
+    return abs(one_ms - other_ms) <= CLOCK_S_MAX * 1000
+
+
+def _time_ms(text: bytes) -> int | None:
+    found = _TIME.search(text)
+    if found is None:
+        return None
+    try:
+        return int(datetime.strptime(found[1].decode(), "%d/%b/%Y:%H:%M:%S %z").timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """``lines`` of the log, each once; ``repeats`` were sent a second time."""
+
+    lines: int
+    repeats: int
+
+
+class Replay(threading.Thread):
+    """Sends ``content`` in a thread. ``speed``: seconds of the log in a second. ``repeat_every``: each n-th line is
+    sent twice, as a log shipper does after a crash (0: none)."""
+
+    def __init__(self, servers: str, content: Sequence[Line], *, speed: float, repeat_every: int) -> None:
+        super().__init__(name="clickstream replay", daemon=True)
+        self._servers, self._content, self._speed, self._repeat_every = servers, content, speed, repeat_every
+        self._stop_asked = threading.Event()
+        self._began_s = 0.0
+        self._failure: BaseException | None = None
+        self._sent_s: list[float] = []  # when each record was sent
+        self._repeats = 0
+
+    def run(self) -> None:
+        try:
+            self._send_all()
+        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
+            self._failure = error
+
+    def _send_all(self) -> None:
+        futures: list[Future[Any]] = []
+        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 10}) as producer:
+            self._began_s = time.monotonic()
+            start_ms = self._content[0].time_ms if self._content else 0
+            for number, line in enumerate(self._content, 1):
+                if not self._wait_until(self._began_s + (line.time_ms - start_ms) / 1000 / self._speed):
+                    break
+                is_repeated = self._repeat_every > 0 and number % self._repeat_every == 0
+                self._repeats += is_repeated
+                for _ in range(2 if is_repeated else 1):
+                    futures.append(
+                        producer.send(
+                            LOG,
+                            key=line.key,
+                            value=line.value,
+                            headers=[(LINE_HEADER, line.name)],
+                            timestamp_ms=line.time_ms,
+                        )
+                    )
+                    self._sent_s.append(time.monotonic())
+            producer.flush(timeout=120)
+        for future in futures:
+            future.result(timeout=0)
+
+    def _wait_until(self, due_s: float) -> bool:
+        """Returns False if the replay was stopped."""
+        while not self._stop_asked.is_set():
+            left_s = due_s - time.monotonic()
+            if left_s <= 0:
+                return True
+            self._stop_asked.wait(min(left_s, _LOOK_S))
+        return False
+
+    @property
+    def sent(self) -> int:
+        """Records sent so far, repeats included."""
+        return len(self._sent_s)
+
+    def lag_s(self, processed: int) -> float:
+        """The age of the oldest record that is not among the first ``processed`` records; 0 if there is none."""
+        return time.monotonic() - self._sent_s[processed] if processed < len(self._sent_s) else 0.0
+
+    def left_s(self) -> float:
+        """Seconds until the last line is sent."""
+        if not self._content or not self.is_alive():
+            return 0.0
+        span_s = (self._content[-1].time_ms - self._content[0].time_ms) / 1000
+        return max(0.0, self._began_s + span_s / self._speed - time.monotonic())
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+
+    def result(self) -> Sent:
+        """Wait for the end; raises the error that ended the replay."""
+        self.join()
+        if self._failure is not None:
+            raise self._failure
+        return Sent(lines=self.sent - self._repeats, repeats=self._repeats)
+
+
+def send_tick(servers: str, content: Sequence[Line]) -> None:
+    """Send the tick that closes the last windows and sessions."""
+    last_ms = max((line.time_ms for line in content), default=0)
+    with Producer({"bootstrap.servers": servers, "acks": "all"}) as producer:
+        producer.send(LOG, value=None, partition=0, timestamp_ms=last_ms + _TICK_AFTER_MS).result(timeout=60)

@@ -1,0 +1,52 @@
+"""The rows of the clickstream: requests, sessions, counts and conversions, as JSON in their topics.
+
+    clickstream.log            one line of the web server's log for each record
+      `-> clickstream.requests     one request for each good line, marked as crawler or view
+      |     `-> clickstream.sessions      one visit of one address, with its funnel
+      |     `-> clickstream.counts        views of each page, and from each referrer, by hour
+      |     `-> clickstream.conversions   a download with a page that the visitor viewed before it
+      `-> clickstream.dead-letters  each bad line, with the reason and the position
+
+A **tick** is a record without a value. A tick only moves the event time: Spark closes windows and sessions when it has
+read a later time, and a log that has ended brings no later time. A tick becomes a request without an address.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+LOG = "clickstream.log"
+REQUESTS = "clickstream.requests"
+SESSIONS = "clickstream.sessions"
+COUNTS = "clickstream.counts"
+CONVERSIONS = "clickstream.conversions"
+DEAD_LETTERS = "clickstream.dead-letters"
+
+#: The header of a log record that names the line. A line that is sent twice has the same name twice.
+LINE_HEADER = "line"
+
+#: ``path`` has no query. ``agent`` is ``-`` if the line has none. ``address`` is null in a tick.
+REQUEST = (
+    "line STRING, time TIMESTAMP, address STRING, method STRING, path STRING, status INT, bytes BIGINT, "
+    "referrer STRING, agent STRING, is_crawler BOOLEAN, is_view BOOLEAN"
+)
+#: ``funnel`` is the number of steps of the funnel that the visitor took, in order (sessions.FUNNEL).
+SESSION = "address STRING, began TIMESTAMP, ended TIMESTAMP, views INT, first_page STRING, last_page STRING, funnel INT"
+#: ``kind`` is ``page`` or ``referrer``; ``hour`` is when the hour begins.
+COUNT = "hour TIMESTAMP, kind STRING, name STRING, views BIGINT"
+#: ``page`` was viewed at most half an hour before ``download`` was.
+CONVERSION = "address STRING, downloaded TIMESTAMP, download STRING, viewed TIMESTAMP, page STRING"
+DEAD_LETTER = (
+    "reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, line STRING, value STRING"
+)
+
+
+def decoded(records: DataFrame, schema: str) -> DataFrame:
+    """The rows of a topic of JSON; ``records`` has the column ``value``."""
+    return records.select(F.from_json(F.col("value").cast("string"), schema).alias("row")).select("row.*")
+
+
+def encoded(rows: DataFrame, key: str) -> DataFrame:
+    """``rows`` as records of JSON, with the column ``key`` as their key."""
+    return rows.select(F.col(key).alias("key"), F.to_json(F.struct(*rows.columns)).alias("value"))

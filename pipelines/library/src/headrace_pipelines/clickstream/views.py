@@ -1,0 +1,42 @@
+"""What people view: counts of pages and referrers by hour."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+#: The oldest request that still counts. Requests come almost in order: the server writes a line when its answer ends.
+#: The replay adds disorder, because Spark reads the partitions of a topic at slightly different positions.
+WATERMARK = "1 day"
+HOUR = "1 hour"
+#: The referrer of a view that has none.
+DIRECT = "-"
+
+
+def views(requests: DataFrame) -> DataFrame:
+    """The requests that are views, and the ticks (without an address); late ones are recognized from here on."""
+    return requests.where("is_view OR address IS NULL").withWatermark("time", WATERMARK)
+
+
+def counts(viewed: DataFrame) -> DataFrame:
+    """Views of each page, and from each referrer's host, in each hour (schema.COUNT)."""
+    host = F.nullif(F.regexp_extract("referrer", r"^\w+://([^/:?#]+)", 1), F.lit(""))
+    kinds = F.array(
+        F.struct(F.lit("page").alias("kind"), F.col("path").alias("name")),
+        F.struct(F.lit("referrer").alias("kind"), F.coalesce(F.lower(host), F.lit(DIRECT)).alias("name")),
+    )
+    # A tick has no page. Its window stays in the state: no later time closes it.
+    each = viewed.select("time", F.explode(kinds).alias("counted")).select("time", "counted.*")
+    return (
+        each.groupBy(F.window("time", HOUR).alias("hour"), "kind", "name")
+        .agg(F.count("*").alias("views"))
+        .select(F.col("hour.start").alias("hour"), "kind", "name", "views")
+    )
+
+
+def top(counted: DataFrame, kind: str, most: int) -> DataFrame:
+    """The ``most`` viewed names of each hour with their rank from 1; equal counts are in the order of their names."""
+    ranks = Window.partitionBy("hour").orderBy(F.col("views").desc(), F.col("name"))
+    ranked = counted.where(F.col("kind") == kind).withColumn("rank", F.row_number().over(ranks))
+    return ranked.where(F.col("rank") <= most).select("hour", "rank", "name", "views")

@@ -1,0 +1,148 @@
+"""The streaming queries of a pipeline: their progress, their failures, and their end after a batch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace_core.errors import HeadraceError
+
+#: Seconds between two looks at the queries.
+LOOK_S = 0.5
+#: Seconds that a batch may take to end after a stop request.
+STOP_S = 120.0
+_POLL_S = 0.02
+
+
+class QueryFailedError(HeadraceError):
+    """A streaming query ended with an error."""
+
+    code = "QUERY_FAILED"
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a query has done: rows read, rows dropped as late or repeated, its watermark, the size of its state, and the
+    sums of what it counts with ``DataFrame.observe``."""
+
+    rows: int = 0
+    batches: int = 0
+    late: int = 0
+    repeats: int = 0
+    watermark: datetime | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    observed: Counter[str] = field(default_factory=Counter)
+    last_batch: int = field(default=-1, repr=False)
+
+    def take(self, batch: Mapping[str, Any]) -> None:
+        """Add the progress of a batch (Spark's dictionary). A batch that was taken before changes nothing."""
+        if batch["batchId"] <= self.last_batch:
+            return
+        self.last_batch = batch["batchId"]
+        self.batches += 1
+        self.rows += batch["numInputRows"]
+        watermark = (batch.get("eventTime") or {}).get("watermark")
+        if watermark and not watermark.startswith("1970"):
+            self.watermark = datetime.fromisoformat(watermark)
+        for metrics in (batch.get("observedMetrics") or {}).values():
+            self.observed.update(metrics.asDict())
+        states = batch["stateOperators"]
+        self.late += sum(state["numRowsDroppedByWatermark"] for state in states)
+        self.repeats += sum((state.get("customMetrics") or {}).get("numDroppedDuplicateRows", 0) for state in states)
+        self.state_rows = sum(state["numRowsTotal"] for state in states)
+        self.state_bytes = sum(state["memoryUsedBytes"] for state in states)
+
+
+class Queries:
+    """The running queries of a pipeline by their names. The block ends with all of them stopped."""
+
+    def __init__(self, queries: Mapping[str, StreamingQuery]) -> None:
+        self._queries = dict(queries)
+        self.progress = {name: Progress() for name in queries}
+
+    def look(self) -> None:
+        """Update ``progress``. Raises QueryFailedError."""
+        for name, query in self._queries.items():
+            last = query.lastProgress
+            if last is not None and last["batchId"] > self.progress[name].last_batch:
+                for batch in query.recentProgress:  # costs more: a hundred batches
+                    self.progress[name].take(batch)
+            error = query.exception()
+            if error is not None:
+                lines = [line for line in str(error).splitlines() if line.strip()]
+                raise QueryFailedError(f"query {name}: {lines[-1] if lines else error!r}")
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The smallest watermark of the queries that have one."""
+        known = [each.watermark for each in self.progress.values() if each.watermark is not None]
+        return min(known, default=None)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Rows and bytes of the state of all queries."""
+        every = self.progress.values()
+        return sum(each.state_rows for each in every), sum(each.state_bytes for each in every)
+
+    def drain(self, names: list[str], on_look: Callable[[], bool]) -> bool:
+        """Wait until these queries have processed all records that are in the log now.
+
+        Calls ``on_look`` after each look, and returns False when ``on_look`` returns False. Raises QueryFailedError.
+        """
+        pool = ThreadPoolExecutor(len(names), "drain")
+        try:
+            waiting = {pool.submit(_process_all, self._queries[name]) for name in names}
+            while waiting:
+                _, waiting = wait(waiting, LOOK_S)
+                self.look()
+                if not on_look():
+                    return False
+            return True
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def stop_after_batch(self) -> None:
+        """Stop each query when its running batch has ended."""
+        threads = [threading.Thread(target=_stop, args=(query,), daemon=True) for query in self._queries.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.look()
+
+    def __enter__(self) -> Queries:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for query in self._queries.values():
+            with contextlib.suppress(PySparkException):  # the error of the block is the one to show
+                query.stop()
+
+
+def _process_all(query: StreamingQuery) -> None:
+    with contextlib.suppress(PySparkException):  # ``look`` raises the query's error
+        query.processAllAvailable()
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Wait until no batch runs, or the next one has begun, then stop: an exactly-once sink repeats that one."""
+    last = query.lastProgress
+    deadline = time.monotonic() + STOP_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        now = query.lastProgress
+        if now is not None and (last is None or now["batchId"] > last["batchId"]):
+            break
+        time.sleep(_POLL_S)
+    with contextlib.suppress(PySparkException):
+        query.stop()

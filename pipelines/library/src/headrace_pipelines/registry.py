@@ -1,0 +1,50 @@
+"""The pipelines that ``headrace-pipelines`` knows."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from .show import Show
+from .stopping import Stop
+
+
+class Job(Protocol):
+    """What the module of a pipeline has."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add the pipeline's own flags."""
+
+    @staticmethod
+    def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dict[str, Any]:
+        """Run to the end; returns the summary. Raises HeadraceError, and stopping.StoppedError after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline of the library. ``module`` is a Job."""
+
+    name: str
+    about: str
+    module: str
+
+    def job(self) -> Job:
+        """The module; imports Spark."""
+        return cast(Job, importlib.import_module(self.module))
+
+
+PIPELINES: Mapping[str, Pipeline] = {
+    pipeline.name: pipeline
+    for pipeline in (
+        Pipeline(
+            "clickstream",
+            "a real web log by its own clock: requests, visits, top pages, funnel, conversions",
+            "headrace_pipelines.clickstream.job",
+        ),
+    )
+}

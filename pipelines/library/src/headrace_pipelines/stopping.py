@@ -1,0 +1,55 @@
+"""SIGTERM ends a pipeline after the batch that runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+
+#: The exit code of a command that SIGTERM ended, as shells show it.
+EXIT_CODE = 128 + signal.SIGTERM
+
+
+class StoppedError(HeadraceError):
+    """SIGTERM ended the pipeline after a batch. ``progress`` is how far it came."""
+
+    code = "STOPPED"
+
+    def __init__(self, progress: dict[str, Any]) -> None:
+        super().__init__("stopped by SIGTERM after the batch that was running")
+        self.progress = progress
+
+
+class Stop:
+    """Knows whether SIGTERM arrived. Before the streams start, SIGTERM ends the command at once."""
+
+    def __init__(self) -> None:
+        self._is_asked = threading.Event()
+        self._waits_for_batch = False
+
+    def listen(self) -> None:
+        """Handle SIGTERM from now on; only in the main thread."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._is_asked.set()
+        if not self._waits_for_batch:
+            sys.exit(EXIT_CODE)
+
+    @property
+    def is_asked(self) -> bool:
+        return self._is_asked.is_set()
+
+    @contextmanager
+    def after_batch(self) -> Iterator[None]:
+        """In this block SIGTERM only sets ``is_asked``, which the block reads between batches."""
+        self._waits_for_batch = True
+        try:
+            yield
+        finally:
+            self._waits_for_batch = False

@@ -1,0 +1,104 @@
+"""The command ``headrace-pipelines``: its lists, its refusals, and what it prints at the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace_pipelines import cli
+from headrace_pipelines.registry import PIPELINES, Pipeline
+from headrace_pipelines.stopping import Stop, StoppedError
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A pipeline ``small`` whose run a test sets."""
+    module: Any = types.ModuleType("small_job")
+    module.add_arguments = lambda parser: parser.add_argument("--rows", type=int, default=1)
+    module.run = lambda arguments, out, show, stop: {"rows": arguments.rows}
+    monkeypatch.setitem(sys.modules, "small_job", module)
+    monkeypatch.setattr(cli, "PIPELINES", {"small": Pipeline("small", "a small one", "small_job")})
+    return module
+
+
+def test_list_names_the_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out.startswith("clickstream  ")
+    assert cli.main(["list", "-o", "json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == list(PIPELINES)
+
+
+def test_a_pipeline_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "clickstraem"])
+    assert ended.value.code == 2
+    assert "'clickstream'" in capsys.readouterr().err
+
+
+def test_a_run_ends_with_its_summary_and_writes_the_same(
+    job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("out").mkdir()
+    assert cli.main(["run", "small", "--out", str(tmp_path / "out"), "--rows", "7"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last) == {"rows": 7}
+    assert (tmp_path / "out" / "summary.json").read_text() == last + "\n"
+
+
+def test_with_json_only_the_summary_is_on_stdout(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(arguments: Any, out: Path, show: Any, stop: Any) -> dict[str, Any]:
+        show.step("working")
+        return {"rows": 1}
+
+    job.run = run
+    assert cli.main(["run", "small", "--out", str(tmp_path), "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"rows": 1}
+    assert "working" in shown.err
+
+
+def test_a_failed_run_says_why_and_writes_no_summary(
+    job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: Any) -> dict[str, Any]:
+        raise HeadraceError("the topic is gone")
+
+    job.run = run
+    assert cli.main(["run", "small", "--out", str(tmp_path)]) == 1
+    assert "small failed: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_run_says_how_far_it_came(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(arguments: Any, out: Path, show: Any, stop: Stop) -> dict[str, Any]:
+        with stop.after_batch():
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.is_asked
+            raise StoppedError({"sent": 3})
+
+    job.run = run
+    assert cli.main(["run", "small", "--out", str(tmp_path)]) == 143
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"pipeline": "small", "stopped": True, "sent": 3}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_before_the_streams_ends_the_command_at_once(job: Any, tmp_path: Path) -> None:
+    job.run = lambda *arguments: signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "small", "--out", str(tmp_path)])
+    assert ended.value.code == 143

@@ -1,0 +1,45 @@
+"""Spark's progress of a query, summed over its batches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import Row
+
+from headrace_pipelines.queries import Progress
+
+
+def batch(number: int, rows: int, **more: Any) -> dict[str, Any]:
+    return {"batchId": number, "numInputRows": rows, "eventTime": {}, "stateOperators": [], **more}
+
+
+def state(rows: int, size: int, late: int, repeats: int | None = None) -> dict[str, Any]:
+    custom = {} if repeats is None else {"customMetrics": {"numDroppedDuplicateRows": repeats}}
+    return {"numRowsTotal": rows, "memoryUsedBytes": size, "numRowsDroppedByWatermark": late, **custom}
+
+
+def test_rows_late_rows_and_repeats_add_up_and_the_state_is_that_of_the_last_batch() -> None:
+    progress = Progress()
+    progress.take(batch(0, 10, stateOperators=[state(4, 100, 1, 2), state(3, 50, 0)]))
+    progress.take(batch(1, 5, stateOperators=[state(2, 40, 2, 1)]))
+    assert (progress.rows, progress.batches, progress.late, progress.repeats) == (15, 2, 3, 3)
+    assert (progress.state_rows, progress.state_bytes) == (2, 40)
+
+
+def test_a_batch_that_was_taken_before_changes_nothing() -> None:
+    progress = Progress()
+    for _ in range(2):
+        progress.take(batch(0, 10, observedMetrics={"lines": Row(good=9, bad=1)}))
+    assert (progress.rows, progress.batches) == (10, 1)
+    assert progress.observed == {"good": 9, "bad": 1}
+
+
+def test_the_watermark_is_unknown_until_spark_has_read_a_time() -> None:
+    progress = Progress()
+    progress.take(batch(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
+    assert progress.watermark is None
+    progress.take(batch(1, 1, eventTime={"watermark": "2015-05-17T10:05:03.000Z"}))
+    assert progress.watermark == datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
+    progress.take(batch(2, 1))
+    assert progress.watermark == datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
