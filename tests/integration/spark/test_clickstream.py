@@ -146,7 +146,7 @@ def test_sigterm_stops_after_the_batch_and_leaves_nothing_behind(tmp_path: Path)
     job = subprocess.Popen([*RUN, "--speed", "100"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert job.stdout is not None
     try:
-        until(job.stdout, lambda line: "lines: " in line and "watermark none" not in line)
+        until(job.stdout, lambda line: "lines: " in line and "lines: 0 of" not in line)
         family = psutil.Process(job.pid).children(recursive=True)
         job.send_signal(signal.SIGTERM)
         rest = job.stdout.read()

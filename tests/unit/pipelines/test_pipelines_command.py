@@ -14,8 +14,9 @@ import pytest
 
 from headrace.errors import HeadraceError
 from headrace_pipelines import cli
+from headrace_pipelines.errors import StoppedError
 from headrace_pipelines.registry import PIPELINES, Pipeline
-from headrace_pipelines.stopping import Stop, StoppedError
+from headrace_pipelines.stopping import Stop
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from headrace_pipelines.queries import Progress
+from headrace_pipelines.queries import START_ATTEMPTS, Progress, cause, started
 
 
 def batch(number: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -43,3 +43,47 @@ def test_the_watermark_is_unknown_until_spark_has_read_a_time() -> None:
     assert progress.watermark == datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
     progress.take(batch(2, 1))
     assert progress.watermark == datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
+
+
+def test_the_cause_of_a_failed_query_is_the_last_line_that_says_something() -> None:
+    text = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_EXCEPTION] it failed:
+Traceback (most recent call last):
+  File "headrace_spark/stream.py", line 3, in read
+headrace_spark.errors.DataLossError: log-0: offsets 3 to 5 are gone
+
+=== Streaming Query ===
+Identifier: clickstream-requests
+Thread State: RUNNABLE"""
+    assert cause(text) == "headrace_spark.errors.DataLossError: log-0: offsets 3 to 5 are gone"
+    assert cause("") == ""
+
+
+class StandIn:
+    """A query whose source fails with ``error``, or is ready at once."""
+
+    def __init__(self, error: str | None) -> None:
+        self.isActive = error is None
+        self.status = {"message": "Waiting for data to arrive"}
+        self._error = error
+
+    def exception(self) -> str | None:
+        return self._error
+
+
+def test_a_query_is_started_again_only_if_its_python_process_was_late() -> None:
+    late = "SparkException: Python worker failed to connect back."
+    for errors, starts in (
+        ([late, late, None], 3),
+        ([None], 1),
+        (["DataLossError: gone", None], 1),
+        ([late] * 9, START_ATTEMPTS),
+    ):
+        waiting: Any = iter([StandIn(error) for error in errors])
+        queries: list[Any] = []
+
+        def start(waiting: Any = waiting, queries: list[Any] = queries) -> Any:
+            queries.append(next(waiting))
+            return queries[-1]
+
+        assert started(start) is queries[-1]
+        assert len(queries) == starts

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
+from .errors import StoppedError
 from .registry import PIPELINES, Pipeline
 from .show import Show
-from .stopping import EXIT_CODE, Stop, StoppedError
+from .stopping import EXIT_CODE, Stop
 
 SUMMARY = "summary.json"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace_core.errors import ClientError, InvalidArgumentError
 
 
@@ -33,3 +35,25 @@ class JobFailedError(ClientError):
     """A job under test failed, or did not end or reach its crash point in time."""
 
     code = "JOB_FAILED"
+
+
+class QueryFailedError(ClientError):
+    """A streaming query of a pipeline ended with an error."""
+
+    code = "QUERY_FAILED"
+
+
+class PipelineFailedError(ClientError):
+    """The output of a pipeline contradicts its input."""
+
+    code = "PIPELINE_FAILED"
+
+
+class StoppedError(ClientError):
+    """SIGTERM ended a pipeline after a batch. ``progress`` is how far the pipeline came."""
+
+    code = "STOPPED"
+
+    def __init__(self, progress: dict[str, Any]) -> None:
+        super().__init__("stopped by SIGTERM after the batch that was running")
+        self.progress = progress

@@ -15,19 +15,16 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_core.errors import HeadraceError
+from .errors import QueryFailedError
 
 #: Seconds between two looks at the queries.
 LOOK_S = 0.5
 #: Seconds that a batch may take to end after a stop request.
 STOP_S = 120.0
+#: How often a query is started whose Python process does not connect in time.
+START_ATTEMPTS = 5
 _POLL_S = 0.02
-
-
-class QueryFailedError(HeadraceError):
-    """A streaming query ended with an error."""
-
-    code = "QUERY_FAILED"
+_WORKER_WAS_LATE = "Python worker failed to connect back"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,8 +77,7 @@ class Queries:
                     self.progress[name].take(batch)
             error = query.exception()
             if error is not None:
-                lines = [line for line in str(error).splitlines() if line.strip()]
-                raise QueryFailedError(f"query {name}: {lines[-1] if lines else error!r}")
+                raise QueryFailedError(f"query {name}: {cause(str(error))}")
 
     @property
     def watermark(self) -> datetime | None:
@@ -128,6 +124,28 @@ class Queries:
         for query in self._queries.values():
             with contextlib.suppress(PySparkException):  # the error of the block is the one to show
                 query.stop()
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Call ``start``, and wait until the sources of the query are ready.
+
+    Spark starts a Python process for each source, and the process has ten seconds to connect (a constant). A busy
+    machine may need longer, so a query whose process was late is started again, at most START_ATTEMPTS times in all.
+    """
+    for attempt in range(1, START_ATTEMPTS + 1):
+        query = start()
+        while query.isActive and query.status["message"] == "Initializing sources":
+            time.sleep(_POLL_S)
+        if attempt == START_ATTEMPTS or _WORKER_WAS_LATE not in str(query.exception() or ""):
+            break
+    return query
+
+
+def cause(text: str) -> str:
+    """The line of Spark's error that says what is wrong: the last one before the description of the query."""
+    lines = [line.strip() for line in text.partition("\n=== Streaming Query ===")[0].splitlines() if line.strip()]
+    frames = ("at ", "File ", "... ")
+    return next((line for line in reversed(lines) if not line.startswith(frames)), text)
 
 
 def _process_all(query: StreamingQuery) -> None:

@@ -22,7 +22,7 @@ class Job(Protocol):
 
     @staticmethod
     def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dict[str, Any]:
-        """Run to the end; returns the summary. Raises HeadraceError, and stopping.StoppedError after SIGTERM."""
+        """Run to the end; returns the summary. Raises HeadraceError, and StoppedError after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)

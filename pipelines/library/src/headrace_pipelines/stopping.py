@@ -9,20 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace_core.errors import HeadraceError
-
 #: The exit code of a command that SIGTERM ended, as shells show it.
 EXIT_CODE = 128 + signal.SIGTERM
-
-
-class StoppedError(HeadraceError):
-    """SIGTERM ended the pipeline after a batch. ``progress`` is how far it came."""
-
-    code = "STOPPED"
-
-    def __init__(self, progress: dict[str, Any]) -> None:
-        super().__init__("stopped by SIGTERM after the batch that was running")
-        self.progress = progress
 
 
 class Stop:

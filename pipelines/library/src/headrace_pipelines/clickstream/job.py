@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Admin, LocalCluster, NewTopic
-from headrace_core.errors import HeadraceError
 from headrace_spark import session
 from headrace_tools.local import ClusterDirectory
 
-from ..queries import LOOK_S, Queries
+from ..errors import PipelineFailedError, StoppedError
+from ..queries import LOOK_S, Queries, started
 from ..show import Meter, Show
-from ..stopping import Stop, StoppedError
+from ..stopping import Stop
 from . import parsing, pictures, schema
 from .conversions import conversions
 from .replay import COPIES_MAX, Line, Replay, Sent, lines, read_log, send_tick
@@ -48,12 +49,6 @@ TOPICS = (schema.LOG, schema.REQUESTS, schema.SESSIONS, schema.COUNTS, schema.CO
 
 #: The queries, those first that write what the others read.
 _IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
-
-
-class ClickstreamFailedError(HeadraceError):
-    """The topics of the pipeline contradict the records that were sent."""
-
-    code = "PIPELINE_FAILED"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +123,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dic
     began = time.perf_counter()
     content = list(lines(read_log(arguments.log), arguments.multiply))
     if not content:
-        raise ClickstreamFailedError(f"the log {arguments.log} is empty; give a log with lines")
+        raise PipelineFailedError(f"the log {arguments.log} is empty; give a log with lines")
     places = Places(out)
     places.clear()
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
@@ -168,13 +163,11 @@ class Job:
         routed = parsing.routed(once, schema.REQUESTS, schema.DEAD_LETTERS)
         queries = {"requests": self._sink("requests", routed)}
 
-        def viewed() -> DataFrame:
-            return views(schema.decoded(self._stream(schema.REQUESTS), schema.REQUEST))
-
+        viewed = views(schema.decoded(self._stream(schema.REQUESTS), schema.REQUEST))
         for name, rows, key, topic in (
-            ("sessions", sessions(viewed()), "address", schema.SESSIONS),
-            ("counts", counts(viewed()), "name", schema.COUNTS),
-            ("conversions", conversions(viewed()), "address", schema.CONVERSIONS),
+            ("sessions", sessions(viewed), "address", schema.SESSIONS),
+            ("counts", counts(viewed), "name", schema.COUNTS),
+            ("conversions", conversions(viewed), "address", schema.CONVERSIONS),
         ):
             queries[name] = self._sink(name, schema.encoded(rows, key), topic=topic)
         return Queries(queries)
@@ -192,7 +185,7 @@ class Job:
         )
 
     def _sink(self, name: str, rows: DataFrame, **options: str) -> StreamingQuery:
-        return (
+        writer = (
             rows.writeStream.format("headrace")
             .queryName(f"clickstream-{name}")
             .option("headrace.bootstrap.servers", self._servers)
@@ -200,20 +193,20 @@ class Job:
             .option("checkpointLocation", str(self._places.checkpoint(name)))
             .options(**options)
             .trigger(processingTime=TRIGGER)
-            .start()
         )
+        return started(writer.start)
 
-    def _rows_of(self, topic: str, columns: str) -> DataFrame:
-        """The rows that readers see in a topic now."""
-        records = (
+    def _written(self) -> DataFrame:
+        """The records that readers see in the topics of the queries now."""
+        return (
             self._spark.read.format("headrace")
             .option("headrace.bootstrap.servers", self._servers)
-            .option("subscribe", topic)
+            .option("subscribe", ",".join(TOPICS[1:]))
             .option("isolation.level", "read_committed")
-            .schema("value BINARY")
+            .schema("topic STRING, value BINARY")
             .load()
+            .cache()
         )
-        return schema.decoded(records, columns)
 
     # -- the run
 
@@ -275,14 +268,18 @@ class Job:
         raise StoppedError({"sent": replay.sent, "queries": progress})
 
     def _summarize(self, queries: Queries, sent: Sent) -> dict[str, Any]:
-        requests = self._rows_of(schema.REQUESTS, schema.REQUEST).cache()
-        counted = self._rows_of(schema.COUNTS, schema.COUNT).cache()
-        visits = self._rows_of(schema.SESSIONS, schema.SESSION).cache()
-        reasons = self._rows_of(schema.DEAD_LETTERS, schema.DEAD_LETTER).groupBy("reason").count().collect()
+        written = self._written()
+
+        def rows(topic: str, columns: str) -> DataFrame:
+            return schema.decoded(written.where(F.col("topic") == topic), columns)
+
+        requests, counted = rows(schema.REQUESTS, schema.REQUEST), rows(schema.COUNTS, schema.COUNT)
+        visits = rows(schema.SESSIONS, schema.SESSION)
+        reasons = rows(schema.DEAD_LETTERS, schema.DEAD_LETTER).groupBy("reason").count().collect()
         summary = summarized(requests, visits, counted)
         first = queries.progress["requests"]
         summary |= {
-            "conversions": self._rows_of(schema.CONVERSIONS, schema.CONVERSION).count(),
+            "conversions": rows(schema.CONVERSIONS, schema.CONVERSION).count(),
             "lines": sent.lines,
             "dead_letters": {row["reason"]: row["count"] for row in reasons},
             "repeats_sent": sent.repeats,
@@ -311,7 +308,7 @@ def _check(summary: dict[str, Any]) -> None:
     if sum(summary["views_by_page"].values()) != summary["views"] and not late["counts"]:
         wrong.append(f"{summary['views']} views, but {sum(summary['views_by_page'].values())} in the counts of pages")
     if wrong:
-        raise ClickstreamFailedError("; ".join(wrong))
+        raise PipelineFailedError("; ".join(wrong))
 
 
 @contextmanager
