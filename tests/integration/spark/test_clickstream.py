@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from headrace import Consumer, LocalCluster
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(540)]
 
 ROOT = Path(__file__).resolve().parents[3]
 LOG = ROOT / "pipelines/library/src/headrace_pipelines/clickstream/data/web_access.log.gz"
@@ -105,75 +100,6 @@ def test_the_numbers_are_those_of_the_web_log(tmp_path: Path) -> None:
     for word in ("lines: ", "lag ", "watermark ", "state ", " left"):
         assert word in said
     assert cluster_processes(out) == []
-
-
-GOOD = '10.0.0.{} - - [17/May/2015:{}:05:00 +0000] "GET /about/ HTTP/1.1" 200 54 "-" "Firefox"'
-
-
-@pytest.mark.long
-def test_bad_lines_become_dead_letters_and_copies_multiply_every_number(
-    headrace_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    """Twice on one cluster: the second run replaces the topics of the first."""
-    bad = ["rubbish", GOOD.format(1, 12).replace("2015", "2065"), "x" * 70_000]
-    log = tmp_path / "some.log"
-    log.write_text("\n".join([GOOD.format(1, 10), bad[0], GOOD.format(2, 11), *bad[1:], GOOD.format(1, 12)]) + "\n")
-    flags = ("--bootstrap-servers", headrace_cluster.bootstrap_servers, "--log", str(log), "--speed", "100000")
-    run(tmp_path, *flags)
-    summary, _ = run(tmp_path, *flags, "--multiply", "3", "--repeat-every", "1", "--out", "three")
-    assert (summary["requests"], summary["visitors"], summary["sessions"]) == (9, 6, 9)
-    assert summary["views_by_page"] == {"/about/": 9}
-    assert (summary["lines"], summary["repeats_dropped"], sum(summary["dead_letters"].values())) == (18, 18, 9)
-    letters = []
-    config = {"bootstrap.servers": headrace_cluster.bootstrap_servers, "auto.offset.reset": "earliest"}
-    with Consumer({**config, "isolation.level": "read_committed"}) as consumer:
-        consumer.assign(consumer.partitions_for("clickstream.dead-letters"))
-        while len(letters) < 9:
-            letters += [json.loads(record.value or b"") for record in consumer.poll(timeout=30)]
-    assert {(each["reason"][:20], each["value"][:7]) for each in letters} == {
-        ("no line of Apache's ", "rubbish"),
-        ("the time is more tha", "10.0.0."),
-        ("the time is more tha", "10.1.0."),
-        ("the time is more tha", "10.2.0."),
-        ("the line is longer t", "xxxxxxx"),
-    }
-    assert {each["topic"] for each in letters} == {"clickstream.log"}
-    assert len({(each["partition"], each["offset"]) for each in letters}) == 9
-
-
-@pytest.mark.long
-def test_sigterm_stops_after_the_batch_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    job = subprocess.Popen([*RUN, "--speed", "100"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    assert job.stdout is not None
-    try:
-        until(job.stdout, lambda line: "lines: " in line and "lines: 0 of" not in line)
-        family = psutil.Process(job.pid).children(recursive=True)
-        job.send_signal(signal.SIGTERM)
-        rest = job.stdout.read()
-        assert job.wait(timeout=120) == 143
-        last = json.loads(rest.splitlines()[-1])
-        assert last["stopped"]
-        queries = last["queries"]
-        assert 0 < queries["requests"]["rows"] <= last["sent"] < 10_100
-        out = tmp_path / "build/pipelines/clickstream"
-        assert not (out / "summary.json").exists()
-        for name, progress in queries.items():  # each batch that began has ended, but for one that begins at the stop
-            begun, ended = (len(batches(out / "checkpoints" / name / part)) for part in ("offsets", "commits"))
-            assert progress["batches"] <= ended <= begun <= ended + 1
-        assert cluster_processes(out) == []
-        _, alive = psutil.wait_procs(family, timeout=60)
-        assert not alive
-    finally:
-        if job.poll() is None:
-            os.kill(job.pid, signal.SIGKILL)
-
-
-def until(lines: Any, is_it: Callable[[str], bool]) -> None:
-    assert any(is_it(line) for line in lines), "the run ended before"
-
-
-def batches(part: Path) -> list[Path]:
-    return [path for path in part.iterdir() if path.name.isdecimal()]
 
 
 def cluster_processes(out: Path) -> list[int]:

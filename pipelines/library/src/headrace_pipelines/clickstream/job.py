@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Admin, LocalCluster, NewTopic
@@ -196,17 +195,17 @@ class Job:
         )
         return started(writer.start)
 
-    def _written(self) -> DataFrame:
-        """The records that readers see in the topics of the queries now."""
-        return (
+    def _rows_of(self, topic: str, columns: str) -> DataFrame:
+        """The rows that readers see in a topic now."""
+        records = (
             self._spark.read.format("headrace")
             .option("headrace.bootstrap.servers", self._servers)
-            .option("subscribe", ",".join(TOPICS[1:]))
+            .option("subscribe", topic)
             .option("isolation.level", "read_committed")
-            .schema("topic STRING, value BINARY")
+            .schema("value BINARY")
             .load()
-            .cache()
         )
+        return schema.decoded(records, columns)
 
     # -- the run
 
@@ -268,18 +267,14 @@ class Job:
         raise StoppedError({"sent": replay.sent, "queries": progress})
 
     def _summarize(self, queries: Queries, sent: Sent) -> dict[str, Any]:
-        written = self._written()
-
-        def rows(topic: str, columns: str) -> DataFrame:
-            return schema.decoded(written.where(F.col("topic") == topic), columns)
-
-        requests, counted = rows(schema.REQUESTS, schema.REQUEST), rows(schema.COUNTS, schema.COUNT)
-        visits = rows(schema.SESSIONS, schema.SESSION)
-        reasons = rows(schema.DEAD_LETTERS, schema.DEAD_LETTER).groupBy("reason").count().collect()
+        requests = self._rows_of(schema.REQUESTS, schema.REQUEST).cache()
+        counted = self._rows_of(schema.COUNTS, schema.COUNT).cache()
+        visits = self._rows_of(schema.SESSIONS, schema.SESSION).cache()
+        reasons = self._rows_of(schema.DEAD_LETTERS, schema.DEAD_LETTER).groupBy("reason").count().collect()
         summary = summarized(requests, visits, counted)
         first = queries.progress["requests"]
         summary |= {
-            "conversions": rows(schema.CONVERSIONS, schema.CONVERSION).count(),
+            "conversions": self._rows_of(schema.CONVERSIONS, schema.CONVERSION).count(),
             "lines": sent.lines,
             "dead_letters": {row["reason"]: row["count"] for row in reasons},
             "repeats_sent": sent.repeats,
