@@ -92,8 +92,8 @@ class GroupChecks:
         #: that it must release them.
         self._doubtful: set[tuple[SimMember, Part]] = set()
         #: Members whose coordinator saw the end of the connection before the member did, and that have had no response
-        #: since.
-        self._misled: set[SimMember] = set()
+        #: since; with the time of that end.
+        self._misled: dict[SimMember, float] = {}
         self._appends = 0
         self.acknowledgements = 0
 
@@ -285,7 +285,7 @@ class GroupChecks:
         """The member's coordinator sees its connection end before the member does. So the member may read partitions
         that belong to other members, until it stops or gets a response from any coordinator. No other rule is relaxed:
         its commits are refused like any others."""
-        self._misled.add(member)
+        self._misled.setdefault(member, self.world.scheduler.now_ms)
 
     def _is_overdue(self, member: SimMember) -> bool:
         """The member has not revoked a partition within the rebalance timeout, and learns of its removal with the next
@@ -310,7 +310,7 @@ class GroupChecks:
             overdue = revoked_ms is not None and now_ms - revoked_ms > self.world.plan.rebalance_timeout_ms * 0.3
             is_off = other.is_paused or other.member.is_suspended
             excused = overdue or is_off or (other, part) in self._doubtful
-            excused = excused or self._is_overdue(other) or not self._misled.isdisjoint((other, member))
+            excused = excused or self._is_overdue(other) or other in self._misled or member in self._misled
             if other is not member and not excused:
                 raise Violation(
                     "two owners",
@@ -320,7 +320,7 @@ class GroupChecks:
 
     def suspends(self, member: SimMember) -> None:
         """The member's lease has ended."""
-        self._misled.discard(member)
+        self._misled.pop(member, None)
         self._doubtful.update((member, part) for part in member.held)
         for part in member.reading:
             self.stops_reading(member, part)
@@ -340,14 +340,13 @@ class GroupChecks:
         self._revoked_ms.pop((member, part), None)
         self._doubtful.discard((member, part))
 
-    def member_answered(self, member: SimMember, response: Any) -> bool:
-        """Check that a response or a pushed message depends on committed state only. If the member was misled until now
-        (``is_misled``), all partitions that it keeps afterwards must be checked again (``reads``)."""
+    def member_answered(self, member: SimMember, response: Any) -> float | None:
+        """Check that a response or a pushed message depends on committed state only. Return since when the member was
+        misled (``is_misled``) if this response ends that, else None. ``misled_no_more`` must follow when the member has
+        processed the response."""
         if response.error.code:
-            return False
-        was_misled = bool(response.correlation_id) and member in self._misled
-        if was_misled:
-            self._misled.discard(member)
+            return None
+        misled_since_ms = self._misled.pop(member, None) if response.correlation_id else None
         epoch, revision = self._given.get((member.group_id, member.member_id), (0, 0))
         if response.member_epoch > epoch or response.revision > revision:
             raise Violation(
@@ -355,7 +354,17 @@ class GroupChecks:
                 f"{member.name} got epoch {response.member_epoch} and revision {response.revision}, but the "
                 f"committed log has {epoch} and {revision}",
             )  # fmt: skip
-        return was_misled
+        return misled_since_ms
+
+    def misled_no_more(self, member: SimMember, since_ms: float) -> None:
+        """The member has processed its first response after a half-open connection. All partitions that it still reads
+        are checked again. It no longer reads the partitions that it must release, but holds them until its last commit.
+        If the grace period had ended, the coordinator may have given these to other members before the response."""
+        if self.world.scheduler.now_ms - since_ms >= self.world.plan.grace_ms:
+            self._doubtful.update((member, part) for part in member.held if part not in member.reading)
+        if not member.member.is_suspended:
+            for part in member.reading:
+                self.reads(member, part)
 
     # -- state machines ----------------------------------------------------------------------------------------------
 

@@ -305,7 +305,7 @@ class SimMember(Caller):
         if response.correlation_id == LEAVE_NUMBER:
             self.kill()
             return
-        is_excused_no_more = self.world.checks.member_answered(self, response)
+        misled_since_ms = self.world.checks.member_answered(self, response)
         self._failures = 0
         try:
             self.membership._received(response)
@@ -314,9 +314,8 @@ class SimMember(Caller):
             connection.closed_by_member()
             return
         self._pump()
-        if is_excused_no_more and not self.member.is_suspended:
-            for part in self.reading:
-                self.world.checks.reads(self, part)
+        if misled_since_ms is not None:
+            self.world.checks.misled_no_more(self, misled_since_ms)
 
     def disconnects(self, connection: MemberConnection, error: HeadraceError) -> None:
         self.do(lambda: self.disconnected(connection, error))

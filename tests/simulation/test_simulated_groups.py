@@ -118,6 +118,8 @@ class Reader:
     def __init__(self, name: str) -> None:
         self.name = self.member_id = name
         self.member = SimpleNamespace(is_suspended=False)
+        self.held: dict[Part, int] = {}
+        self.reading: dict[Part, None] = {}
 
 
 def member(name: str) -> Any:
@@ -143,6 +145,47 @@ def test_who_has_not_seen_its_connection_end_may_read_on_until_it_is_answered() 
     found.member_answered(one, answer)
     with pytest.raises(Violation, match="two readers"):
         found.reads(one, PART)
+
+
+def answered_after_half_open(found: GroupChecks, one: Any, half_open_ms: float, *, must_release: bool) -> None:
+    """The member reads PART; its connection is half open for this time; then it gets a response."""
+    found.reads(one, PART)
+    found.holds(one, PART)
+    one.held[PART], one.reading[PART] = 0, None
+    found.is_misled(one)
+    found.world.scheduler.now_ms += half_open_ms
+    answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=0, revision=0, correlation_id=7)
+    since_ms = found.member_answered(one, answer)
+    assert since_ms is not None
+    if must_release:  # it stops reading, and holds the partition until its last commit
+        del one.reading[PART]
+        found.stops_reading(one, PART)
+        found.revokes(one, frozenset({PART}))
+    found.misled_no_more(one, since_ms)
+
+
+def test_a_member_answered_after_a_half_open_connection_may_commit_while_the_next_owner_begins() -> None:
+    found, one, other = checks(), member("a"), member("b")
+    answered_after_half_open(found, one, found.world.plan.grace_ms, must_release=True)
+    found.holds(other, PART)
+    found.reads(other, PART)
+    with pytest.raises(Violation, match="two readers"):
+        found.reads(one, PART)
+    found.lets_go(one, PART)  # this ends the excuse
+    found.lets_go(other, PART)
+    found.holds(one, PART)
+    with pytest.raises(Violation, match="two owners"):
+        found.holds(other, PART)
+
+
+@pytest.mark.parametrize(("share_of_grace", "must_release"), [(0.9, True), (1.0, False)])
+def test_a_member_answered_within_the_grace_period_or_still_reading_is_not_excused(
+    share_of_grace: float, must_release: bool
+) -> None:
+    found, one, other = checks(), member("a"), member("b")
+    answered_after_half_open(found, one, share_of_grace * found.world.plan.grace_ms, must_release=must_release)
+    with pytest.raises(Violation, match="two owners"):
+        found.holds(other, PART)
 
 
 def test_who_begins_while_another_one_has_not_let_go_is_noticed_unless_that_one_is_overdue() -> None:
