@@ -6,6 +6,7 @@ The test plays the leader (followers_world.py). All other parts are the broker's
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -441,6 +442,43 @@ def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
             assert broker.fs.exists("/data/orders-0/00000000000000000000.log")
             with pytest.raises(errors.CorruptLogError):
                 broker.partitions.leader(ORDERS)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_stops_while_it_takes_up_a_role_takes_up_none() -> None:
+    """A follower that began again during the stop did not wait for the appends of the former one, so its process ended
+    when these arrived. The simulator found it: transactions, seed 574."""
+
+    async def scenario() -> None:
+        broker = SoloBroker(CrashingFileSystem(), "/one", streams=Leader())
+        async with broker:
+            topic_id = b"orders".ljust(16, b".")
+            waiting, goes_on = asyncio.Event(), asyncio.Event()
+            wait_written = broker.storage.wait_written
+
+            async def slow(partitions: Iterable[TopicPartition]) -> None:
+                waiting.set()
+                await goes_on.wait()
+                await wait_written(partitions)
+
+            broker.storage.wait_written = slow  # type: ignore[method-assign]
+            replicas = (OTHER, BROKER_ID)
+            await broker.change(
+                TopicRecord("orders", topic_id),
+                PartitionRecord(topic_id, 0, replicas, replicas, OTHER, 0, 0),
+                PartitionRecord(topic_id, 1, replicas, replicas, OTHER, 0, 0),
+            )
+            both = (
+                PartitionRecord(topic_id, 0, replicas, replicas, OTHER, 1, 1),
+                PartitionRecord(topic_id, 1, replicas, (OTHER,), OTHER, 0, 1),
+            )
+            changing = asyncio.create_task(broker.change(*both))
+            await waiting.wait()
+            broker.roles.resign_all(lambda partition: errors.ServerShuttingDownError("the broker stops"))
+            goes_on.set()
+            await changing
+            assert not broker.partitions.followed
 
     asyncio.run(scenario())
 

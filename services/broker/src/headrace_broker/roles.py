@@ -123,6 +123,7 @@ class Roles:
         self._lag_time_max_ms = lag_time_max_ms
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_resigned = False
         storage.damaged.subscribe(self.quarantine)
         storage.failed.subscribe(self._storage_failed)
 
@@ -304,6 +305,8 @@ class Roles:
                 self._table.failed.pop(item, None)
             await self._delete(gone)
         await self._open_logs(mine, at_start=at_start)
+        if self._has_resigned:  # while this method waited
+            return
         for each in mine:
             self._take_part(each, former.get(each.partition))
 
@@ -559,7 +562,8 @@ class Roles:
         self._events.emit(PartitionFailed(partition=partition, reason=reason))
 
     def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
-        """End all roles, because the broker stops."""
+        """End all roles, and take up no others, because the broker stops."""
+        self._has_resigned = True
         for task in self._tasks:
             task.cancel()
         for partition in (*self._table.led, *self._table.followed):
