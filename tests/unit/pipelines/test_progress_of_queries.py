@@ -59,15 +59,22 @@ Thread State: RUNNABLE"""
 
 
 class StandIn:
-    """A query whose source fails with ``error``, or is ready at once."""
+    """A query that starts as Spark's do, and then fails with ``error``, or is ready."""
 
     def __init__(self, error: str | None) -> None:
-        self.isActive = error is None
-        self.status = {"message": "Waiting for data to arrive"}
         self._error = error
+        self._before = ["Initializing StreamExecution", "Initializing sources"]
+
+    @property
+    def isActive(self) -> bool:
+        return bool(self._before) or self._error is None
+
+    @property
+    def status(self) -> dict[str, str]:
+        return {"message": self._before.pop(0) if self._before else "Waiting for data to arrive"}
 
     def exception(self) -> str | None:
-        return self._error
+        return None if self._before else self._error
 
 
 def test_a_query_is_started_again_only_if_its_python_process_was_late() -> None:

@@ -134,7 +134,7 @@ def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """
     for attempt in range(1, START_ATTEMPTS + 1):
         query = start()
-        while query.isActive and query.status["message"] == "Initializing sources":
+        while query.isActive and query.status["message"].startswith("Initializing"):
             time.sleep(_POLL_S)
         if attempt == START_ATTEMPTS or _WORKER_WAS_LATE not in str(query.exception() or ""):
             break
