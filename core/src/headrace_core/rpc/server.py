@@ -106,23 +106,28 @@ class AnswerBytes:
         self._of_connection: Counter[str] = Counter()
         self.used = 0
 
-    def hold(self, size: int, context: Any, method: str) -> None:
-        """Count the answer of the current task's call until the client has read it or the call has ended; gRPC ends the
-        task then. Raises ServerBusyError if the client's connection, or all connections together, leave too many
-        answers unread. A connection without unread answers gets one answer of any size."""
-        if size <= SMALL_REQUEST_BYTES:
-            return
-        peer = context.peer()
-        of_connection = self._of_connection[peer]
+    def check(self, context: Any, method: str, size: int = 1) -> None:
+        """Check that the client may get ``size`` more bytes. Raises ServerBusyError if its connection, or all
+        connections together, leave too many answers unread. A connection without unread answers is always served, so
+        connections that read nothing cannot keep others from their answers."""
+        of_connection = self._of_connection.get(context.peer(), 0)
         for used, most, whose in (
             (of_connection, self._most_of_connection, "this connection"),
             (self.used, self._most, "all connections"),
         ):
-            if used and used + size > most:
+            if of_connection and used + size > most:
                 raise ServerBusyError(
                     f"{method}: {used} bytes of answers to {whose} are unread, at most {most} are kept; read the "
                     "answers, then retry"
                 )
+
+    def hold(self, size: int, context: Any, method: str) -> None:
+        """Count the answer of the current task's call until the client has read it or the call has ended; gRPC ends the
+        task then. Raises ServerBusyError like ``check``."""
+        if size <= SMALL_REQUEST_BYTES:
+            return
+        self.check(context, method, size)
+        peer = context.peer()
         self._add(peer, size)
         task = asyncio.current_task()
         assert task is not None
@@ -177,6 +182,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return grpc.stream_stream_rpc_method_handler(guarded, parse, serialize)
 
         async def answered(request: Any, context: Any) -> bytes:
+            self._answers.check(context, method)  # before the call has an effect
             data: bytes = serialize(await behaviour(request, context))
             self._answers.hold(len(data), context, method)
             return data

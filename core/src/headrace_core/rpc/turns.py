@@ -29,6 +29,7 @@ Piece = TypeVar("Piece")
 #: loop's time. The pause after a longer or shorter turn is longer or shorter in proportion.
 TURN_S = 0.003
 PAUSE_S = 0.009
+PAUSE_S_MAX = 1.0
 PAUSE_S_MIN = 0.001  #: A shorter pause is left out, because the event loop's timers have whole milliseconds.
 SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
 DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
@@ -178,8 +179,9 @@ class Turns:
             self._desk.hand_over(self._pause_s())
 
     def _pause_s(self) -> float:
-        """The pause after the turn, by the time that the turn took."""
-        return (time.perf_counter() - self._until_s + TURN_S) * PAUSE_S / TURN_S
+        """The pause after the turn, by the time that the turn took. A process that was stopped for a minute within a
+        turn must not pause for three."""
+        return min((time.perf_counter() - self._until_s + TURN_S) * PAUSE_S / TURN_S, PAUSE_S_MAX)
 
 
 def _desk_of_this_loop() -> _Desk:
