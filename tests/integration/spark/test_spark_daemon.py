@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 PROGRAM = """
 import os, sys
 from headrace_spark import daemon
@@ -41,3 +43,28 @@ def test_workers_of_the_daemon_open_clients_and_import_nothing_large(
     command = [sys.executable, "-c", PROGRAM, headrace.bootstrap_servers, topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+RANDOM = """
+import os, sys
+if sys.argv[1] == "absent":
+    sys.modules["pandas"] = None  # an import raises ImportError
+from headrace_spark import daemon
+
+daemon.preload()
+import numpy
+
+for _ in range(3):
+    if os.fork() == 0:
+        os.write(1, b"%r\\n" % float(numpy.random.rand()))
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize("pandas", ["installed", "absent"])
+def test_workers_of_the_daemon_draw_different_random_numbers(pandas: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RANDOM, pandas], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert len(set(done.stdout.split())) == 3

@@ -7,8 +7,10 @@ channels of gRPC do not survive a fork.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import os
 import sys
 
 from pyspark.daemon import manager
@@ -27,9 +29,14 @@ MODULES = (
 
 
 def preload() -> None:
-    """Import the modules, and freeze them for the garbage collector, so that workers share their memory."""
+    """Import the modules, and freeze them for the garbage collector, so that workers share their memory. If a module is
+    not installed, the worker whose task needs it reports so."""
     for module in MODULES:
-        importlib.import_module(module)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:  # else all workers would draw the same random numbers
+        os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()
 
