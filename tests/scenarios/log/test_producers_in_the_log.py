@@ -422,6 +422,25 @@ def test_a_log_that_begins_where_its_leader_deleted_records_gets_the_leader_s_pr
     assert isinstance(append(log, idempotent(2, 1)), AppendInfo)
 
 
+def test_a_crash_leaves_no_log_that_begins_there_without_the_producers() -> None:
+    _, _, leader = begun()
+    append(leader, idempotent(1, 0, count=2))
+    append(leader, idempotent(2, 0))
+    fs, directory, log = begun()
+    append(log, idempotent(9, 0))
+    log.flush()
+    clones: list[CrashingFileSystem] = []
+    fs.on_operation = lambda entry: clones.append(fs.crash_clone())
+    directory.restart(log, 3, leader.producers.snapshot_at(3))
+    fs.on_operation = None
+    clones.append(fs.crash_clone())
+    found = [log_of(open_directory(clone, TINY)) for clone in clones]
+    begun_there = [each for each in found if each.log_start_offset == 3]
+    assert 2 < len(begun_there) < len(found)
+    for each in begun_there:
+        assert {entry.producer_id for entry in each.producers} == {1, 2}
+
+
 def test_a_transaction_that_began_before_the_log_start_is_open_in_a_log_that_begins_there() -> None:
     _, _, leader = begun()
     append_to(leader, transactional(7, 0))

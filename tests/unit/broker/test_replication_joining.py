@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_broker.partition.leader_lane import MESSAGE_BYTES
+from headrace_broker.partition.leader_lane import MESSAGE_BYTES, PRODUCERS_MAX
 from headrace_broker.partition.messages import Ack, Divergence, Lane
 from headrace_core import errors
 from tests.worlds.replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, Led, acked, drain, join, said
@@ -82,17 +82,36 @@ def test_a_follower_begins_again_where_the_log_starts_and_not_where_the_leader_l
 def test_answers_with_many_producers_go_in_messages_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch):
     broker = LeadingBroker()
     lane = broker.lane()
-    monkeypatch.setattr(Led, "producers_at", lambda self, offset: bytes(MESSAGE_BYTES // 2 - 1))
+    taken: list[int] = []
+
+    def producers_at(self: Led, offset: int) -> bytes:
+        taken.append(offset)
+        return bytes(MESSAGE_BYTES // 2)
+
+    monkeypatch.setattr(Led, "producers_at", producers_at)
     for handle in range(5):
         led = broker.lead(f"topic-{handle}")
         led.append(10)
         led.leader.high_watermark = 1
         led.leader.advance_log_start(1)
         lane.join(join(led, handle, log_end=0, last_epoch=-1))
+    assert taken == [], "queued answers hold no producers"
     messages = [message.joined for message in drain(lane)]
     assert [answer.handle for joined in messages for answer in joined] == list(range(5))
     assert len(messages) == 3
     assert all(sum(len(answer.producers) for answer in joined) <= MESSAGE_BYTES for joined in messages)
+
+
+def test_a_follower_of_a_log_with_too_many_producers_begins_without_them(monkeypatch: pytest.MonkeyPatch):
+    broker = LeadingBroker()
+    led = _with_epochs(broker, (1, 10), (3, 10))
+    led.leader.high_watermark = 20
+    led.leader.advance_log_start(10)
+    monkeypatch.setattr(Led, "producers_at", lambda self, offset: bytes(PRODUCERS_MAX + 1))
+    lane = broker.lane()
+    lane.join(join(led, 1, log_end=5, last_epoch=1))
+    (joined,) = said(lane).joined
+    assert (joined.out_of_range, joined.log_start, joined.producers) == (True, 10, b"")
 
 
 def test_epochs_that_are_over_or_not_known_yet_are_refused():

@@ -788,9 +788,11 @@ class PartitionLog(LogReader):
         try:
             self._remove_all()
             try:
-                before_it_begins()
+                # First: after a crash, a log that begins at ``offset`` must have its producers.
                 self._snapshots.take(table, offset, ())
                 self._snapshots.force(offset)
+                self._fs.sync_directory(self.directory)
+                before_it_begins()
                 start, self.producers = offset, table
             finally:  # a full disk leaves the log empty at its old start
                 self._begin_at(start, file)

@@ -139,8 +139,8 @@ class ProducerEntry:
     def move_to_epoch(self, epoch: int) -> None:
         """Start a new producer epoch with new sequences."""
         if epoch != self.epoch:
+            self.batches = ()  # first: ``snapshot_at`` reads in another thread, and must not pair them with this epoch
             self.epoch = epoch
-            self.batches = ()
             self.is_cut_short = False
 
     def pack(self) -> bytes:
@@ -148,15 +148,9 @@ class ProducerEntry:
         if packed is None:
             last = self.last_batch or ProducerBatch(-1, -1, 0, self.last_timestamp_ms)
             first_offset = self.transaction_first_offset
-            packed = self.packed = _ENTRY.pack(
-                self.producer_id,
-                self.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                self.last_timestamp_ms,
-                self.coordinator_epoch,
-                -1 if first_offset is None else first_offset,
+            begun = -1 if first_offset is None else first_offset
+            packed = self.packed = _pack(
+                self.producer_id, self.epoch, last, self.last_timestamp_ms, self.coordinator_epoch, begun
             )
         return packed
 
@@ -467,15 +461,13 @@ class ProducerTable:
         """
         found: list[bytes] = []
         for entry in list(self._entries.values()):
-            batches, epoch, first_offset = entry.batches, entry.epoch, entry.transaction_first_offset
+            epoch = entry.epoch  # first, see ``move_to_epoch``
+            batches, first_offset = entry.batches, entry.transaction_first_offset
             below = tuple(batch for batch in batches if batch.last_offset < offset)
             if below or not batches:
-                begun = first_offset if first_offset is not None and first_offset < offset else None
-                timestamp_ms = below[-1].timestamp_ms if below else entry.last_timestamp_ms
-                then = ProducerEntry(
-                    entry.producer_id, epoch, below, entry.coordinator_epoch, timestamp_ms, begun
-                )  # a copy, because ``pack`` changes an entry, and only the log's thread may change the table's
-                found.append(then.pack())
+                last = below[-1] if below else ProducerBatch(-1, -1, 0, entry.last_timestamp_ms)
+                begun = -1 if first_offset is None or first_offset >= offset else first_offset
+                found.append(_pack(entry.producer_id, epoch, last, last.timestamp_ms, entry.coordinator_epoch, begun))
         return _snapshot(found)
 
     def snapshot(self) -> bytes:
@@ -539,6 +531,22 @@ def is_torn_snapshot(data: Buffer) -> bool:
         return True
     count: int = _COUNT.unpack_from(view, _HEAD.size)[0]
     return len(view) < _HEAD.size + _COUNT.size + count * _ENTRY.size
+
+
+def _pack(
+    producer_id: int, epoch: int, last: ProducerBatch, timestamp_ms: int, coordinator_epoch: int, first_offset: int
+) -> bytes:
+    """A producer's entry in a snapshot; ``first_offset`` of its open transaction is -1 for none."""
+    return _ENTRY.pack(
+        producer_id,
+        epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.offset_delta,
+        timestamp_ms,
+        coordinator_epoch,
+        first_offset,
+    )
 
 
 def _read_entry(values: tuple[int, ...], packed: bytes) -> ProducerEntry:

@@ -73,6 +73,9 @@ COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time fo
 #: message.
 SILENCE_MS = 3_000
 ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addition to the item's records.
+#: Maximum bytes of the producers in an answer to a join: 700,000 producers. A follower of a log with more producers
+#: begins without them.
+PRODUCERS_MAX = 32 * 1024 * 1024
 ENDED_QUEUED_MAX = 1_000  #: Maximum number of ended joins that the queues of a stream may contain.
 ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.
 
@@ -278,6 +281,8 @@ class LeaderLane:
         self._resigned: list[JoinedReplica] = []
         self._reading = 0  #: Number of joined replicas on the stream with a disk read in progress or an unsent result.
         self._joined: deque[Joined] = deque()
+        #: Partitions whose followers begin again, by the handle of the queued answer.
+        self._beginning: dict[int, tuple[bytes, int]] = {}
         self._ended: deque[Ended] = deque()
         self._updates: dict[JoinedReplica, None] = {}
         self._updates_due_ms = 0
@@ -294,6 +299,8 @@ class LeaderLane:
         except HeadraceError as error:
             answer = Joined(join.handle, error.copy())  # whose traceback does not keep this frame
         self._joined.append(answer)
+        if answer.out_of_range:
+            self._beginning[join.handle] = (join.topic_id, join.partition)
         self._wake()
 
     def _join(self, join: Join) -> Joined:
@@ -324,9 +331,7 @@ class LeaderLane:
             leader.follower_tried(self.broker_id, self._now_ms())
             if found.diverging is not None:
                 return Joined(join.handle, None, *here, found.diverging)
-            # The follower begins again at the log's start, where it cannot learn the producers from records.
-            producers = source.producers_at(here[1])
-            return Joined(join.handle, None, *here, out_of_range=True, producers=producers)
+            return Joined(join.handle, None, *here, out_of_range=True)
         if self._belongs_elsewhere(source, join.log_end):
             leader.follower_tried(self.broker_id, self._now_ms())
             return Joined(join.handle, None, *here, other_lane=True)
@@ -484,15 +489,28 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _take_joined(self) -> tuple[Joined, ...]:
-        """The next answers to joins: as many as fit into a message with their producers, but at least one."""
+        """The next answers to joins. An answer to a follower that begins again gets its producers here and not before,
+        so that queued answers are small, and one message holds few producers."""
         taken: list[Joined] = []
         size = 0
-        while self._joined and len(taken) < ITEMS_MAX:
-            size += len(self._joined[0].producers)
-            if taken and size > MESSAGE_BYTES:
-                break
-            taken.append(self._joined.popleft())
+        while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:
+            answer = self._joined.popleft()
+            beginning = self._beginning.pop(answer.handle, None)
+            if beginning is not None:
+                answer = self._with_producers(answer, *beginning)
+            size += len(answer.producers)
+            taken.append(answer)
         return tuple(taken)
+
+    def _with_producers(self, answer: Joined, topic_id: bytes, partition: int) -> Joined:
+        """The follower begins again at the log's start, where it cannot learn the producers from records."""
+        try:
+            source = self._host.find(topic_id, partition)
+        except HeadraceError as error:  # no longer led here
+            return Joined(answer.handle, error.copy())
+        log_start = source.log_start
+        producers = source.producers_at(log_start)
+        return answer._replace(log_start=log_start, producers=producers if len(producers) <= PRODUCERS_MAX else b"")
 
     def _collect(self, pushes: list[Push], now_ms: int) -> int:
         """Fill ``pushes`` with records of the ready partitions, visiting each partition at most once; returns the bytes
