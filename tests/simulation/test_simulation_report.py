@@ -111,7 +111,7 @@ def test_an_exception_ends_its_node_only_where_a_mutant_runs(
 
     def raises_once(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
-        calls += 1
+        calls += None not in arguments  # a shard's work without a request only logs an exception, and goes on
         if calls == 30:
             raise RuntimeError("planted")
         return original(*arguments, **named)
