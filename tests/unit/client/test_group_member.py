@@ -240,6 +240,29 @@ def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: 
     assert resumed == Resumed()
 
 
+def test_reading_goes_on_only_when_every_partition_to_release_has_been_named(fresh: Connected) -> None:
+    """A static member's caller is slow to release one partition; meanwhile the coordinator gives away another one. The
+    member is suspended at that time. Its next response proves the lease, but not for the second partition, whose
+    revocation must wait for the end of the first."""
+    fresh.joins(0, 1, 2)
+    fresh.pushes(parts(0, 1))
+    (first,) = fresh.events()
+    assert isinstance(first, Revoke)
+    fresh.member.disconnected(fresh.now)
+    fresh.passes(GRACE_S)
+    assert [type(event) for event in fresh.events()] == [Suspended]
+    fresh.member.connected(fresh.now)
+    fresh.answers(assignment=parts(0))
+    assert fresh.events() == []
+    assert fresh.member.is_suspended
+    fresh.member.released(first.ticket)
+    (second,) = fresh.events()
+    assert isinstance(second, Revoke)
+    assert second.parts == parts(1)
+    fresh.passes(GRACE_S / 3)
+    assert fresh.events() == [Resumed()]
+
+
 def test_a_coordinator_that_is_silent_for_a_session_is_believed_no_longer(fresh: Connected) -> None:
     fresh.joins(0)
     fresh.passes(INTERVAL_S)

@@ -323,7 +323,7 @@ class Member:
         if why and not self.is_suspended:
             self.is_suspended = True
             self._events.append(Suspended(why, self._cause_over(now) or PauseCause.NO_ANSWER))
-        elif not why and self.is_suspended:
+        elif not why and self.is_suspended and not self._has_unnamed_excess:
             self.is_suspended = False
             self._events.append(Resumed())
 
@@ -423,6 +423,12 @@ class Member:
     @property
     def _excess(self) -> Parts:
         return NOTHING if self._target is None else self.owned - self._target
+
+    @property
+    def _has_unnamed_excess(self) -> bool:
+        """Whether the member must release partitions that no Revoke event names yet, because an earlier Revoke is not
+        finished. The coordinator may have given these partitions to others while the member was suspended."""
+        return bool(self._excess - self._change.parts) if isinstance(self._change, Revoke) else False
 
     def _go_on(self) -> None:
         if self._target is None:
