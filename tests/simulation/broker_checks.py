@@ -10,9 +10,10 @@ remains: at the end of the schedule, all its replicas are equal.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace_controller.cluster.requests import AlterPartition
+from headrace_controller.cluster.requests import AlteredPartition, AlterPartition
 from headrace_core.errors import CorruptLogError, HeadraceError
 from headrace_core.log import PartitionLog
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from tests.simulation.broker_clients import ConsumerModel, ProducerModel
     from tests.simulation.broker_node import Broker, BrokerHost
     from tests.simulation.broker_sim_world import BrokerWorld
+
+#: The controllers refuse one proposal of a leader at most this many times because a member is fenced. In a first run
+#: without the guard, 4 of 59 schedules had 5 or 6 such refusals; with the guard none had more than 1.
+REFUSALS_MAX = 3
 
 
 class Truth:
@@ -65,6 +70,8 @@ class BrokerChecks(UpkeepChecks):
         self.truths = [Truth(number) for number in range(world.plan.partitions)]
         self._seen: dict[tuple[int, int, int], int] = {}
         self._led: dict[tuple[int, int, int], int] = {}
+        #: How often the controllers refused a leader's proposal because of a fenced member.
+        self._refusals: Counter[tuple[Any, ...]] = Counter()
         #: value -> acknowledged offset.
         self._acknowledged: dict[bytes, int] = {}
         self._idempotent: set[bytes] = set()
@@ -105,6 +112,19 @@ class BrokerChecks(UpkeepChecks):
                 f"flushed only up to {replica.log.flushed_end}",
             )
         self._look_at(host, truth, replica.log, replica.leader.high_watermark)
+
+    def isr_refused(self, host: BrokerHost, proposal: AlteredPartition) -> None:
+        """The controllers have refused a leader's proposal because a member is fenced. A leader that repeats the
+        proposal says that it is uncertain, and the controllers end the partition epoch (KIP-497). Otherwise the leader
+        would wait for the fenced member for as long as the member is fenced."""
+        key = host.number, host.life, replace(proposal, uncertain=True)
+        self._refusals[key] += 1
+        if self._refusals[key] > REFUSALS_MAX:
+            raise Violation(
+                "liveness",
+                f"{host} got INELIGIBLE_REPLICA {self._refusals[key]} times for the same in-sync set {proposal.isr} of "
+                f"partition {proposal.partition}, and partition epoch {proposal.partition_epoch} did not end",
+            )
 
     def _look_at(self, host: BrokerHost, truth: Truth, log: PartitionLog, high_watermark: int) -> None:
         key = (host.number, host.life, truth.number)

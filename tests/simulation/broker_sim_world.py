@@ -20,7 +20,14 @@ from headrace_broker import storage as storage_module
 from headrace_broker.replication import follower_replica, follower_streams
 from headrace_broker.upkeep import cleaners, retention
 from headrace_controller.cluster.decision import ClusterSettings
-from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, CreateTopics, NewTopic, Request
+from headrace_controller.cluster.requests import (
+    AlterPartition,
+    AssignDirectories,
+    Bootstrap,
+    CreateTopics,
+    NewTopic,
+    Request,
+)
 from headrace_core.config import LONG_MAX
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -238,7 +245,7 @@ class BrokerWorld(NodesWorld):
         """A broker's call to the controllers, in order on its connection; the request may be late, and the request or
         the answer may be lost. An AlterPartition that is late or lost belongs to an abandoned connection: it arrives
         once, perhaps after later requests, and no broker receives its answer."""
-        is_isr = type(request).__name__ == "AlterPartition"
+        is_isr = isinstance(request, AlterPartition)
         delay_ms = self.message_delay_ms((host.number, CONTROLLER))
         if is_isr and self.held_requests is not None:
             self.held_requests.append(request)
@@ -256,7 +263,7 @@ class BrokerWorld(NodesWorld):
 
         def arrive() -> None:
             reply = self.decide(request)
-            if is_isr:
+            if isinstance(request, AlterPartition):
                 self._remember(host, request, reply)
             elif isinstance(request, AssignDirectories) and not isinstance(reply, HeadraceError):
                 reply = reply, self.image.next_offset
@@ -268,14 +275,21 @@ class BrokerWorld(NodesWorld):
 
         self.in_order(("call", host.number), delay_ms, arrive)
 
-    def _remember(self, host: BrokerHost, request: Request, reply: Any) -> None:
+    def _remember(self, host: BrokerHost, request: AlterPartition, reply: Any) -> None:
         """Remember a request, so that it can be replayed later. A request that was refused because a member was fenced
         may be granted later, at the same partition epoch. No connection delivers a request twice, so such a request is
         not replayed (docs/simulation.md)."""
-        refused = isinstance(reply, HeadraceError) or any(
-            each.error is not None and each.error.code == "INELIGIBLE_REPLICA" for each in reply
-        )
-        if not refused:
+        if isinstance(reply, HeadraceError):
+            return
+        fenced = {
+            (each.topic_id, each.partition)
+            for each in reply
+            if each.error is not None and each.error.code == "INELIGIBLE_REPLICA"
+        }
+        for proposal in request.partitions:
+            if (proposal.topic_id, proposal.partition) in fenced:
+                self.checks.isr_refused(host, proposal)
+        if not fenced:
             self.past = [*self.past[-30:], (host, request)]
 
     def replay(self, count: int) -> int:

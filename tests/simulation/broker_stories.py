@@ -552,7 +552,7 @@ def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, othe
 
     def is_uncertain() -> bool:
         replica = stage.led(leader)
-        return replica is None or (replica.leader.is_isr_uncertain and one.number in replica.leader.maximal_isr)
+        return replica is None or (replica.leader._in_sync.is_uncertain and one.number in replica.leader.maximal_isr)
 
     if not (yield from stage.until(lambda: open_question() is not None, 400.0, 1.0)):
         return

@@ -140,6 +140,7 @@ def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
         ("asked_and_gone", "TakesSilenceForNo"),
         ("refused_then_granted", "BelievesAnIneligibleReplica"),
         ("refused_then_granted", "CountsOneAttempt"),
+        ("refused_then_granted", "EndsNoPartitionEpoch"),
         ("behind_the_mark", "JoinsBelowTheHighWatermark"),
         ("behind_the_epoch", "JoinsBelowTheEpoch"),
         ("reader_overtaken", "FencesNoReader"),
