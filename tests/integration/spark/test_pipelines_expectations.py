@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace_pipelines.errors import InvalidColumnsError, InvalidExpectationError
 from headrace_pipelines.expectations import Counts, Expectation, Expectations, time_within
+from tests.worlds.spark_drivers import SparkDriver
 
 pytestmark = [pytest.mark.spark]
+
+DRIVER = Path(__file__).with_name("lost_shuffle_driver.py")
 
 POSITIVE = Expectation("amount is positive", "amount > 0", "quarantine")
 KNOWN = Expectation("currency is known", "currency IN ('EUR', 'USD')", "drop")
@@ -116,44 +117,19 @@ def test_a_clock_fifty_years_off_is_quarantined(spark: Any) -> None:
     assert reasons == {"now": None, "fast": late, "slow": late, "a little fast": None}
 
 
-def _once(flag: Path, action: Any) -> Any:
-    """A step whose first task of partition 0 calls ``action`` once, after it has passed all rows on."""
-
-    def step(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-        context = TaskContext.get()
-        if context is not None and context.partitionId() == 0 and not flag.exists():
-            flag.touch()
-            action()
-
-    return step
-
-
-def _mark(file: Path) -> Any:
-    def step(batches: Iterator[Any]) -> Iterator[Any]:
-        with file.open("a") as opened:
-            opened.write("task\n")
-        yield from batches
-
-    return step
-
-
-def test_counts_are_exact_when_a_stage_runs_twice(spark: Any, tmp_path: Path) -> None:
-    """The reducer's first task deletes the shuffle's files, so Spark runs the stage with the counts again."""
-    marks = tmp_path / "marks"
-
-    def lose_the_shuffle() -> None:
-        for directory in os.environ["SPARK_LOCAL_DIRS"].split(","):
-            for path in Path(directory).rglob("shuffle_*"):
-                path.unlink(missing_ok=True)
-
-    rules = Expectations(Expectation("id is even", "id % 2 = 0", "drop"))
-    base = spark.range(0, 1000, 1, 4)
-    observation = Observation("counts")
-    reduced = rules.apply(base.mapInArrow(_mark(marks), base.schema), observe=observation).repartition(3, "id")
-    assert reduced.mapInArrow(_once(tmp_path / "lost", lose_the_shuffle), reduced.schema).count() == 500
-    assert len(marks.read_text().split()) == 8, "four tasks, and all of them again"
-    assert rules.observed(observation.get) == Counts(1000, 500, 0, {"id is even": 500})
+def test_counts_are_exact_when_a_stage_runs_twice(tmp_path: Path) -> None:
+    """A reducer deletes the shuffle's files, so Spark runs the stage with the counts again."""
+    driver = SparkDriver(DRIVER, tmp_path, str(tmp_path))
+    try:
+        driver.wait_ended()
+    finally:
+        driver.kill()
+    assert json.loads((tmp_path / "found.json").read_text()) == {
+        "kept": 500,
+        "tasks": 8,  # four tasks, and all of them again
+        "counts": [1000, 500, 0],
+        "violations": {"id is even": 500},
+    }
 
 
 def test_observed_counts_are_exact_when_a_batch_of_a_stream_is_repeated(spark: Any, tmp_path: Path) -> None:
