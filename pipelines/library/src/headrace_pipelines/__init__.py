@@ -1,6 +1,10 @@
 """Pipelines on Headrace and Spark, one package each, and their tools. ``headrace-pipelines list`` shows the pipelines.
 
 expectations.py   quality rules for rows, counted per rule
+json_parsing.py   JSON against a schema: typed data, or the reason
+dead_letters.py   bad records as records of a dead-letter topic
+replays.py        dead letters, sent to their source topics again
+topics.py         the records of a topic
 clickstream/      a real web log: requests, visits, top pages, funnel, conversions
 demo/             a year of departures through the log, the SDK and Spark, with a broker failure: ``make demo``
 """

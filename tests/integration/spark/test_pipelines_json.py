@@ -1,0 +1,102 @@
+"""JSON against a schema: what is good, and the reason for what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from headrace_core.errors import InvalidArgumentError
+from headrace_pipelines.errors import InvalidColumnsError, UnsupportedFieldError
+from headrace_pipelines.json_parsing import parse_json
+
+pytestmark = [pytest.mark.spark]
+
+SCHEMA = (
+    "user STRING NOT NULL, amount DOUBLE, n INT, at TIMESTAMP, items ARRAY<STRUCT<sku: STRING, n: INT>>, "
+    "tags MAP<STRING, STRING>, geo STRUCT<lat: DOUBLE NOT NULL>"
+)
+GOOD = [
+    '{"user":"u","amount":1.5,"n":7,"at":"2026-01-01T00:00:00Z","items":[{"sku":"a","n":1}],"tags":{"a":"b"}}',
+    '{"user":"u"}',
+    ' {"user":"u","amount":3,"n":null} ',
+    '{"user":"u","geo":{"lat":1},"colour":"unknown fields are ignored"}',
+    '{"user":"u","items":[]}',
+]
+#: Each bad text, and its reason.
+BAD = {
+    '{"amount":1}': "user: missing",
+    '{"user":null}': "user: null",
+    '{"user":5,"amount":"x"}': 'user: expected string, found bigint 5; amount: expected double, found string "x"',
+    '{"user":"u","amount":true}': "amount: expected double, found boolean true",
+    '{"user":"u","n":1.5}': "n: expected int, found decimal 1.5",
+    '{"user":"u","n":3000000000}': "n: expected int, found bigint 3000000000",
+    '{"user":"u","at":"soon"}': 'at: expected timestamp, found string "soon"',
+    '{"user":"u","at":5}': "at: expected timestamp, found bigint 5",
+    '{"user":"u","items":{"a":1}}': 'items: expected array, found object {"a":1}',
+    '{"user":"u","items":[{"n":1},{"n":"x"}]}': 'items[1].n: expected int, found string "x"',
+    '{"user":"u","items":[3]}': "items[0]: expected object, found bigint 3",
+    '{"user":"u","tags":{"a":1}}': "tags.a: expected string, found bigint 1",
+    '{"user":"u","geo":{}}': "geo.lat: missing",
+    '{"user":"u","geo":7}': "geo: expected object, found bigint 7",
+    '{"user":"u"} tail': "value: malformed JSON",
+    '{"user":"u"}{"user":"v"}': "value: malformed JSON",
+    '{"user":"u"},{"user":"v"}': "value: malformed JSON",
+    '{"user":"u"}]': "value: malformed JSON",
+    '{"user":"u","user":"v"}': "value: malformed JSON",
+    '{"user":"u"': "value: malformed JSON",
+    "": "value: malformed JSON",
+    "[1]": "value: expected object, found array [1]",
+    "7": "value: expected object, found bigint 7",
+    "null": "value: expected object, found void null",
+}
+
+
+def test_good_records_are_typed_and_bad_ones_have_a_reason(spark: Any) -> None:
+    texts = [*GOOD, *BAD]
+    rows = [(text.encode(),) for text in texts] + [(b'{"user":"\xff"}',), (None,)]
+    parsed = parse_json(spark.createDataFrame(rows, "value binary"), SCHEMA)
+    assert parsed.columns == ["value", "data", "reason"]
+    found = parsed.collect()
+    reasons = {bytes(row.value).decode(): row.reason for row in found[: len(texts)]}
+    assert reasons == {**dict.fromkeys(GOOD), **BAD}
+    assert [row.reason for row in found[len(texts) :]] == ["value: not UTF-8", "value: null"]
+    assert all((row.data is None) == (row.reason is not None) for row in found)
+    first = found[0].data
+    assert (first.user, first.amount, first.n, first.at.isoformat()) == ("u", 1.5, 7, "2026-01-01T00:00:00")
+    assert [tuple(item) for item in first["items"]] == [("a", 1)]
+    assert first.tags == {"a": "b"}
+    assert found[2].data.amount == 3.0
+    assert found[3].data.geo.lat == 1.0
+
+
+def test_a_changed_schema_is_ignored_or_refused_as_asked(spark: Any) -> None:
+    frame = spark.createDataFrame([('{"user":"u","colour":"red","size":3}',)], "value string")
+    assert parse_json(frame, "user STRING").collect()[0].reason is None
+    assert parse_json(frame, "user STRING", refuse_unknown=True).collect()[0].reason == "unknown fields: colour, size"
+    assert parse_json(frame, "user STRING, colour STRING, size INT", refuse_unknown=True).collect()[0].reason is None
+
+
+def test_a_value_above_the_limit_is_not_parsed(spark: Any) -> None:
+    frame = spark.range(1).select(F.concat(F.lit('{"user":"'), F.repeat(F.lit("x"), 5_000_000), F.lit('"}')).alias("v"))
+    (row,) = parse_json(frame, "user STRING", column="v", value_bytes_max=1_048_576).select("data", "reason").collect()
+    assert (row.data, row.reason) == (None, "v: 5000011 bytes, more than 1048576")
+    (row,) = parse_json(frame, "user STRING", column="v").select(F.length("data.user").alias("n"), "reason").collect()
+    assert (row.n, row.reason) == (5_000_000, None)
+
+
+def test_schemas_and_frames_that_do_not_fit_are_refused(spark: Any) -> None:
+    frame = spark.createDataFrame([("{}",)], "value string")
+    with pytest.raises(UnsupportedFieldError, match=r"field items\[\]\.photo: JSON has no binary; declare"):
+        parse_json(frame, "items ARRAY<STRUCT<photo: BINARY>>")
+    with pytest.raises(UnsupportedFieldError, match="the keys of a JSON object are text, not int"):
+        parse_json(frame, "counts MAP<INT, INT>")
+    with pytest.raises(InvalidColumnsError, match="no column 'body'; its columns are value"):
+        parse_json(frame, "user STRING", column="body")
+    with pytest.raises(InvalidColumnsError, match="already has the column 'data'"):
+        parse_json(frame.withColumn("data", F.lit(1)), "user STRING")
+    with pytest.raises(InvalidColumnsError, match="is int, but JSON is binary or string"):
+        parse_json(frame.withColumn("n", F.lit(1)), "user STRING", column="n")
+    with pytest.raises(InvalidArgumentError, match="value_bytes_max=0"):
+        parse_json(frame, "user STRING", value_bytes_max=0)
