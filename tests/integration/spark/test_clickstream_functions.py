@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -132,26 +131,31 @@ def test_a_line_without_a_name_is_named_by_its_position(parse: Callable[..., lis
     assert [row["line"] for row in parse(GOOD, "rubbish")] == ["log-0@0", "log-0@1"]
 
 
-def test_every_line_goes_to_one_topic_and_a_dead_letter_names_its_place(spark: Any) -> None:
+def test_every_line_goes_to_one_topic_and_a_dead_letter_is_the_line(spark: Any) -> None:
     from headrace_pipelines.clickstream import parsing, schema
+    from headrace_pipelines.dead_letters import header
 
-    rows = [(None, value, "log", 1, 40 + i, NOON, None) for i, value in enumerate((GOOD.encode(), b"x" * 70_000, None))]
+    long = b"x" * 70_000
+    rows = [(b"k", value, "log", 1, 40 + i, NOON, []) for i, value in enumerate((GOOD.encode(), long, None))]
     parsed = parsing.parsed(spark.createDataFrame(rows, RAW))
     assert parsed.agg(*parsing.counted()).collect()[0].asDict() == {"good": 2, "bad": 1}
-    records = parsing.routed(parsed, "requests", "dead").collect()
-    by_topic: dict[str, list[Any]] = {}
-    for record in records:
-        by_topic.setdefault(record["topic"], []).append(record)
-    (letter,) = by_topic["dead"]
-    assert letter["key"] == "log-1@41"
-    said = json.loads(letter["value"])
-    assert (said["topic"], said["partition"], said["offset"]) == ("log", 1, 41)
-    assert said["reason"] == "the line is longer than 65536 bytes"
-    assert said["value"] == "x" * 65_536
-    decoded = schema.decoded(spark.createDataFrame(by_topic["requests"]), schema.REQUEST)
+    records = parsing.records(parsed, "requests")
+    names = ("reason", "topic", "partition", "offset", "tries")
+    (letter,) = records.where("topic = 'log.dead-letters'").select("*", *map(header, names)).collect()
+    assert (bytes(letter["key"]), bytes(letter["value"])) == (b"k", long)
+    assert letter[4:] == ("the line is longer than 65536 bytes", "log", "1", "41", "0")
+    decoded = schema.decoded(records.where("topic = 'requests'"), schema.REQUEST)
     read = {row["address"]: row for row in decoded.collect()}
     assert read["10.0.0.7"].asDict() == parsing.requests(parsed).where("address IS NOT NULL").collect()[0].asDict()
     assert read[None]["time"] == NOON
+
+
+def test_a_replayed_line_has_another_name_than_its_dead_letter(spark: Any) -> None:
+    from headrace_pipelines.clickstream.parsing import parsed
+
+    headers = [("line", b"0/7"), ("headrace.dead-letter.tries", b"2")]
+    (row,) = parsed(spark.createDataFrame([(None, b"rubbish", "log", 0, 9, NOON, headers)], RAW)).collect()
+    assert row["line"] == "0/7#2"
 
 
 def test_crawlers_are_known_by_words_in_any_case(parse: Callable[..., list[Any]]) -> None:

@@ -12,8 +12,15 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headrace import Admin, ConfigResource, Consumer, NewTopic, Producer, Record
-from headrace_pipelines.dead_letters import PREFIX, create_dead_letter_topics, dead_letters, good, routed
+from headrace import Admin, ConfigResource, Consumer, Producer, Record
+from headrace_pipelines.dead_letters import (
+    LARGE_RECORDS,
+    PREFIX,
+    create_dead_letter_topics,
+    dead_letters,
+    good,
+    routed,
+)
 from headrace_pipelines.errors import InvalidColumnsError, ReplayError
 from headrace_pipelines.expectations import Expectation, Expectations, time_within
 from headrace_pipelines.json_parsing import parse_json
@@ -147,7 +154,7 @@ def test_a_replay_into_a_topic_that_is_gone_names_the_record(headrace: Any, admi
 
 
 def test_a_record_of_five_megabytes(headrace: Any, admin: Admin, make_topic: Any, source: Any, tmp_path: Path) -> None:
-    """A dead letter that its topic refuses fails the query, and says why; nothing is dropped."""
+    """A dead letter that the sink or its topic refuses fails the query. With both limits raised, all bytes arrive."""
     topic, clean = make_topic(1), make_topic(1)
     admin.alter_configs({ConfigResource("topic", topic): {"max.message.bytes": "6000000"}})
     huge = b'{"user":[' + b"7," * 2_500_000 + b"7]}"
@@ -155,10 +162,19 @@ def test_a_record_of_five_megabytes(headrace: Any, admin: Admin, make_topic: Any
         producer.send(topic, huge).result(60)
         producer.send(topic, b'{"user":"ann"}').result(60)
     frame = pipeline(source, topic, clean)
-    admin.create_topics([NewTopic(f"{topic}.dead-letters", partitions=1)])
-    with pytest.raises(Exception, match=r"max\.request\.size|RECORD_TOO_LARGE|MESSAGE_TOO_LARGE"):
+    create_dead_letter_topics(admin, [topic])
+    with pytest.raises(Exception, match="more than 1048576 bytes, the limit of a batch"):
         run(frame, headrace, tmp_path)
+    dead = ConfigResource("topic", f"{topic}.dead-letters")
+    admin.alter_configs({dead: {"max.message.bytes": "1000000"}})
+    with pytest.raises(Exception, match=r"RECORD_TOO_LARGE|MESSAGE_TOO_LARGE"):
+        run(frame, headrace, tmp_path, **LARGE_RECORDS)
     assert records_of(headrace, clean) == [], "and no other record of the batch is visible"
+    admin.alter_configs({dead: {"max.message.bytes": "6016384"}})
+    run(frame, headrace, tmp_path, **LARGE_RECORDS)
+    (letter,) = letters_of(headrace, dead.name)
+    assert (letter.value, letter.reason[:30]) == (huge, "user: expected string, found a")
+    assert len(records_of(headrace, clean)) == 1
 
 
 def test_a_clock_fifty_years_off_closes_no_window(

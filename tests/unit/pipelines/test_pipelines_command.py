@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace_pipelines import cli
 from headrace_pipelines.errors import StoppedError
-from headrace_pipelines.registry import PIPELINES, Pipeline
+from headrace_pipelines.registry import PIPELINES, Outcome, Pipeline
 from headrace_pipelines.stopping import Stop
 
 
@@ -31,7 +31,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pipeline ``small`` whose run a test sets."""
     module: Any = types.ModuleType("small_job")
     module.add_arguments = lambda parser: parser.add_argument("--rows", type=int, default=1)
-    module.run = lambda arguments, out, show, stop: {"rows": arguments.rows}
+    module.run = lambda arguments, out, show, stop: Outcome({"rows": arguments.rows}, {"seconds": 1})
     monkeypatch.setitem(sys.modules, "small_job", module)
     monkeypatch.setattr(cli, "PIPELINES", {"small": Pipeline("small", "a small one", "small_job")})
     return module
@@ -59,12 +59,13 @@ def test_a_run_ends_with_its_summary_and_writes_the_same(
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last) == {"rows": 7}
     assert (tmp_path / "out" / "summary.json").read_text() == last + "\n"
+    assert json.loads((tmp_path / "out" / "details.json").read_text()) == {"seconds": 1}
 
 
 def test_with_json_only_the_summary_is_on_stdout(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(arguments: Any, out: Path, show: Any, stop: Any) -> dict[str, Any]:
+    def run(arguments: Any, out: Path, show: Any, stop: Any) -> Outcome:
         show.step("working")
-        return {"rows": 1}
+        return Outcome({"rows": 1})
 
     job.run = run
     assert cli.main(["run", "small", "--out", str(tmp_path), "-o", "json"]) == 0
@@ -76,7 +77,7 @@ def test_with_json_only_the_summary_is_on_stdout(job: Any, tmp_path: Path, capsy
 def test_a_failed_run_says_why_and_writes_no_summary(
     job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(*arguments: Any) -> dict[str, Any]:
+    def run(*arguments: Any) -> Outcome:
         raise HeadraceError("the topic is gone")
 
     job.run = run
@@ -86,7 +87,7 @@ def test_a_failed_run_says_why_and_writes_no_summary(
 
 
 def test_a_stopped_run_says_how_far_it_came(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(arguments: Any, out: Path, show: Any, stop: Stop) -> dict[str, Any]:
+    def run(arguments: Any, out: Path, show: Any, stop: Stop) -> Outcome:
         with stop.after_batch():
             signal.raise_signal(signal.SIGTERM)
             assert stop.is_asked

@@ -15,7 +15,7 @@ from .registry import PIPELINES, Pipeline
 from .show import Show
 from .stopping import EXIT_CODE, Stop
 
-SUMMARY = "summary.json"
+SUMMARY, DETAILS = "summary.json", "details.json"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     show = Show(on_stderr=arguments.output == "json")
     out: Path = arguments.out.resolve()
     try:
-        summary = pipeline.job().run(arguments, out, show, stop)
+        outcome = pipeline.job().run(arguments, out, show, stop)
     except KeyboardInterrupt:
         show.line("interrupted: Spark and the cluster are stopped")
         return 130
@@ -82,7 +82,8 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     except HeadraceError as error:
         print(f"headrace-pipelines: {pipeline.name} failed: {error.code}: {error.message}", file=sys.stderr)
         return 1
-    line = json.dumps(summary)
+    (out / DETAILS).write_text(json.dumps(outcome.details, indent=2) + "\n")
+    line = json.dumps(outcome.summary)
     (out / SUMMARY).write_text(line + "\n")
     print(line, flush=True)
     return 0

@@ -41,6 +41,8 @@ SUFFIX = ".dead-letters"
 NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 #: Type of the column ``headers``.
 HEADERS_TYPE = RECORD_WITH_HEADERS["headers"].dataType.simpleString()
+#: Options of a sink for records above 1 MiB; brokers accept requests of up to 16 MiB.
+LARGE_RECORDS = {"headrace.batch.size": "16000000", "headrace.max.request.size": "16000000"}
 #: Room for the headers of a dead letter in ``max.message.bytes``.
 HEADER_BYTES = 16_384
 
@@ -92,6 +94,15 @@ def routed(
     )
 
 
+def header(name: str) -> Column:
+    """The text of a header of dead letters, such as ``reason``; null if the record has no such header.
+
+    For frames with the column ``headers``: those of a dead-letter topic. A replayed record has only ``tries``.
+    """
+    found = F.filter("headers", lambda each: each["key"] == PREFIX + name)
+    return F.try_element_at(found, F.lit(-1))["value"].cast("string")
+
+
 def dead_letter_topic(topic: str) -> str:
     """The name of the dead-letter topic of ``topic``."""
     return topic + SUFFIX
@@ -103,8 +114,8 @@ def create_dead_letter_topics(
     """Create the missing dead-letter topics of ``topics``, and return the names of the new ones.
 
     A dead-letter topic accepts records as large as those of its source topic, and keeps them for as long as
-    ``config`` says (default: ``retention.ms`` of the source topic). For records above 1 MiB also give the sink the
-    option ``headrace.max.request.size``.
+    ``config`` says (default: ``retention.ms`` of the source topic). For records above 1 MiB also give the sink
+    the options LARGE_RECORDS.
     """
     there = set(admin.list_topics())
     missing = [topic for topic in dict.fromkeys(topics) if dead_letter_topic(topic) not in there]
@@ -123,19 +134,18 @@ def create_dead_letter_topics(
 
 def _letter() -> tuple[Column, Column, Column, Column]:
     """Topic, key, value and headers of a dead letter."""
-    tries = F.try_element_at(F.filter("headers", lambda header: header["key"] == PREFIX + "tries"), F.lit(-1))["value"]
     own = {
         "reason": F.col(REASON),
         "topic": F.col("topic"),
         "partition": F.col("partition").cast("string"),
         "offset": F.col("offset").cast("string"),
         "timestamp": F.unix_millis("timestamp").cast("string"),
-        "tries": F.coalesce(tries.cast("string"), F.lit("0")),
+        "tries": F.coalesce(header("tries"), F.lit("0")),
     }
     added = F.array(
         *[F.struct(F.lit(PREFIX + name).alias("key"), text.cast("binary").alias("value")) for name, text in own.items()]
     ).cast(HEADERS_TYPE)
-    kept = F.filter("headers", lambda header: ~F.coalesce(header["key"].startswith(PREFIX), F.lit(False)))
+    kept = F.filter("headers", lambda each: ~F.coalesce(each["key"].startswith(PREFIX), F.lit(False)))
     headers = F.concat(F.coalesce(kept, F.array().cast(HEADERS_TYPE)), added)
     return (
         F.concat(F.col("topic"), F.lit(SUFFIX)).alias("topic"),

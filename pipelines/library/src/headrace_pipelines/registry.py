@@ -5,12 +5,20 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from .show import Show
 from .stopping import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run found. ``summary`` is the last line of the output and summary.json; ``details`` is details.json."""
+
+    summary: dict[str, Any]
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 class Job(Protocol):
@@ -21,8 +29,8 @@ class Job(Protocol):
         """Add the pipeline's own flags."""
 
     @staticmethod
-    def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dict[str, Any]:
-        """Run to the end; returns the summary. Raises HeadraceError, and StoppedError after SIGTERM."""
+    def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+        """Run to the end. Raises HeadraceError, and StoppedError after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,10 @@ from headrace import Admin, LocalCluster, NewTopic
 from headrace_spark import session
 from headrace_tools.local import ClusterDirectory
 
+from ..dead_letters import LARGE_RECORDS, create_dead_letter_topics, header
 from ..errors import PipelineFailedError, StoppedError
 from ..queries import LOOK_S, Queries, started
+from ..registry import Outcome
 from ..show import Meter, Show
 from ..stopping import Stop
 from . import parsing, pictures, schema
@@ -43,8 +45,7 @@ ROWS_OF_A_BATCH = 2_000
 SPEED = 10_000.0
 REPEAT_EVERY = 100
 
-TOPICS = (schema.LOG, schema.REQUESTS, schema.SESSIONS, schema.COUNTS, schema.CONVERSIONS, schema.DEAD_LETTERS)
-
+TOPICS = (schema.LOG, schema.REQUESTS, schema.SESSIONS, schema.COUNTS, schema.CONVERSIONS)
 
 #: The queries, those first that write what the others read.
 _IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
@@ -112,13 +113,13 @@ class Places:
             cluster.delete()
         for path in (self.cluster, self.root / "checkpoints"):
             shutil.rmtree(path, ignore_errors=True)
-        for path in (self.root / "summary.json", *self.root.glob("*.png")):
+        for path in (self.root / "summary.json", self.root / "details.json", *self.root.glob("*.png")):
             path.unlink(missing_ok=True)
         self.root.mkdir(parents=True, exist_ok=True)
 
 
-def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dict[str, Any]:
-    """Run the pipeline; returns the content of summary.json. Raises HeadraceError, and StoppedError after SIGTERM."""
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
     content = list(lines(read_log(arguments.log), arguments.multiply))
     if not content:
@@ -130,10 +131,10 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> dic
         job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
         job.create_topics()
         replay = Replay(servers, content, speed=arguments.speed, repeat_every=arguments.repeat_every)
-        summary = job.stream(content, replay)
-    summary["seconds"] = round(time.perf_counter() - began, 3)
+        outcome = job.stream(content, replay)
+    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
     show.step("done")
-    return summary
+    return outcome
 
 
 class Job:
@@ -148,9 +149,10 @@ class Job:
         new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in TOPICS]
         with Admin({"bootstrap.servers": self._servers}) as admin:
             there = set(admin.list_topics())
-            if old := [name for name in TOPICS if name in there]:
+            if old := [name for name in (*TOPICS, schema.DEAD_LETTERS) if name in there]:
                 admin.delete_topics(old)
             admin.create_topics(new)
+            create_dead_letter_topics(admin, [schema.LOG], partitions=PARTITIONS)
 
     # -- the wiring
 
@@ -159,8 +161,10 @@ class Job:
         arrived = parsing.parsed(self._stream(schema.LOG, includeHeaders="true"))
         once = arrived.withWatermark("timestamp", WATERMARK).dropDuplicatesWithinWatermark(["line"])
         once = once.observe("lines", *parsing.counted())
-        routed = parsing.routed(once, schema.REQUESTS, schema.DEAD_LETTERS)
-        queries = {"requests": self._sink("requests", routed)}
+        records = parsing.records(once, schema.REQUESTS)
+        queries = {
+            "requests": self._sink("requests", records, **LARGE_RECORDS)
+        }  # a dead letter is as large as its line
 
         viewed = views(schema.decoded(self._stream(schema.REQUESTS), schema.REQUEST))
         for name, rows, key, topic in (
@@ -195,21 +199,23 @@ class Job:
         )
         return started(writer.start)
 
-    def _rows_of(self, topic: str, columns: str) -> DataFrame:
-        """The rows that readers see in a topic now."""
-        records = (
+    def _records_of(self, topic: str) -> DataFrame:
+        """The records that readers see in a topic now."""
+        return (
             self._spark.read.format("headrace")
             .option("headrace.bootstrap.servers", self._servers)
             .option("subscribe", topic)
             .option("isolation.level", "read_committed")
-            .schema("value BINARY")
+            .option("includeHeaders", "true")
             .load()
         )
-        return schema.decoded(records, columns)
+
+    def _rows_of(self, topic: str, columns: str) -> DataFrame:
+        return schema.decoded(self._records_of(topic), columns)
 
     # -- the run
 
-    def stream(self, content: list[Line], replay: Replay) -> dict[str, Any]:
+    def stream(self, content: list[Line], replay: Replay) -> Outcome:
         """Replay the log through the queries, close the last windows, and sum up."""
         self._show.step(f"starting four queries, watermark {WATERMARK}, each with an exactly-once topic")
         with self._stop.after_batch(), self.start() as queries:
@@ -266,42 +272,45 @@ class Job:
         progress = {name: {"batches": each.batches, "rows": each.rows} for name, each in queries.progress.items()}
         raise StoppedError({"sent": replay.sent, "queries": progress})
 
-    def _summarize(self, queries: Queries, sent: Sent) -> dict[str, Any]:
+    def _summarize(self, queries: Queries, sent: Sent) -> Outcome:
         requests = self._rows_of(schema.REQUESTS, schema.REQUEST).cache()
         counted = self._rows_of(schema.COUNTS, schema.COUNT).cache()
         visits = self._rows_of(schema.SESSIONS, schema.SESSION).cache()
-        reasons = self._rows_of(schema.DEAD_LETTERS, schema.DEAD_LETTER).groupBy("reason").count().collect()
-        summary = summarized(requests, visits, counted)
+        letters = self._records_of(schema.DEAD_LETTERS).groupBy(header("reason").alias("reason")).count().collect()
         first = queries.progress["requests"]
-        summary |= {
-            "conversions": self._rows_of(schema.CONVERSIONS, schema.CONVERSION).count(),
-            "lines": sent.lines,
-            "dead_letters": {row["reason"]: row["count"] for row in reasons},
-            "repeats_sent": sent.repeats,
-            "repeats_dropped": first.repeats,
-            "late_dropped": {name: each.late for name, each in queries.progress.items()},
-            "batches": {name: each.batches for name, each in queries.progress.items()},
-        }
-        _check(summary)
-        for path in pictures.draw(requests, counted, summary, self._places.root):
+        outcome = summarized(requests, visits, counted)
+        outcome.details.update(
+            {
+                "conversions": self._rows_of(schema.CONVERSIONS, schema.CONVERSION).count(),
+                "lines": sent.lines,
+                "dead_letters": {row["reason"]: row["count"] for row in letters},
+                "repeats_sent": sent.repeats,
+                "repeats_dropped": first.repeats,
+                "late_dropped": {name: each.late for name, each in queries.progress.items()},
+                "batches": {name: each.batches for name, each in queries.progress.items()},
+            }
+        )
+        figures = {**outcome.summary, **outcome.details}
+        _check(figures)
+        for path in pictures.draw(requests, counted, figures, self._places.root):
             self._show.note(f"picture: {path}")
-        return summary
+        return outcome
 
 
-def _check(summary: dict[str, Any]) -> None:
+def _check(figures: dict[str, Any]) -> None:
     """Every line is a request, a dead letter, or counted as late; every view is in a session and in a count."""
-    late = summary["late_dropped"]
-    dead = sum(summary["dead_letters"].values())
+    late = figures["late_dropped"]
+    dead = sum(figures["dead_letters"].values())
     wrong = []
-    if summary["requests"] + dead + late["requests"] != summary["lines"]:
+    if figures["requests"] + dead + late["requests"] != figures["lines"]:
         wrong.append(
-            f"{summary['lines']} lines were sent, but there are {summary['requests']} requests, {dead} dead letters "
+            f"{figures['lines']} lines were sent, but there are {figures['requests']} requests, {dead} dead letters "
             f"and {late['requests']} late lines"
         )
-    if summary["repeats_sent"] != summary["repeats_dropped"] and not late["requests"]:
-        wrong.append(f"{summary['repeats_sent']} lines were repeated, {summary['repeats_dropped']} repeats dropped")
-    if sum(summary["views_by_page"].values()) != summary["views"] and not late["counts"]:
-        wrong.append(f"{summary['views']} views, but {sum(summary['views_by_page'].values())} in the counts of pages")
+    if figures["repeats_sent"] != figures["repeats_dropped"] and not late["requests"]:
+        wrong.append(f"{figures['repeats_sent']} lines were repeated, {figures['repeats_dropped']} repeats dropped")
+    if sum(figures["views_by_page"].values()) != figures["views"] and not late["counts"]:
+        wrong.append(f"{figures['views']} views, but {sum(figures['views_by_page'].values())} in the counts of pages")
     if wrong:
         raise PipelineFailedError("; ".join(wrong))
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from .schema import LINE_HEADER
+from ..dead_letters import NEEDED, good, header, routed
+from .schema import LINE_HEADER, REQUEST
 
-#: Longest line in bytes; Apache accepts request lines and header fields of 8 KiB. A dead letter has this many bytes of
-#: a longer line.
+#: Longest line in bytes; Apache accepts request lines and header fields of 8 KiB.
 LINE_BYTES_MAX = 65_536
 #: Longest distance between the time in a line and the time of its record.
 CLOCK_S_MAX = 86_400
@@ -36,15 +36,18 @@ _ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"
 def parsed(records: DataFrame) -> DataFrame:
     """One row for each record of the log: its position, the request, and the reason if the line is bad.
 
-    ``records`` has the source's columns with headers. The result has ``line``, ``topic``, ``partition``, ``offset``,
-    ``timestamp``, ``value``, ``reason`` (null for a good line), and the columns of a request.
+    ``records`` has the source's columns with headers. The result has these columns, ``reason`` (null for a good line),
+    and the columns of a request. A line that a replay of dead letters sends again has a name of its own, so that it is
+    not dropped as a repeat of the dead letter.
     """
     position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
-    name = F.filter("headers", lambda header: header["key"] == LINE_HEADER)
+    name = F.filter("headers", lambda each: each["key"] == LINE_HEADER)
     is_long = F.octet_length("value") > LINE_BYTES_MAX
     rows = records.select(
-        F.coalesce(F.get(name, F.lit(0))["value"].cast("string"), position).alias("line"),
-        *("topic", "partition", "offset", "timestamp", "value"),
+        F.concat_ws("#", F.coalesce(F.get(name, F.lit(0))["value"].cast("string"), position), header("tries")).alias(
+            "line"
+        ),
+        *NEEDED,
         is_long.alias("is_long"),
         F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n "))).alias("text"),
     )
@@ -54,7 +57,7 @@ def parsed(records: DataFrame) -> DataFrame:
     words = F.split("request_line", " ")
     agent = F.coalesce("agent", F.lit("-"))
     rows = rows.select(
-        *("line", "topic", "partition", "offset", "timestamp", "value"),
+        *("line", *NEEDED),
         F.when(~is_tick, _reason()).alias("reason"),
         F.when(is_tick, F.col("timestamp")).otherwise(F.col("time")).alias("time"),
         "address",
@@ -69,6 +72,8 @@ def parsed(records: DataFrame) -> DataFrame:
     return rows.withColumn("is_view", is_view())
 
 
+#: The columns of a request.
+_REQUEST = [column.split()[0] for column in REQUEST.split(", ")]
 _FIELDS = {
     "address": _ADDRESS,
     "time": _TIME,
@@ -121,21 +126,9 @@ def counted() -> list[Column]:
 
 def requests(rows: DataFrame) -> DataFrame:
     """The good rows of ``parsed``, with the columns of a request only; ticks are among them."""
-    return rows.where("reason IS NULL").drop("topic", "partition", "offset", "timestamp", "value", "reason")
+    return good(rows).select(*_REQUEST)
 
 
-def routed(rows: DataFrame, requests_topic: str, dead_letters_topic: str) -> DataFrame:
-    """The rows of ``parsed`` as records for two topics: good ones to the one, bad ones with their reason to the
-    other. A dead letter's key and value name the position of the line in the log."""
-    request = [name for name in rows.columns if name not in ("topic", "partition", "offset", "timestamp", "value")]
-    request.remove("reason")
-    is_good = F.col("reason").isNull()
-    letter = F.struct(
-        *("reason", "topic", "partition", "offset", "timestamp", "line"),
-        F.substring(F.col("value"), 1, LINE_BYTES_MAX).cast("string").alias("value"),
-    )
-    return rows.select(
-        F.when(is_good, F.col("address")).otherwise(F.col("line")).alias("key"),
-        F.when(is_good, F.to_json(F.struct(*request))).otherwise(F.to_json(letter)).alias("value"),
-        F.when(is_good, requests_topic).otherwise(dead_letters_topic).alias("topic"),
-    )
+def records(rows: DataFrame, topic: str) -> DataFrame:
+    """The rows of ``parsed`` as records: requests for ``topic``, and bad lines as dead letters."""
+    return routed(rows, topic=topic, key=F.col("address"), value=F.to_json(F.struct(*_REQUEST)))

@@ -5,7 +5,7 @@
       |     `-> clickstream.sessions      one visit of one address, with its funnel
       |     `-> clickstream.counts        views of each page, and from each referrer, by hour
       |     `-> clickstream.conversions   a download with a page that the visitor viewed before it
-      `-> clickstream.dead-letters  each bad line, with the reason and the position
+      `-> clickstream.log.dead-letters  each bad line, with the reason and the position (dead_letters.py)
 
 A **tick** is a record without a value. A tick only moves the event time: Spark closes windows and sessions when it has
 read a later time, and a log that has ended brings no later time. A tick becomes a request without an address.
@@ -16,12 +16,14 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ..dead_letters import dead_letter_topic
+
 LOG = "clickstream.log"
 REQUESTS = "clickstream.requests"
 SESSIONS = "clickstream.sessions"
 COUNTS = "clickstream.counts"
 CONVERSIONS = "clickstream.conversions"
-DEAD_LETTERS = "clickstream.dead-letters"
+DEAD_LETTERS = dead_letter_topic(LOG)
 
 #: The header of a log record that names the line. A line that is sent twice has the same name twice.
 LINE_HEADER = "line"
@@ -37,9 +39,6 @@ SESSION = "address STRING, began TIMESTAMP, ended TIMESTAMP, views INT, first_pa
 COUNT = "hour TIMESTAMP, kind STRING, name STRING, views BIGINT"
 #: ``page`` was viewed at most half an hour before ``download`` was.
 CONVERSION = "address STRING, downloaded TIMESTAMP, download STRING, viewed TIMESTAMP, page STRING"
-DEAD_LETTER = (
-    "reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, line STRING, value STRING"
-)
 
 
 def decoded(records: DataFrame, schema: str) -> DataFrame:

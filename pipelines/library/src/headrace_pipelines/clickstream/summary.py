@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ..registry import Outcome
 from .sessions import FUNNEL
 
 
-def summarized(requests: DataFrame, sessions: DataFrame, counts: DataFrame) -> dict[str, Any]:
-    """Requests, crawlers, visitors, sessions, views by page, errors, and the sessions that reached each step.
+def summarized(requests: DataFrame, sessions: DataFrame, counts: DataFrame) -> Outcome:
+    """Count requests, crawlers, visitors, sessions, views by page and errors; as details, views and the funnel.
 
     A *request* is a good line. A *visitor* is an address with a request that is no crawler request. An *error* is a
     request with a status of 400 or more.
@@ -30,7 +29,7 @@ def summarized(requests: DataFrame, sessions: DataFrame, counts: DataFrame) -> d
     pages = counts.where("kind = 'page'").groupBy("name").agg(F.sum("views").alias("views"))
     steps = [F.count_if(F.col("funnel") >= number).alias(name) for number, name in enumerate(FUNNEL, 1)]
     (visits,) = sessions.agg(F.count("*").alias("sessions"), *steps).collect()
-    return {
+    summary = {
         "requests": row["requests"],
         "crawler_requests": row["crawler_requests"],
         "visitors": row["visitors"],
@@ -39,6 +38,5 @@ def summarized(requests: DataFrame, sessions: DataFrame, counts: DataFrame) -> d
             page["name"]: page["views"] for page in pages.orderBy(F.col("views").desc(), F.col("name")).collect()
         },
         "errors": row["errors"],
-        "views": row["views"],
-        "funnel": {name: visits[name] for name in FUNNEL},
     }
+    return Outcome(summary, {"views": row["views"], "funnel": {name: visits[name] for name in FUNNEL}})
