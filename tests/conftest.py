@@ -35,7 +35,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 _SEED = "HEADRACE_TEST_SEED"
 
 # A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and child processes inherit this setting.
-# Restore it, or no Ctrl-C of a test would reach its process.
+# Restore Python's handler of SIGINT: otherwise Ctrl-C has no effect in processes that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -63,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = seed
     # a test of a benchmark does not need to wait until the disk is idle
     os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")
-    # A dozen of Spark's drivers live for seconds: half of what they use is the second compiler's, for later.
+    # The tests start a dozen Spark drivers, which live for seconds. The JVM's second compiler would take half of their
+    # CPU time, and its code would pay off only later.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 

@@ -28,8 +28,8 @@ This page lists every configuration key of Headrace, by Kafka's name. An unknown
 similar name. Each key has one of three states:
 
 * **honoured**: the key does what its description says.
-* **accepted**: another key or mechanism replaces the key, or its feature is not built yet. The note in italics says
-  which of the two is the case. When you set the key, Headrace prints or logs the note.
+* **accepted**: another key or mechanism replaces the key, or its feature is not built yet. A note in italics says which
+  of the two is the case. When you set the key, Headrace prints or logs the note.
 * **refused**: any value other than the default is an error, because ignoring the key would be unsafe. The note says
   why.
 

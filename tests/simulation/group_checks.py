@@ -86,13 +86,14 @@ class GroupChecks:
         self._resets: Counter[tuple[str, str, int]] = Counter()
         self._readers: dict[tuple[str, Part], SimMember] = {}
         self._holders: dict[tuple[str, Part], dict[SimMember, int]] = {}
-        #: Partitions that a member was asked to revoke, and when: it may be removed if it does not.
+        #: Partitions that a member was asked to revoke, and the time: a member that does not revoke them may be
+        #: removed.
         self._revoked_ms: dict[tuple[SimMember, Part], float] = {}
         #: Partitions that a member owned when its lease ended: other members may get them before this member learns
         #: that it must release them.
         self._doubtful: set[tuple[SimMember, Part]] = set()
-        #: Members whose coordinator saw the end of the connection before the member did, and that have had no response
-        #: since; with the time of that end.
+        #: Members whose coordinator noticed the broken connection before the member did, and the time of that. A member
+        #: is removed from here by its next response.
         self._misled: dict[SimMember, float] = {}
         self._appends = 0
         self.acknowledgements = 0

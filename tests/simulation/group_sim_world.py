@@ -72,8 +72,8 @@ class GroupWorld(CoordinatorsSide):
         self.coverage["part", "groups"] = 1
         self.numbers = iter(range(1, 1 << 60))
         self.connections: list[MemberConnection] = []
-        #: Members that ask only a broker whose metadata are not updated: the number of steps that it knows, and until
-        #: when.
+        #: Members that ask only a broker with old metadata: member -> (number of metadata steps that the broker knows,
+        #: time at which this ends).
         self.behind: dict[str, tuple[int, float]] = {}
         #: No member makes auto-commits until this time.
         self.no_commits_until_ms = 0.0

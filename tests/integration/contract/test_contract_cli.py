@@ -35,7 +35,8 @@ class Terminal:
         if self.pid == 0:
             for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background, or by nohup
                 signal.signal(number, signal.SIG_DFL)
-            # The output is buffered, as usual. Python writes the bytes that a dead terminal refused again at the end.
+            # The output is buffered, as usual: when Python ends, it tries again to write the bytes that a dead terminal
+            # refused.
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
             os.execve(command[0], list(command), environment)
         self.shown = b""

@@ -38,7 +38,7 @@ def gate_at(hold_at: int, held: Path) -> Callable[[Iterator[Any]], Iterator[Any]
 
 def main() -> None:
     bootstrap, directory = sys.argv[1], Path(sys.argv[2])
-    # A task that is held occupies one of them permanently.
+    # A held task occupies one of the session's four threads permanently.
     spark = headrace_spark.session("restart test", master="local[4]")
     queries = []
     for stream in sys.argv[3:]:

@@ -79,7 +79,8 @@ def test_each_row_is_there_once_whatever_is_killed(run: int, headrace: Any, tmp_
     seed = zlib.crc32(f"{os.environ['HEADRACE_TEST_SEED']} {run}".encode())
     chance = random.Random(seed)
     batches = sorted(chance.sample(range(BATCHES - 1), 2))
-    # The first runs cover each place. The failed task is the last moment, because its run continues to the end.
+    # The first runs kill the driver at each of the places in PLACES. The failing task comes last, because the run
+    # continues to its end after a failed task.
     moments: list[Any] = [(chance.choice(PLACES[:3]), batch) for batch in batches]
     moments[run % 2] = PLACES[run % 3], moments[run % 2][1]
     if run % 3 == 2:

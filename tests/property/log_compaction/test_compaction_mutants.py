@@ -98,7 +98,8 @@ def readers_find_the_old_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "replace_segments", lambda self, old, new: None)
 
 
-#: Each mutant with a history that finds it. A history that does not find its mutant costs fifteen seconds.
+#: Each mutant with the number of a history in which a check detects the mutant. If no check does, the test loses
+#: fifteen seconds with this history.
 MUTANTS = {
     markers_go_with_their_data: 16,
     aborted_records_stay: 16,

@@ -28,8 +28,8 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
             await leader.until(lambda: leader.left)
             assert leader.said_cannot_append == leader.left == 1, "the leader hears it at once, and once"
             assert leader.acks[-1].log_end == 1
-            # While space is short it joins to learn the log start, asks for one batch, and accepts none: otherwise a
-            # disk at the threshold would change the in-sync set again and again.
+            # While space is short, the follower joins to learn the log start, asks for one batch, and accepts none.
+            # Otherwise a disk near the threshold would change the in-sync set again and again.
             join = await leader.welcome()
             assert (join.log_end, join.window_bytes) == (1, 1)
             leader.push(batches(1, b"b"))

@@ -93,7 +93,7 @@ def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> It
         admin.create_topics([name])
     yield name  # without a client: a test may fork
     with (
-        contextlib.suppress(UnknownTopicOrPartitionError),  # the test has deleted it
+        contextlib.suppress(UnknownTopicOrPartitionError),  # the test has deleted the topic
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,
     ):
         admin.delete_topics([name])

@@ -20,11 +20,11 @@ _ONE_LINK = (
 )
 
 CLUSTER = (
-    honoured("num.partitions", 1, "The number of partitions of a new topic whose creator gives no number.", low=1),
+    honoured("num.partitions", 1, "The default number of partitions of a new topic.", low=1),
     honoured(
         "default.replication.factor",
         1,
-        "The number of replicas of a new topic whose creator gives no number.",
+        "The default number of replicas of a new topic.",
         low=1,
         high=32767,
     ),

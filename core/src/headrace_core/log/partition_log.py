@@ -206,9 +206,9 @@ class PartitionLog(LogReader):
 
     @property
     def recovery_point(self) -> int:
-        """The offset to persist as the recovery point; all records below the recovery point are durable. (0 for an
-        empty log, which has no records to recover; a replica's first batch may begin below the end of the empty
-        log.)"""
+        """The offset to persist as the recovery point; all records below the recovery point are durable. An empty log
+        has the recovery point 0: it has no records to recover, and the first batch that a replica appends may begin
+        below the log's present end."""
         return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
     @property

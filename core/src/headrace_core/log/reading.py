@@ -236,12 +236,12 @@ class LogReader:
                 return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait, places)
             if following is not None:
                 self._check_end(segment, following)
-            at += 1  # nothing at or above the offset in here: compacted away
+            at += 1  # compaction has removed the segment's records at and above the offset
         if cuts % 2 or self.cuts != cuts:
             raise self._cut_error()
-        if self._segments is not segments:  # a new one was begun after the lookup
+        if self._segments is not segments:  # a new segment was begun after the lookup
             return self._read(offset, max_bytes, up_to, wait=wait)
-        return ReadResult(b"", up_to)  # the log was cut in a gap: it ends above its last batch
+        return ReadResult(b"", up_to)  # the log was cut in a gap, so the log ends above its last batch
 
     def _position_of(self, offset: int, segment: LogSegment, places: _Places) -> int | None:
         """Return the position of the batch that contains ``offset``; None when every batch of the segment ends below

@@ -106,9 +106,9 @@ def _parse_format(argv: Sequence[str], *, program: str, role: str) -> FormatComm
         "--log-dirs",
         "--data",
         metavar="DIR,...",
-        help="Directories to format, separated by commas; instead of --config.",
+        help="Directories to format, separated by commas; not with --config.",
     )
-    parser.add_argument("--node-id", type=int, default=-1, metavar="INTEGER", help="The node's id; with --log-dirs.")
+    parser.add_argument("--node-id", type=int, default=-1, metavar="INTEGER", help="The node's id; needs --log-dirs.")
     parser.add_argument("--ignore-formatted", action="store_true", help="Skip directories that are formatted already.")
     if role == "controller":
         _add_first_voters(parser)
@@ -193,7 +193,7 @@ def _add_first_voters(parser: argparse.ArgumentParser) -> None:
         help="Format without voters: the controller joins a quorum later (headrace quorum add).",
     )
     parser.add_argument(
-        "--address", metavar="HOST:PORT", help="The controller's address; with --log-dirs and --standalone."
+        "--address", metavar="HOST:PORT", help="The controller's address; needs --log-dirs and --standalone."
     )
 
 

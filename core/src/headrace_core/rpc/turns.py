@@ -8,7 +8,7 @@ delay a short request no more than one long request does.
 **Order.** Pieces of work of similar size (within a factor of four) form a class. A class completes its pieces one after
 another in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the
 total time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. Between
-two of its turns, a piece of work waits for at most one turn of each class of larger pieces, and no class waits forever.
+two turns of a piece, each class of larger pieces gets at most one turn, so no class waits forever.
 """
 
 from __future__ import annotations

@@ -41,9 +41,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_GAPS_MAX = 100  #: Maximum number of gaps at the ends of leader epochs that a replica remembers (``past_gap``).
+
 #: To save memory, all replicas share this event until their log moves to another directory for the first time; nearly
 #: all logs never move.
-_GAPS_MAX = 100  #: Maximum number of remembered gaps behind the ends of leader epochs.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
@@ -132,7 +133,8 @@ class LeaderReplica:
         #: Checked appends that wait while the log changes directories; None while appends are not held.
         self._held: list[_Appending] | None = None
         self._released = _NEVER_HELD  #: An event that is set when the last ``hold`` ends.
-        #: Ends of leader epochs behind which records are missing -> where records begin again (``past_gap``).
+        #: Gaps in the log at the ends of leader epochs: end of the epoch -> offset at which records begin again
+        #: (``past_gap``).
         self._gaps: dict[int, int] = {}
         self._active = log.active
         self._seen_bytes = self._active.size

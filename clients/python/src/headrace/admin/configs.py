@@ -113,7 +113,7 @@ async def _describe(
             try:
                 return list((await calls.at_broker(broker_id, ask, deadline)).results)
             except BrokerIdNotRegisteredError:
-                pass  # it went offline during the call
+                pass  # the broker went offline during the call
     left_s = max(deadline - time.monotonic(), 0.01)
     return list((await calls.call("DescribeConfigs", request, left_s, sees_own_writes=True)).results)
 

@@ -220,7 +220,7 @@ class AsyncConsumer(Face):
         """
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
-        await asyncio.sleep(0)  # before records are taken: a cancelled poll would lose them
+        await asyncio.sleep(0)  # yield before records are taken, because a cancelled poll would lose taken records
         await self._begin_poll()
         limit = core.reading.max_poll_records if most is None else most
         records = core.reading.drain(limit)
@@ -344,7 +344,7 @@ class AsyncConsumer(Face):
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:
-                while not work.done():  # a thread cannot be cancelled, but the slices it took can be put back
+                while not work.done():  # a thread cannot be cancelled, but the slices that it took are put back
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.wait([work])
                 core.reading.give_back()

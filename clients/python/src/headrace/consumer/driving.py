@@ -107,7 +107,7 @@ class AsyncSteps:
             await asyncio.wait([task])
         if self._task is task:
             self._task = None
-        if not task.cancelled():  # (otherwise its event loop ended, and this is another loop)
+        if not task.cancelled():  # (a cancelled task belongs to an event loop that has ended)
             task.result()
 
     def cancel(self) -> None:

@@ -82,7 +82,7 @@ class FetchLink:
 
     def note_news(self, tracked: Tracked) -> None:
         """End the pause before the next stream if the metadata show a newer leader epoch of the partition."""
-        if tracked.has_news:  # the broker was reachable since, so earlier failures are outdated
+        if tracked.has_news:  # the broker has answered since the failures, so they no longer count
             tracked.has_news, self._failures = False, 0
             self._news.set()
 
@@ -104,10 +104,11 @@ class FetchLink:
 
     async def close(self) -> None:
         task, self._task = self._task, None
-        if task is not None:  # drop it: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
+        # Drop the task: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
+        if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self.members.clear()  # they refer to this link
+        self.members.clear()  # break the reference cycle: members refer to this link
 
     async def _run(self) -> None:
         while True:
@@ -122,7 +123,7 @@ class FetchLink:
                 self._failures = 0 if self._correlation > before + 1 else self._failures + 1
                 logger.info("fetch stream to %s failed: %s", self.address, error)
                 self._everyone_home(error)
-            except Exception as error:  # a bug, here or in the broker: continue to read
+            except Exception as error:  # a bug of the client or of the broker: continue to read
                 self._failures += 1
                 logger.exception("fetch stream to %s: unexpected error; reconnecting", self.address)
                 self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
@@ -293,7 +294,7 @@ class FetchLink:
             return
         if isinstance(error, OffsetOutOfRangeError):
             if tracked.epochs.last >= 0 and not tracked.may_be_truncated:
-                tracked.may_be_truncated = True  # check for truncation before treating it as the log end
+                tracked.may_be_truncated = True  # check for a truncation before the position counts as the log end
                 fetcher.send_home(tracked)
                 return
             tracked.may_be_truncated = False

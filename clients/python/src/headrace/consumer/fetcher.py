@@ -74,7 +74,7 @@ class Fetcher:
                     self._drop(old)
                 elif old is not None:
                     keep.add(tp)
-                    old.paused = True  # also if it is being placed right now
+                    old.paused = True  # also if the partition is being placed now
                     self._leave(old)
                 continue
             keep.add(tp)
@@ -125,7 +125,7 @@ class Fetcher:
         if self.tracked.get(tp) is not tracked or tracked.paused:
             return
         if error is not None:
-            if tracked.near >= 0:  # (KIP-392) otherwise the leader would redirect us to it again at once
+            if tracked.near >= 0:  # (KIP-392: otherwise the leader would send the client to the same follower again)
                 tracked.far_until = time.monotonic() + self.near_s
                 logger.info(
                     "%s: cannot read from broker %d, the nearest replica; reading from the leader instead: %s",
@@ -159,7 +159,7 @@ class Fetcher:
         """Read the partition from the follower in the client's rack that the leader has named; ask the leader again
         after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
-            if tracked.attempts:  # the refreshed metadata lack it
+            if tracked.attempts:  # the refreshed metadata lack the partition, too
                 tracked.far_until = time.monotonic() + self.near_s
             self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not in the client's metadata yet"))
             return
@@ -291,4 +291,4 @@ class Fetcher:
         self.tracked.clear()
         await asyncio.gather(*(link.close() for link in links))
         self.inbox.close()
-        self.committed = None  # the group refers to its fetcher
+        self.committed = None  # break the reference cycle: the group refers to its fetcher

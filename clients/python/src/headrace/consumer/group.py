@@ -158,7 +158,7 @@ class GroupConsumer:
         self._engine = engine
         self._max_poll_interval_s: float = config["max.poll.interval.ms"] / 1000
         self._auto_commits: bool = config["enable.auto.commit"]
-        self._commits_itself = self._auto_commits  # False while it leaves without a commit
+        self._commits_itself = self._auto_commits  # False while the consumer leaves without a commit
         self._interval_s: float = config["auto.commit.interval.ms"] / 1000
         self._next_commit_at = 0.0
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # offsets of the last full auto-commit
@@ -176,7 +176,7 @@ class GroupConsumer:
         self._membership.begins_to_wait = reading.interrupt
         self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
         self._topic_ids: tuple[Parts, dict[TopicPartition, bytes]] = NOTHING, {}
-        self._changing = asyncio.Lock()  # a join waits for the end of the leave before it
+        self._changing = asyncio.Lock()  # a join waits until an earlier leave has ended
         self._arrivals: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._auto_committing: asyncio.Task[None] | None = None
@@ -185,7 +185,7 @@ class GroupConsumer:
         if self.subscription is None:
             return NO_MEMBER
         if self._membership.member.epoch == 0:
-            return Who(self._member_id, -1, self.instance_id)  # the coordinator refuses it, as it must
+            return Who(self._member_id, -1, self.instance_id)  # the coordinator refuses commits of this former member
         return Who(self._member_id, self._membership.member.epoch, self.instance_id)
 
     def _topic_id_of(self, tp: TopicPartition) -> bytes:
@@ -311,7 +311,7 @@ class GroupConsumer:
                 raise event.error.with_traceback(None)
         inbox = self._reading.inbox
         inbox.alarm = False
-        if self._events:  # queued before its alarm was set
+        if self._events:  # the event was queued before its alarm was set
             inbox.alarm = True
             return
         self._go_on()
@@ -397,7 +397,7 @@ class GroupConsumer:
             try:
                 yield from self.steps()
             except Exception as failure:
-                if failure is not self.error:  # (the caller has had that one, or never asks for it)
+                if failure is not self.error:  # (the caller has seen the error ``self.error``, or never asks for it)
                     logger.exception(
                         "group %r: the consumer could not leave cleanly; the coordinator removes it after its "
                         "session timeout",
@@ -463,7 +463,7 @@ class GroupConsumer:
                 self._watcher = self._engine.spawn(self._watch_progress(), "headrace-poll-interval")
 
     async def _leave(self) -> None:
-        self._stop_watching()  # it may be leaving, and would get no events
+        self._stop_watching()  # the consumer may be leaving, and would get no events
         async with self._changing:
             self._stop_watching()
             arrivals, self._arrivals = self._arrivals, set()
@@ -550,7 +550,7 @@ class GroupConsumer:
             elif isinstance(event, Suspended):
                 self.paused = Paused(event.cause, event.why, time.time_ns() // 1_000_000)
                 self._reading.shut(True)
-                self._reading.interrupt()  # the caller logs them
+                self._reading.interrupt()  # the caller logs the failures
             elif isinstance(event, Resumed):
                 self.paused = None
                 self._reading.shut(False)
@@ -622,7 +622,7 @@ class GroupConsumer:
                 self._gone(owned, why)
             await self._membership.leave()
             self._settle()
-        self._reading.interrupt()  # wake a poll that began during the leave: it joins the group again
+        self._reading.interrupt()  # wake a poll that began during the leave, so that the poll joins the group again
 
 
 def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:

@@ -53,7 +53,8 @@ class Assigned:
         self.found: tuple[int, int] | None = None  # (generation, offset)
         self.reset: str | None = None
         self.paused = False
-        self.begun: tuple[int, int] | None = None  # (offset, leader epoch of the record before it), committed
+        # The committed (offset, leader epoch of the record before the offset)
+        self.begun: tuple[int, int] | None = None
         self.epochs: ReadEpochs | None = None  # of the fetched records
         self.from_group = False  # assigned by hand: without a position, begin at the group's committed offset
         self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
@@ -83,7 +84,7 @@ class Slice:
         self.next_offset = next_offset
         self.parts = parts
         self.size = size
-        self.error = error  # instead of records: raised when it is this slice's turn
+        self.error = error  # raised in place of records when this slice is read
 
 
 class Inbox:
@@ -100,7 +101,7 @@ class Inbox:
         self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
-        self._bytes_in = 0  # one writer each, the I/O thread and the caller's: no lock
+        self._bytes_in = 0  # no lock: the I/O thread writes _bytes_in, the caller's thread _bytes_out
         self._bytes_out = 0
         self._sleeper: threading.Event | None = None
         self._async_sleeper: tuple[Any, Any] | None = None

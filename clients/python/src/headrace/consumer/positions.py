@@ -109,7 +109,7 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
     engine = fetcher.engine
     end = await end_of_epoch(engine, tp, epoch, engine.deadline(engine.request_timeout_s))
     if end.end_offset >= at and end.leader_epoch == epoch:
-        return  # an ordinary log start or end: the next response says so
+        return  # an ordinary log start or log end, which the next fetch response shows
     is_known = end.end_offset >= 0 and end.leader_epoch >= 0
     divergent = tracked.epochs.divergent(at, end.leader_epoch, end.end_offset) if is_known else None
     if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:

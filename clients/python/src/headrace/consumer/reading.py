@@ -204,7 +204,8 @@ class Reading:
         else:
             queue.append((item, iterator))
         kept = sum(entry[0].size for some in (self._resumed, *self._held.values()) for entry in some)
-        if kept > self.inbox.max_bytes:  # repeated pauses must not pile up: drop the slice, fetch it again
+        # Repeated pauses must not fill the memory: drop the slice, and fetch it again later.
+        if kept > self.inbox.max_bytes:
             position = self.known_position(item.assigned.tp)
             self._void(item.assigned)
             item.assigned.position = position

@@ -64,7 +64,7 @@ class Tracked:
         self.placing = False
         self.epochs = assigned.epochs = ReadEpochs()  # of the records before fetch_at (KIP-320)
         self.known_epoch = -1  # the largest leader epoch in the metadata
-        self.has_news = False  # ... since it got its last link
+        self.has_news = False  # whether there was news since the partition got its last link
         self.may_be_truncated = False  # a broker reported that the log changed before fetch_at
         self.near = -1  # a follower in our rack to read from until near_until, in time.monotonic() (KIP-392)
         self.near_until = 0.0

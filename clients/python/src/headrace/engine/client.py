@@ -220,7 +220,7 @@ class Engine:
                         )
                     ) from None
                 failure = error
-            except NotControllerError as error:  # a controller that knows no leader; other controllers may
+            except NotControllerError as error:  # this controller knows no leader; another controller may know one
                 failure = error
             except RequestTimedOutError as error:
                 if once:

@@ -63,7 +63,8 @@ class IoThread:
         while True:
             try:
                 self.loop.run_forever()
-            except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt end a loop; clients need this one
+            # Asyncio lets SystemExit and KeyboardInterrupt end an event loop, but clients need this loop.
+            except BaseException:
                 logger.exception("Headrace's I/O thread caught an error and continues")
             else:
                 return
@@ -109,7 +110,7 @@ class IoThread:
             future.cancel()
             raise
         finally:
-            del future  # the traceback of its error keeps this frame, and with it the frames of the callers
+            del future  # the traceback of the future's error would keep this frame and the frames of the callers
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
@@ -205,7 +206,8 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> 
 _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
-_last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()  # clusters: the other tenants need them until they have left
+# In-process clusters: clients of the thread need the cluster until they have left.
+_last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()
 _leaves_before_pools = False
 _grpc_before_fork = False
 _unusable = False  # a child process whose parent had open connections
@@ -246,7 +248,7 @@ def leave_before_pools() -> None:
     nodes need the pools until they have stopped. Python also joins the program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
-        register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses it too
+        register_atexit = getattr(threading, "_register_atexit", None)  # the same private hook as concurrent.futures
         if register_atexit is not None and not _leaves_before_pools:
             _leaves_before_pools = True
             register_atexit(_at_exit)
@@ -283,7 +285,7 @@ def _native_threads() -> list[str]:
     """The names of this process's threads, as the kernel knows them; empty without /proc (macOS)."""
     names = []
     for thread in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it ended during the read
+        with contextlib.suppress(OSError):  # the thread ended during the read
             names.append(thread.read_text().strip())
     return names
 

@@ -185,7 +185,7 @@ class MetadataCache:
                 return {}
             names = sorted(self._tracked if topics is None else set(topics))
             if topics is None and self._version != seen and self.written_offset <= self.snapshot.metadata_offset:
-                return {}  # another caller has just done it
+                return {}  # another caller has just refreshed the metadata
             errors: dict[str, HeadraceError] = {}
             for page in pages(names):
                 request = metadata_pb2.MetadataRequest(topics=page, allow_auto_topic_creation=create)

@@ -191,10 +191,10 @@ class Member:
         self._looked_at: float | None = None  # last reading of the clock; None: none was needed
         self._stood_still_until: float | None = None  # responses older than this are no proof of ownership
         self._answered_at = 0.0  # when the last request with a response was sent
-        self._shard_epoch = 0  # only a coordinator with a larger epoch can remove it now; 0: unknown
+        self._shard_epoch = 0  # only a coordinator with a larger shard epoch can remove the member; 0: unknown
         self._newest_epoch = 0  # the largest epoch seen since the last response
         self._vacant_at = float("-inf")  # no later owner had the shard before this time
-        self._is_orphaned = False  # its coordinator was deposed in time, and no other has responded
+        self._is_orphaned = False  # the member's coordinator was deposed in time, and no new coordinator has responded
         self._is_answered_here = False  # a response has come on this stream
         self._is_doubtful = False  # a request was lost on a stream that never responded
         self._number = 0
@@ -294,7 +294,8 @@ class Member:
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                self._shard_epoch = shard_epoch  # (otherwise its owner may have been counting for long)
+                # An owner of the shard may have measured the session timeout for long.
+                self._shard_epoch = shard_epoch
         if self._is_orphaned and is_vacant and as_of is not None:
             self._vacant_at = max(self._vacant_at, as_of)
         self.tick(now)

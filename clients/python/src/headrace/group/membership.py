@@ -166,7 +166,7 @@ class Membership:
                 elif not error.retriable and not isinstance(error, NetworkError):
                     self.member.refused(0, error, boottime_s())
                     self.nudge()
-            except Exception:  # a bug; reading continues, and so does the member
+            except Exception:  # a bug of the client: the member and its reading continue
                 logger.exception(
                     "group %r: the stream to the coordinator: unexpected error; reconnecting", self.group_id
                 )
@@ -238,7 +238,7 @@ class Membership:
     def _waits(self, error: HeadraceError) -> None:
         begins = self.waiting is None
         since = time.monotonic() if self.waiting is None else self.waiting[0]
-        self.waiting = since, error.with_traceback(None)  # it keeps the frames of this object's tasks
+        self.waiting = since, error.with_traceback(None)  # the traceback would keep the frames of this object's tasks
         if begins:
             self.begins_to_wait()
 
@@ -323,7 +323,7 @@ def _answer(response: groups_pb2.MembershipResponse) -> Answer:
         assignment = frozenset(
             Part(topic.topic_id, topic.topic, partition)
             for topic in response.assignment.topics
-            if topic.topic  # just deleted: it is about to be revoked
+            if topic.topic  # a topic without a name was just deleted, and its partitions are about to be revoked
             for partition in topic.partitions
         )
     return Answer(

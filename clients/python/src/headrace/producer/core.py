@@ -109,7 +109,7 @@ class ProducerCore:
         info = await self.engine.topic(topic, timeout_s)
         self.check_open()
         if self.sender.identity is not None and self.sender.identity.current is None:
-            self.sender.identity.ask()  # early, because the first batch waits for it
+            self.sender.identity.ask()  # ask early, because the first batch waits for the producer id
         if topic not in self.accumulator.topics:
             queues = TopicQueues(self.accumulator, topic, len(info.partitions), self._max_batch_bytes(info))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
@@ -187,7 +187,7 @@ class ProducerCore:
 
     def check_sendable(self) -> None:
         self.check_open()
-        transactions = self.transactions  # None after a close by another thread
+        transactions = self.transactions  # None if another thread has closed the producer
         if self.accumulator.state == HELD and transactions is not None:
             transactions.producer.check(Call.SEND)
 

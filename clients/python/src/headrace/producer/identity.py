@@ -52,7 +52,7 @@ class ProducerIdentity:
         try:
             self.current = await self._until_answered()
         except HeadraceError as failure:
-            error = failure.with_traceback(None)  # it keeps this frame: a reference cycle
+            error = failure.with_traceback(None)  # the traceback would keep this frame, a reference cycle
         self.last_error, self._task = error, None
         if error is None:
             self._renewed()

@@ -90,7 +90,7 @@ class Request:
     def __init__(self, correlation_id: int, batches: Sequence[SendBatch], size: int) -> None:
         self.was_sent = False
         self.correlation_id = correlation_id
-        self.batches: list[SendBatch | None] = list(batches)  # None: it went to another leader
+        self.batches: list[SendBatch | None] = list(batches)  # None for a batch that went to another leader
         self.size = size
         self.sent_at = time.monotonic()
 
@@ -140,7 +140,7 @@ class BrokerLink:
         if self._ending is not None:
             ending, self._ending = self._ending, None
             await asyncio.gather(ending, return_exceptions=True)
-        self.pending.clear()  # the queues refer to their link
+        self.pending.clear()  # break the reference cycle: queues refer to their link
         self.in_flight.clear()
 
     def _end(self) -> None:
@@ -191,7 +191,7 @@ class BrokerLink:
             try:
                 await self._session()
             except HeadraceError as error:
-                self.last_error = error.with_traceback(None)  # it keeps the frames of this link
+                self.last_error = error.with_traceback(None)  # the traceback would keep the frames of this link
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s failed: %s", self.address, error)
                 self._lost(error)

@@ -91,8 +91,8 @@ class QueueNotes:
     def __init__(self, sequences: PartitionSequences[SendBatch] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
-        self.moved_at = float("inf")  # since when another broker than ``link``'s leads, while batches are in flight
-        self.link: BrokerLink | None = None  # the link that its batches use, or used last
+        self.moved_at = float("inf")  # since when the leader is not the broker of ``link``, while batches are in flight
+        self.link: BrokerLink | None = None  # the link that the queue's batches use, or used last
         self.in_flight = 0
         self.failed: list[SendBatch] = []  # to be retried once nothing is in flight
         self.retry_at = 0.0
@@ -418,7 +418,7 @@ class Sender:
             for link in list(self.links.values()):  # ``moved`` may open a link to the new leader
                 link.check_request_timeout(now)
                 link.moved(now)
-                link.nudge()  # an expired batch may have blocked others
+                link.nudge()  # the expired batch may have blocked later batches
 
     def _why(self, queue: PartitionQueue) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:

@@ -81,7 +81,7 @@ class _Number:
         self.sequence = sequence  # not wrapped
         self.count = count
         self.maybe_written = False
-        self.given_up = False  # it has its outcome; a response may still come
+        self.given_up = False  # True: the batch has its outcome, but a response may still come
 
 
 class PartitionSequences(Generic[B]):
@@ -93,7 +93,7 @@ class PartitionSequences(Generic[B]):
         self._numbers: dict[B, _Number] = {}  # oldest first
         self._next = 0
         self._places = 0
-        self._acked = 0  # one past the last number known to be in the log
+        self._acked = 0  # the number after the last number that is certainly in the log
         self._is_broken = False
         self._is_lost = False  # the broker lacks an earlier batch: only a new epoch helps
         self._flowing_until = float("-inf")
@@ -154,7 +154,7 @@ class PartitionSequences(Generic[B]):
                 return Verdict.RETRY
         elif code in _UNKNOWN_TO_BROKER:
             if self._has_older(batch):
-                return Verdict.RETRY  # that one failed and comes first
+                return Verdict.RETRY  # an earlier batch failed and must be sent first
             self._is_broken = self._is_lost = True
             if not number.maybe_written:
                 del self._numbers[batch]

@@ -23,7 +23,7 @@ def main() -> int:
 
     import sys
 
-    if sys.argv[1:] in (["--version"], ["version"]):  # scripts call it often: import nothing else
+    if sys.argv[1:] in (["--version"], ["version"]):  # scripts ask for the version often, so import nothing else
         from headrace import __version__
 
         return _print(__version__)

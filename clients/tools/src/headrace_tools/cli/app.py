@@ -23,7 +23,7 @@ def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lam
     closed the pipe."""
     code = _run(arguments, begin)
     try:
-        sys.stdout.flush()  # flush here: it may be the first write to a closed pipe
+        sys.stdout.flush()  # flush here, because this may be the first write to a closed pipe
     except BrokenPipeError:
         return broken_pipe()
     return code

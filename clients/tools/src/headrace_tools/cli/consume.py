@@ -249,7 +249,8 @@ class _Choice:
         when the log lacks the requested offset and auto.offset.reset is none."""
         start = self.wanted.start(beginning, end, by_time)
         named = self.wanted.at
-        if named is None or beginning <= named <= end or named < 0:  # -N: up to N, so fewer are no error
+        # -N means at most N records, so fewer records are no error.
+        if named is None or beginning <= named <= end or named < 0:
             return start
         why = f"{partition} has no offset {named}: its log holds {beginning} to {end} (the end)"
         if self.reset == "none":

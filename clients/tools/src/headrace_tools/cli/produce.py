@@ -71,8 +71,8 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Send records to a topic: each line of stdin is a record (-D changes the delimiter), or each file. The command
-    ends when all records are acknowledged.
+    """Send records to a topic. Each line of stdin is a record (-D changes the delimiter); if you name files, each file
+    is a record. The command ends when all records are acknowledged.
 
     \b
     Examples:

@@ -140,7 +140,8 @@ class ProfileFiles:
 
     def _replace(self, path: Path, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")  # 0600: it may hold passwords
+        # Mode 0600, because a profile may hold passwords.
+        handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -61,7 +61,7 @@ def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the leader, the high watermark, and the log end offset of each controller, voters and observers.
+    """Show the leader, the high watermark, and the log end offset of each voter and observer.
 
     \b
     Examples:

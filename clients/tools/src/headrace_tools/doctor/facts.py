@@ -29,9 +29,9 @@ class Trouble(enum.StrEnum):
 
     NAME = "name"  # the name cannot be resolved
     REFUSED = "refused"  # no process listens
-    SILENT = "silent"  # no answer to the connection attempt or the health check
+    SILENT = "silent"  # the node answers neither the connection attempt nor the health check
     UNREACHABLE = "unreachable"  # no route, and the like
-    NOT_SERVING = "not serving"  # it answers the health check with NOT_SERVING
+    NOT_SERVING = "not serving"  # the node answers the health check with NOT_SERVING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

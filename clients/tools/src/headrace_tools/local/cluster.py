@@ -117,7 +117,7 @@ class LocalCluster(Face):
         # interpreter ends.
         owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
-        if self._is_in_process:  # the nodes' thread ends with the interpreter, and stops them first
+        if self._is_in_process:  # the I/O thread ends with the interpreter, and stops the nodes before
             self._finalizer.atexit = False
             cluster.end_at_exit = lambda: _end(cluster, temporary, owner_pid)  # type: ignore[attr-defined]
         return self
@@ -206,7 +206,7 @@ class LocalCluster(Face):
 
 
 def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
-    if os.getpid() != owner_pid:  # the end of a fork of the owner: the cluster is not its own
+    if os.getpid() != owner_pid:  # this process is a fork of the owner, and does not own the cluster
         return
     cluster.elsewhere(lambda: end_cluster(cluster, delete=temporary))
 

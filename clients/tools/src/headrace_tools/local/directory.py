@@ -151,7 +151,7 @@ class ClusterDirectory:
                     return self._first_up(wanted)
                 except BaseException:
                     self._file.remove_lock()
-                    with contextlib.suppress(OSError):  # not empty: it has logs, or the user's files
+                    with contextlib.suppress(OSError):  # the directory is not empty: it has logs, or files of the user
                         if is_new:
                             self.directory.rmdir()
                     raise
@@ -189,7 +189,8 @@ class ClusterDirectory:
         with self._file.locked():
             state = self.state()
             node = state.node(role, node_id)
-            overrides.check(state.config, directory=self.directory, wanted={})  # before a running one is stopped
+            # Check the overrides before a running node is stopped.
+            overrides.check(state.config, directory=self.directory, wanted={})
             if node.alive():
                 self._end([node])
             return self._start(state, [node]).state.node(role, node_id)
@@ -341,7 +342,7 @@ class ClusterDirectory:
                     raise self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
             if waiting:
                 time.sleep(0.01)
-        for node in begun:  # another process may answer on a stolen port
+        for node in begun:  # if another program has taken the port, that program may answer
             if not node.alive():
                 raise self._start_failure(node, "ended before it served")
 

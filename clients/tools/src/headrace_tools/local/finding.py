@@ -94,10 +94,11 @@ def _broker_at(address: str, state: ClusterState) -> Node | None:
 def _running(directory: Path) -> Running | None:
     try:
         state = StateFile(directory).read()
-    except (OSError, ClusterStartError):  # not ours, or damaged: commands that use it report it
+    # Not a cluster of Headrace, or damaged: commands that use the directory report the error.
+    except (OSError, ClusterStartError):
         return None
     if state is None or not any(broker.alive() for broker in state.of_role("broker")):
-        return None  # its controllers alone serve no client
+        return None  # a cluster without a live broker: its controllers serve no client
     return Running(directory, state)
 
 

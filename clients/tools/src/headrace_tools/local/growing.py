@@ -39,7 +39,7 @@ def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, ti
     waiting = joining(state)
     if not waiting:
         return state
-    from headrace.admin import Admin  # here: starting nodes needs no client otherwise
+    from headrace.admin import Admin  # imported here, because starting nodes seldom needs a client
 
     addresses = ",".join(node.address for node in state.of_role("controller") if not node.joining)
     with Admin({"bootstrap.servers": addresses, "client.id": "headrace-local"}) as admin:
@@ -49,7 +49,7 @@ def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, ti
                     node.id, node_files.directory_id(node), address=node.internal_address, timeout=timeout_s
                 )
             except DuplicateVoterError:
-                pass  # the last attempt had succeeded before it was interrupted
+                pass  # an interrupted earlier attempt has already made the controller a voter
             except HeadraceError as error:
                 raise ClusterStartError(
                     f"controller {node.id} runs but is not a voter yet: {error.message} [{error.code}]; `headrace "

@@ -58,7 +58,7 @@ def _wait_for_death(owner: int) -> None:
         descriptor = os.pidfd_open(owner)
     except ProcessLookupError:
         return
-    if os.getppid() != owner:  # it died before the pidfd was opened, which may name another process
+    if os.getppid() != owner:  # the owner died before the pidfd was opened, so the pidfd may name another process
         return
     poller = select.poll()  # select() takes no descriptor above 1023
     poller.register(descriptor, select.POLLIN)

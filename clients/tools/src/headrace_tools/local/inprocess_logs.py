@@ -70,7 +70,7 @@ class NodeLog:
 
     def close(self) -> None:
         """Close the file; later lines of the node are dropped."""
-        with contextlib.suppress(OSError):  # the last of them does not fit on the disk
+        with contextlib.suppress(OSError):  # the last log lines do not fit on the disk
             self._stream.close()
         _end()
 

@@ -118,7 +118,7 @@ def format_missing(state: ClusterState, node: Node) -> None:
     if node.role == "controller" and not node.joining:
         return
     if all((Path(data_dir) / "meta.properties").exists() for data_dir in node.data_dirs):
-        return  # the node checks them itself; the import below is expensive
+        return  # the node checks its keys itself; the import below is expensive
     from headrace_core.node.first_voters import NONE, FirstVoters
     from headrace_core.node.meta_properties import format_directories
 

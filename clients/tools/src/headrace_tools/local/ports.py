@@ -51,7 +51,8 @@ def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | Non
     chance = chance or random.SystemRandom()
     low, high = ephemeral_range()
     below, above = range(_LOWEST, low), range(high + 1, 65_536)
-    candidates = [*below, *above] or list(range(_LOWEST, 65_536))  # the range covers everything: use what there is
+    # The ephemeral range covers all ports, so use ports in it.
+    candidates = [*below, *above] or list(range(_LOWEST, 65_536))
     chosen: list[int] = []
     for port in chance.sample(candidates, len(candidates)):
         if len(chosen) == count:

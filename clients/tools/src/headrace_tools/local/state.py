@@ -56,7 +56,7 @@ class Node:
     port: int  # the client listener
     internal_port: int
     data_dirs: tuple[str, ...]
-    process: Life | None = None  # the last one started, alive or not
+    process: Life | None = None  # the last process of the node, alive or not
     #: A controller that was added to a running cluster, and is not a voter yet.
     joining: bool = False
 
@@ -191,7 +191,7 @@ class StateFile:
                 if self._is_at_its_place(lock):
                     yield
                     return
-            self.directory.mkdir(parents=True, exist_ok=True)  # a failed first up has removed it
+            self.directory.mkdir(parents=True, exist_ok=True)  # a first `up` that failed has removed the directory
 
     def remove_lock(self) -> None:
         """Remove the lock file together with the cluster; the caller must hold the lock. A command that waits for the

@@ -88,7 +88,8 @@ class RollingRestart:
         total = len(waiting)
         if not waiting:
             raise InvalidArgumentError(f"the cluster in {self._cluster.directory} has no {' or '.join(roles)}")
-        dead = any(not node.alive() for node in self._cluster.state().nodes)  # waiting would not bring it back
+        # A dead node does not come back by waiting.
+        dead = any(not node.alive() for node in self._cluster.state().nodes)
         seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)
         if reasons and not self._ends():
             raise IllegalStateError(
@@ -99,7 +100,7 @@ class RollingRestart:
         for each in notes:
             self._tell(f"note: {each}")
         done: list[Restarted] = []
-        while waiting and not self._ends():  # the last look is always of a whole cluster here
+        while waiting and not self._ends():  # at this point the last look always shows a healthy cluster
             node = next_node(waiting, None if seen.quorum is None else seen.quorum.leader_id)
             self._tell(f"[{total - len(waiting) + 1}/{total}] {node}: restarting")
             self._now = (total - len(waiting), total, f"{node} restarts")

@@ -105,8 +105,8 @@ class Sent:
 
 
 class Replay(threading.Thread):
-    """Sends ``content`` in a thread. ``speed``: seconds of the log in a second. ``repeat_every``: each n-th line is
-    sent twice, as a log shipper does after a crash (0: none)."""
+    """Sends ``content`` in a thread. ``speed``: seconds of the log that pass in one second. ``repeat_every``: each n-th
+    line is sent twice, as a log shipper does after a crash (0: none)."""
 
     def __init__(self, servers: str, content: Sequence[Line], *, speed: float, repeat_every: int) -> None:
         super().__init__(name="clickstream replay", daemon=True)
