@@ -63,6 +63,40 @@ def test_no_line_of_prose_is_too_wide() -> None:
     assert wide_lines("a.md", f"{wide}\n```\n{wide}\n```\n| {wide} |\n* {wide}\n") == ["a.md:1", "a.md:6"]
 
 
+def broken_rows(page: str, text: str) -> list[str]:
+    """``page:line`` of table rows that do not end with ``|``, or have more or fewer cells than the row above them, and
+    of lines that follow a table without an empty line (a row that was split over two lines)."""
+    broken, fenced, cells = [], False, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        row = line.strip()
+        if fenced or not row or line.startswith("    ") or row.startswith(("<!--", "```")):
+            cells = 0
+        elif not row.startswith("|"):
+            if cells:
+                broken.append(f"{page}:{number}")
+            cells = 0
+        else:
+            borders = len(re.findall(r"(?<!\\)\|", row))
+            if not row.endswith("|") or (cells and borders != cells):
+                broken.append(f"{page}:{number}")
+            cells = cells or borders
+    return broken
+
+
+def test_each_row_of_a_table_is_one_line() -> None:
+    pages_with_tables = [*pages.all_pages(), "deploy/README.md"]
+    assert [line for page in pages_with_tables for line in broken_rows(page, (pages.ROOT / page).read_text())] == []
+
+
+def test_a_row_that_is_split_or_lacks_a_cell_is_named() -> None:
+    head = "| a | b |\n|---|---|\n"
+    assert broken_rows("a.md", f"{head}| 1 | `2 \\| 3` |\n\nText after the table.\n") == []
+    assert broken_rows("a.md", f"{head}| 1 | two\nlines |\n") == ["a.md:3", "a.md:4"]
+    assert broken_rows("a.md", f"{head}| 1 |\n| 1 | 2 | 3 |\n") == ["a.md:3", "a.md:4"]
+    assert broken_rows("a.md", f"```text\n{head}| 1 |\n```\n") == []
+
+
 def test_every_decision_is_in_their_list() -> None:
     folder = pages.ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
