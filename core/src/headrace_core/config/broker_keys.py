@@ -18,7 +18,7 @@ RACK_AWARE_SELECTORS = (
     "RackAwareReplicaSelector",
     "rack-aware",
 )
-#: ... and that have them read from leaders, the default.
+#: Values of ``replica.selector.class`` for reads from the leader, the default.
 LEADER_SELECTORS = ("org.apache.kafka.common.replica.LeaderSelector", "LeaderSelector", "leader")
 
 _REPLICATION = (

@@ -358,7 +358,7 @@ class ConfigDef:
         mean"."""
         found = self.keys.get(name) or self.keys.get(self._snake.get(name, "")) or self._of_family(name)
         if found is None:
-            shown = name[:NAME_CHARACTERS_MAX]  # names come from clients too: comparing a long one takes long
+            shown = name[:NAME_CHARACTERS_MAX]  # clients send names too, and comparing a long name takes long
             dotted = shown.replace("_", ".")
             hint = f"; {self.hints[dotted]}" if dotted in self.hints else _near(dotted, self.keys)
             raise InvalidConfigError(f"unknown {self.where} configuration key {shown!r}{hint}")
@@ -380,7 +380,7 @@ class ConfigDef:
                 key = self.key(name)
                 if key.name in values:
                     raise InvalidConfigError(f"{self.where} configuration key {key.name!r} is given twice")
-                values[key.name] = key.default  # given, although it is wrong
+                values[key.name] = key.default  # the key counts as given, although its value is wrong
                 values[key.name] = key.parse(raw)
             except InvalidConfigError as error:
                 where = (set_in or {}).get(name)

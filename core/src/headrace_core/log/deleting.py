@@ -75,7 +75,7 @@ class DeletedFiles:
                     else:
                         self._fs.unlink(path)
                 except FileNotFoundError:
-                    continue  # it went with its directory
+                    continue  # the file was removed with its directory
                 except OSError as error:
                     logger.warning("cannot remove %s, trying again at the next start: %s", path, error)
                     continue

@@ -180,7 +180,8 @@ class DescriptorCache:
         with self._lock:
             directory, name = _split(path)
             here = self._files.setdefault(directory, {})
-            if (known := _alive(here.get(name))) is not None:  # opened twice: only one follows the name
+            # If the file is opened twice, only one of the two objects follows a rename.
+            if (known := _alive(here.get(name))) is not None:
                 self._retire(known)
             if create:
                 self._give_descriptor(file, create=True)
@@ -257,7 +258,7 @@ class DescriptorCache:
                 return True
             file._file = taken
             file._is_held = True
-            if not file._unsynced:  # synced just now, perhaps before it was held
+            if not file._unsynced:  # the file was synced just now, perhaps before it was set aside
                 file._is_held = False
                 ring.append(item)
                 continue
@@ -293,7 +294,7 @@ class DescriptorCache:
             self._fs.rename(old, new)
             directory, name = _split(new)
             moved = self._files.pop(old, None)
-            if moved is not None:  # a directory: its files move with it
+            if moved is not None:  # if a directory is renamed, its files move with it
                 self._files[new] = moved
                 for inside, item in moved.items():
                     if (each := item()) is not None:

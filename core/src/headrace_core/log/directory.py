@@ -220,7 +220,7 @@ class LogDirectory:
             self._forget(lambda partition: partition not in found)
         with _full_disk_left_out(self.root):
             self.compaction.keep_only(set(found))
-        if self._last_stop is not None:  # files change from here on: the next stop must write a new marker
+        if self._last_stop is not None:  # files change from here on, so the next stop must write a new marker
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
         with _full_disk_left_out(self.root):
@@ -325,7 +325,7 @@ class LogDirectory:
         if left:
             self._remove(dict.fromkeys(left, (0, 0)))
         for logs in create_logs(self.fs, self.root, list(missing.values()), clock=self._clock, rng=self._rng):
-            for log in logs:  # published only when their names are durable: a second call must not get them sooner
+            for log in logs:  # publish a log only when its name is durable: a second call must not get the log sooner
                 self.logs[log.topic_partition] = log
 
     def _of_topic(self, partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog:
@@ -353,7 +353,9 @@ class LogDirectory:
         logger.error("%s is quarantined: %s", partition, error.message)
         with contextlib.suppress(CorruptLogError):  # closing would complete an index, perhaps from damaged data
             log.close(flush=False)
-        with _full_disk_left_out(self.root):  # then the clean stop names it; after an unclean one it is checked again
+        # If the disk has no room for this file, the clean stop names the damaged log; after an unclean stop the log is
+        # checked again.
+        with _full_disk_left_out(self.root):
             path = log.directory
             why = (
                 f"{error.message}. Found while the broker ran: the log is not served and its files are left as they "
@@ -389,7 +391,8 @@ class LogDirectory:
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Rename the directories of closed logs, given as {partition: (bytes, delay in ms)}."""
-        self._drop_entries(partitions.__contains__)  # on any failure below, too: they belong to no log now
+        # Also if a step below fails, because the entries belong to no log now.
+        self._drop_entries(partitions.__contains__)
         gone: list[tuple[str, int, int]] = []
         for partition, (size, delay_ms) in partitions.items():
             suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"

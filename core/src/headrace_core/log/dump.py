@@ -283,7 +283,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                 yield from (
                     line
                     for line in read(fs, f"{path}/{stem}{suffix}")
-                    if is_sound or not isinstance(line, Problem)  # each entry behind the damage would be one more
+                    # If the log is damaged, each index entry behind the damage would be one more problem.
+                    if is_sound or not isinstance(line, Problem)
                 )
             else:
                 cure = "nothing to do: the broker rebuilds it when it starts"

@@ -25,7 +25,7 @@ from typing import Protocol, cast
 _sync_descriptors: Callable[[Iterable[int]], list[int]] | None
 try:
     from ._sync import sync_descriptors as _sync_descriptors
-except ImportError:  # not compiled: one after the other
+except ImportError:  # without the compiled module, files are synced one after the other
     _sync_descriptors = None
 
 Buffer = bytes | bytearray | memoryview
@@ -186,7 +186,8 @@ class RealFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            return error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # not supported here: just read
+            # RWF_NOWAIT is not supported here, so just read.
+            return error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
         return True
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:

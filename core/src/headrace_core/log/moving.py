@@ -221,7 +221,7 @@ class LogCopy:
                 self._copy(segment, is_sealed=number < len(segments) - 1)
             except OSError:
                 if segment in self.log.segments:
-                    raise  # else it was deleted or compacted during the copy: the next pass handles it
+                    raise  # a segment that was deleted or compacted during the copy is left to the next pass
         self.end_offset = end_offset
         self._check_not_cut()
 
@@ -300,7 +300,7 @@ class LogCopy:
         with _on_target(self._target_root):
             copy.file.sync()
             copy.file.close()
-            if modified_ms is not None:  # retention uses it where records have no plausible time
+            if modified_ms is not None:  # retention uses the file's time if the records have no plausible time
                 self._fs.set_modified_ms(stem + LOG_SUFFIX, modified_ms)
             for suffix, data in indexes.items():
                 self._write(stem + suffix, data)
@@ -349,7 +349,7 @@ class LogCopy:
         source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
         try:
             write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
-        except (OSError, HeadraceError):  # the marker may exist all the same, if only forcing its name failed
+        except (OSError, HeadraceError):  # the marker may exist nevertheless, if only the sync of its name failed
             self._take_marker_back(source)
             raise
         try:

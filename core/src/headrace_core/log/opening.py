@@ -306,7 +306,9 @@ def open_segments(
         else:
             epochs_known = False  # deleted records are back
     _restore_epochs(opening, epochs, epochs_known, segments, scans, log_start_offset, log_end_offset)
-    if log_start_offset > log_end_offset:  # records below the start were deleted, those above it never flushed
+    # A log that ends below its log start is empty: the records below the start were deleted, and the records above it
+    # were never flushed.
+    if log_start_offset > log_end_offset:
         opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
         for segment in reversed(segments):
             segment.delete_files()

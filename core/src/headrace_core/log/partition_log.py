@@ -301,7 +301,7 @@ class PartitionLog(LogReader):
         if self._should_roll(group, prepared, now_ms):
             outcomes += self._write(group)
             self.roll()
-            if prepared.metas[0].base_offset != self.log_end_offset:  # the group before it was refused
+            if prepared.metas[0].base_offset != self.log_end_offset:  # the group before this one was refused
                 if append.fence is not None:
                     self._check_fence(append.fence, group)
                 prepared = self._prepare(append, group, now_ms)
@@ -312,7 +312,8 @@ class PartitionLog(LogReader):
             if duplicate is not None:
                 if duplicate.next_offset <= self.log_end_offset:
                     return duplicate
-                outcomes += self._write(group)  # what it repeats is not written yet, and may fail
+                # The batch that this append repeats is not written yet, and its write may fail.
+                outcomes += self._write(group)
                 return self._add(append, group, outcomes, now_ms)
         try:  # only now: a refused or repeated append adds no record of this epoch, and forces no file
             self.epochs.assign(append.leader_epoch, prepared.metas[0].base_offset)
@@ -334,7 +335,8 @@ class PartitionLog(LogReader):
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
                 return known.epoch
-            if known.end > self.log_end_offset:  # it is in the group, with other batches behind it
+            # The append with this epoch is in the group, and other batches follow it.
+            if known.end > self.log_end_offset:
                 return max(known.epoch, largest_epoch(self._segments))
         found = largest_epoch(self._segments)
         self._shard_epoch = KnownEpoch(found, end, self.cuts)
@@ -434,7 +436,7 @@ class PartitionLog(LogReader):
                     tell_kept_marker(self.producers, header, memoryview(part.buffers[0])[at : at + meta.size])
                 else:
                     self.producers.appended(header)
-        except HeadraceError:  # a marker that rotted after its batches were checked: append none of them
+        except HeadraceError:  # a marker was damaged after the check of its batches, so append none of these batches
             self._take_back(group, at_first)
             raise
         group.add(part, self.log_start_offset)
@@ -455,7 +457,7 @@ class PartitionLog(LogReader):
         duplicates: list[Checked] = []
         try:
             for header, meta in prepared.producers:
-                if header.is_control:  # a marker: it has no sequence
+                if header.is_control:  # a marker has no sequence number
                     group.remembered.append(table.remember(header.producer_id))
                     at = 2 * prepared.metas.index(meta)
                     placed = header._replace(base_offset=meta.base_offset)
@@ -544,7 +546,7 @@ class PartitionLog(LogReader):
         self._places.put(base_offset, segment, segment.size)
         segment.publish(metas)
         self._places.put(next_offset, segment, segment.size)
-        if self.producers.aborted:  # before the log's end: readers below it find the entries
+        if self.producers.aborted:  # write the entries before the log's end advances, so that readers find them
             segment.add_aborted(self.producers.aborted)
             self.producers.aborted.clear()
         if self.unflushed_since_ms is None:
@@ -596,7 +598,8 @@ class PartitionLog(LogReader):
         self.unflushed_since_ms = None
         new = self._create_segment(self.log_end_offset)
         self._segments = (*self._segments, new)
-        self._keep_warm(old, is_active=False)  # readers may still use it; only the last few rolled segments stay loaded
+        # Readers may still use the segment; the indexes of the last few rolled segments stay loaded.
+        self._keep_warm(old, is_active=False)
         self._roll_jitter_ms = self._draw_jitter()
         self._rolled_ms = self._clock.now_ms()
         return new
@@ -627,7 +630,8 @@ class PartitionLog(LogReader):
         try:
             with _final_failures():
                 self._fs.sync_directory(self.directory)
-        except ServerBusyError:  # no descriptor: the log continues without it, so its files must not claim an offset
+        # No descriptor is free: the log continues without the new segment, so no file of that segment may stay.
+        except ServerBusyError:
             segment.delete_files()
             with contextlib.suppress(OSError, ServerBusyError):
                 self._fs.sync_directory(self.directory)
@@ -674,7 +678,7 @@ class PartitionLog(LogReader):
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(offset, last_epoch)
             return
-        self.cuts += 1  # odd from here on: a reader that meets a half-cut file knows that it is not damaged
+        self.cuts += 1  # the count is odd during the cut, so a reader knows that a half-cut file is not damaged
         try:
             end_offset = self.end_after_truncating(offset)
             if offset < self._segments[0].base_offset:
@@ -743,7 +747,8 @@ class PartitionLog(LogReader):
         self._forget_places()
         with _half_done():
             self._delete_from(0)
-        self.producers = ProducerTable()  # after the records: without its transactions, all records seem committed
+        # Remove the records first: without the table's transactions, all records would seem committed.
+        self.producers = ProducerTable()
         self.epochs.truncate_from_end(0)
 
     def _delete_from(self, first: int) -> None:
@@ -794,7 +799,7 @@ class PartitionLog(LogReader):
                 self._fs.sync_directory(self.directory)
                 before_it_begins()
                 start, self.producers = offset, table
-            finally:  # a full disk leaves the log empty at its old start
+            finally:  # on a full disk the log stays empty at its old log start offset
                 self._begin_at(start, file)
         finally:
             self.cuts += 1
@@ -1042,7 +1047,7 @@ class PartitionLog(LogReader):
         if not segments or not self.config.cleanup_compact:
             return False
         first_ms = segments[-1].first_batch_timestamp()
-        if first_ms is not None:  # old records that arrive now have not waited: no roll for each few of them
+        if first_ms is not None:  # old records that arrive now have not waited, so a few of them cause no roll
             first_ms = max(first_ms, self._rolled_ms)
         return is_waiting_for_compaction(self.config, first_ms, self._clock.now_ms())
 

@@ -117,7 +117,9 @@ class ProducerSnapshots:
             for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
                 with contextlib.suppress(FileNotFoundError, ServerBusyError):
                     files.append(file := self._fs.open(self.path(found), write=True))
-                    if found in self._inherited:  # the same bytes again: its pages are dirty now (``opening``)
+                    # Write the same bytes again, so that the pages of the file are dirty and reach the disk
+                    # (``opening``).
+                    if found in self._inherited:
                         file.pwritev([file.pread(file.size(), 0)], 0)
             self._fs.sync_files(files)
         except OSError as error:

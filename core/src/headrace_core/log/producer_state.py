@@ -139,7 +139,8 @@ class ProducerEntry:
     def move_to_epoch(self, epoch: int) -> None:
         """Start a new producer epoch with new sequences."""
         if epoch != self.epoch:
-            self.batches = ()  # first: ``snapshot_at`` reads in another thread, and must not pair them with this epoch
+            # Clear the batches first: ``snapshot_at``, in another thread, must not pair old batches with the new epoch.
+            self.batches = ()
             self.epoch = epoch
             self.is_cut_short = False
 

@@ -255,7 +255,7 @@ class LogReader:
     def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
         """Return the position of the first batch that has a record at or above ``up_to``. ``following``: the next
         segment's base offset."""
-        size = segment.size  # before the search: a batch appended meanwhile must not count
+        size = segment.size  # read the size before the search: a batch that is appended meanwhile must not count
         if following is not None and up_to >= following:
             return size
         position = places.get(up_to, segment)
@@ -266,7 +266,8 @@ class LogReader:
             places.put(up_to, segment, size)
             return size
         position, header = place
-        if places.get(header.base_offset, segment) != position:  # else it was appended under these offsets just now
+        # A batch at its cached place was appended at these offsets just now, and needs no check.
+        if places.get(header.base_offset, segment) != position:
             after = position + header.size
             if after < segment.size:
                 next_offset = segment.header_at(after).base_offset
@@ -310,7 +311,8 @@ class LogReader:
                 f"{len(records)}"
             )
         is_exact = self._check(records, segment, following, position, offset, next_offset)
-        if not is_exact and end < data_end:  # a header's word for a gap is not enough to send a reader across it
+        # A batch header alone is no proof of a gap, so the reader continues at the end of these records.
+        if not is_exact and end < data_end:
             next_offset = _end_offset(records)
         places.put(next_offset, segment, end)
         return ReadResult(records, next_offset)
@@ -450,7 +452,7 @@ class LogReader:
             timestamp_ms = header.max_timestamp_ms
             if timestamp_ms <= largest.timestamp_ms or header.record_count == 0:
                 continue
-            if header.base_offset < start:  # some of its records were deleted, perhaps the latest
+            if header.base_offset < start:  # some records of the batch were deleted, perhaps the latest one
                 records = self._records(segment, place, segment.log.pread(header.size, place.position))
                 timestamp_ms = max((record.timestamp_ms for record in records), default=-1)
             if timestamp_ms > largest.timestamp_ms:
@@ -493,7 +495,7 @@ class LogReader:
     def _forget_places(self) -> None:
         self._places = _Places()
         cold, self._warm = self._warm, ()
-        sealed = self._segments[:-1]  # places of the active and of replaced segments stay in memory
+        sealed = self._segments[:-1]  # the cached places of active and of replaced segments stay in memory
         for segment in cold:
             if segment in sealed:
                 segment.unload_indexes()

@@ -137,11 +137,11 @@ def scan(
                     f"offset {header.last_offset} is too far from {base_offset}, the first offset of the segment"
                 )
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
-            if header.leader_epoch < latest_epoch:  # none (-1) either: a log that had a leader keeps an epoch
+            if header.leader_epoch < latest_epoch:  # also for epoch -1 (none): a log that had a leader keeps an epoch
                 raise CorruptMessageError(
                     f"a batch of leader epoch {header.leader_epoch} cannot follow a batch of epoch {latest_epoch}"
                 )
-            if epochs:  # none at all: batches below a start where the log was cut may still be there
+            if epochs:  # without any epoch, the file may have batches below the offset at which the log was cut
                 _, _, least, most = epoch_range(epochs, header.last_offset)
                 if not least <= header.leader_epoch <= most:
                     known = f"{most}" if least == most else f"{least} to {most}"
@@ -262,7 +262,7 @@ def is_cut_short(file: File, found: Scan) -> bool:
         return False
     if size <= len(rest):
         return False
-    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # is only the length wrong?
+    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # perhaps only the length field is wrong
     try:
         check_batch(whole)
     except CorruptMessageError:

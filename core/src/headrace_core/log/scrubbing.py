@@ -201,7 +201,7 @@ def _txn_index_fault(fs: FileSystem, log: PartitionLog, segment: LogSegment) -> 
     for entry in expected:
         known = found.pop(entry.last_offset, None)
         if known is None and has_gaps and entry.first_offset < segment.base_offset:
-            continue  # compaction may have removed all data of the transaction, and its entry
+            continue  # compaction may have removed the transaction's data and its index entry
         if (
             known is None
             or known.producer_id != entry.producer_id

@@ -197,7 +197,8 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Write bytes after the published end; readers see the bytes only after ``publish``. After an OSError a part of
         the bytes may be written; after other errors no byte is written."""
-        _ = self.largest_timestamp  # needed by ``publish``: a damaged log raises before a byte is written to it
+        # ``publish`` needs the value: look it up before the write, because a damaged log raises here.
+        _ = self.largest_timestamp
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
             # Reserve large blocks ahead, because a file system that must allocate space in every flush is slower.
@@ -215,7 +216,8 @@ class LogSegment:
         since = self._bytes_since_index
         entries: list[tuple[int, int, TimestampOffset]] = []
         if self.first_timestamp_ms is None and self.size == 0 and batches and batches[0].max_timestamp_ms >= 0:
-            self.first_timestamp_ms = batches[0].max_timestamp_ms  # otherwise the header is read when it is needed
+            # Without this value, the batch header is read when the timestamp is needed.
+            self.first_timestamp_ms = batches[0].max_timestamp_ms
         for size, _, last_offset, max_timestamp_ms in batches:
             if max_timestamp_ms > largest.timestamp_ms:
                 self._largest = largest = TimestampOffset(max_timestamp_ms, last_offset)
@@ -284,7 +286,7 @@ class LogSegment:
         self._largest = TimestampOffset(-1, self.base_offset)
         self.first_timestamp_ms = None
         self.publish(batches)
-        with full_disk_tolerated():  # the entries are in memory; they are written when there is room
+        with full_disk_tolerated():  # the entries stay in memory until the disk has room
             self.write_indexes()
         self.index_fault = None
         self._times_checked = True

@@ -70,7 +70,8 @@ def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
     names = fs.listdir(directory)
     committed = sorted(int(match[1]) for match in map(_LOG_SWAP.match, names) if match)
     bases = [int(match[1]) for match in map(_LOG.match, names) if match]
-    ends = {base: _end_of_swapped(fs, directory, base) for base in committed}  # all of them before the first change
+    # Check all swapped segments before the first change.
+    ends = {base: _end_of_swapped(fs, directory, base) for base in committed}
     notes = []
     for base, end in ends.items():
         replaced = [old for old in bases if base <= old < end]

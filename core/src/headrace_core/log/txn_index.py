@@ -167,7 +167,7 @@ class TransactionIndex:
         self.file.replace(b"")
         self._sync_name()
         self.file.append(data)
-        self._is_file_sound = True  # together with its pending entries
+        self._is_file_sound = True  # the file is sound together with its pending entries
         try:
             self.file.write()
             self.file.sync()

@@ -193,12 +193,12 @@ def _verify_offsets(
         return
     for partition, offset in offsets.items():
         if partition not in ends:
-            continue  # deleted or moved: the next start drops the entry
+            continue  # the partition was deleted or moved; the next start drops its entry
         log = ends[partition]
         if log is None or log.start_offset <= offset <= log.end_offset:
             continue
         if offset < log.start_offset and name != RECOVERY_POINTS:
-            continue  # retention advanced since it was written
+            continue  # the log start has advanced since the checkpoint was written
         if offset > log.end_offset:
             what = f"says {offset} of {partition}, whose log ends at {log.end_offset}"
             if name == LOG_STARTS:  # below a recovery point the partition itself is at fault
@@ -423,7 +423,8 @@ class _Segment:
 
     def verify_indexes(self, *, is_sealed: bool) -> Iterator[FileLine | Problem]:
         stem = self.path.removesuffix(LOG_SUFFIX)
-        if len(self._times_of_empty) == len(self._batches):  # headers only: the index has their times
+        # If compaction has emptied all batches, the time index has the times in their headers.
+        if len(self._times_of_empty) == len(self._batches):
             self._batches = [
                 meta._replace(max_timestamp_ms=time_ms)
                 for meta, time_ms in zip(self._batches, self._times_of_empty, strict=True)
@@ -437,7 +438,7 @@ class _Segment:
             data = read_file(self._fs, path)
             yield FileLine(path, len(data))
             if not self.is_sound or self.is_torn:
-                continue  # each entry behind the damage would be one more problem; those of a torn one are rebuilt
+                continue  # entries behind the damage would be further problems; entries behind a torn tail are rebuilt
             for problem in check(path, data, self.base_offset, self._batches):
                 yield Problem(problem.path, problem.position, problem.offset, problem.what, _REBUILD)
             if suffix == TIME_INDEX_SUFFIX and is_sealed:

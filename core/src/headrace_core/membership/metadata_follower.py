@@ -257,7 +257,7 @@ class MetadataFollower:
         self._bytes_since_save, self._saved_ms = 0, began_ms
         try:
             saved = await asyncio.to_thread(store.save, image)
-        except OSError as error:  # it only saves the next start some reading
+        except OSError as error:  # a snapshot only shortens the next start
             logger.warning("cannot write a snapshot of the metadata, trying again later: %s", error)
             return
         finally:

@@ -105,7 +105,7 @@ class MetadataView:
             coordinators=self._coordinators,
         )
         if lag_ms is not None:
-            answer.metadata_lag_ms = int(lag_ms) + 1  # keeps it an upper bound
+            answer.metadata_lag_ms = int(lag_ms) + 1  # round up, because the age is an upper bound
         for node_id, address in sorted((controllers or {}).items()):
             host, port = split_address(address)
             answer.controllers.add(controller_id=node_id, host=host, port=port)
@@ -163,7 +163,7 @@ class MetadataView:
         topic = image.topic(name)
         if topic is None:
             return metadata_pb2.TopicMetadata(name=name, error=error_to_proto(_unknown(name)))
-        if image is not self._image:  # another request has a newer image, to which the cache belongs
+        if image is not self._image:  # the cache belongs to a newer image, which another request has brought
             return self._topic_message(image, topic)
         kept = self._topics.get(topic.topic_id)
         if kept is None or kept[0] is not topic:

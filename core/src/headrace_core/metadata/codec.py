@@ -74,7 +74,8 @@ def decode_batches(data: bytes | memoryview) -> Iterator[MetadataBatch]:
     position = 0
     while position < len(data):
         header = read_header(data, position)
-        decoded = decode_batch(data, position)  # control batches too: their CRC covers the bit that says so
+        # Also check the CRC of control batches, because the CRC covers the control bit.
+        decoded = decode_batch(data, position)
         records = () if header.is_control else tuple(decode_record(record.value) for record in decoded)
         yield MetadataBatch(header.base_offset, header.next_offset, header.leader_epoch, records)
         position += header.size

@@ -176,7 +176,7 @@ class MetadataDelta(msgspec.Struct, frozen=True):
         for topic_id in sorted(SortedMap.of(old.topics).differing(SortedMap.of(new.topics))):
             before, after = old.topics.get(topic_id), new.topics.get(topic_id)
             if before is not None and (after is None or len(after.partitions) < len(before.partitions)):
-                removed[topic_id] = before  # (partitions never become fewer: it would be another topic of that id)
+                removed[topic_id] = before  # (fewer partitions mean another topic: a topic never loses partitions)
                 before = None
             if after is None:
                 continue

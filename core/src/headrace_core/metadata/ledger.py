@@ -221,7 +221,8 @@ def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:
     """Return the records that build the ledger from an empty ledger, in a log of level ``level``. A snapshot has the
     ledger's records after the records of topics and brokers. Reassignments in progress are in the partitions'
     records."""
-    if metadata_version < 2:  # lowering the level was refused while anything depended on it
+    # At level 1 the ledger is empty: the controllers refuse to lower the level while anything depends on the ledger.
+    if metadata_version < 2:
         return []
     records: list[Any] = []
     if ledger.next_producer_id:

@@ -169,6 +169,7 @@ def settle_memory(*thresholds: int) -> None:
         return
     gc.collect()
     gc.freeze()
-    gc.collect()  # Python delays a full collection until a quarter of the objects are newer than this one
+    # Python delays a full collection until a quarter of the objects are newer than the last full collection.
+    gc.collect()
     if thresholds:
         gc.set_threshold(*thresholds)

@@ -118,7 +118,7 @@ class Duplex(Generic[Request, Response]):
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # retrieved; ``run`` raises the first one
+                task.exception()  # mark the exception as retrieved; ``run`` raises the first exception
         self._why = None
         await self._channel.close()
         del self._call, self._channel

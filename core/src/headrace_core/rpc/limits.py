@@ -197,7 +197,7 @@ class RequestCheck:
         try:
             return self._walk(data, 0, size, self._plan, counts)
         except (IndexError, RecursionError):
-            return None  # truncated bytes: the parser reports them
+            return None  # the bytes are truncated, which the parser reports
 
     def _walk(
         self, data: bytes, at: int, end: int, plan: Mapping[int, _Step], counts: list[int]

@@ -61,7 +61,7 @@ class Penalties:
         self._free_s = min(
             max(self._free_s, now) + max(size, REFUSED_BYTES_MIN) / REFUSED_BYTES_PER_S, now + PENALTY_S_MAX
         )
-        until_s = self._until_s  # in the order of its times
+        until_s = self._until_s  # connection -> end of its penalty, in the order of the ends
         until_s.pop(peer, None)
         until_s[peer] = self._free_s
         while until_s[first := next(iter(until_s))] <= now:

@@ -82,9 +82,9 @@ class RequestLink(Generic[Request, Response]):
         except TimeoutError:
             raise RequestTimedOutError(f"{self.address}: no answer to {self._what} for {timeout_s:g} s") from None
         finally:
-            self._waiting.pop(number, None)  # if the request is still queued, it is not sent
+            self._waiting.pop(number, None)  # a request that is still queued is then not sent
             self._written.discard(number)
-            del answer  # the traceback of its error keeps this frame
+            del answer  # the traceback of the answer's error would keep this frame
 
     async def close(self) -> None:
         """Fail pending requests, and end the stream."""
@@ -101,7 +101,7 @@ class RequestLink(Generic[Request, Response]):
             await stream.run(self._read(stream), self._write(stream))
         except HeadraceError as failure:
             error = failure
-        except Exception as failure:  # a bug, here or in the server: pending requests still need an outcome
+        except Exception as failure:  # a bug of this node or of the server: pending requests still need an outcome
             logger.exception("the stream to %s: unexpected error; reconnecting", self.address)
             error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None

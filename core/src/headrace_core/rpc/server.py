@@ -160,7 +160,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = self._handlers.get(details.method)
         if handler is None:
             handler = await continuation(details)
-            if handler is not None:  # a served method: there are few
+            if handler is not None:  # cache only the methods that are served, because these are few
                 handler = self._handlers[details.method] = self._guarded(handler, details.method)
         return handler
 
@@ -170,7 +170,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
             if each is not None
         )
-        if not inspect.iscoroutinefunction(behaviour):  # health and reflection come from libraries: they yield
+        # The handlers of health and reflection come from libraries: they are generators, and are not wrapped.
+        if not inspect.iscoroutinefunction(behaviour):
             return handler
         # Serve every call as a stream of requests, so that the read of a single request can be delayed after refused
         # requests.
@@ -182,7 +183,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return grpc.stream_stream_rpc_method_handler(guarded, parse, serialize)
 
         async def answered(request: Any, context: Any) -> bytes:
-            self._answers.check(context, method)  # before the call has an effect
+            self._answers.check(context, method)  # check before the call has an effect
             data: bytes = serialize(await behaviour(request, context))
             self._answers.hold(len(data), context, method)
             return data
@@ -200,7 +201,7 @@ def _guard(
 
     async def single(arrival: Any, context: Any) -> Any:
         if arrival is grpc.aio.EOF:
-            await asyncio.sleep(0)  # a cancelled call also reads EOF, and its cancellation arrives now
+            await asyncio.sleep(0)  # a cancelled call also reads EOF; let its cancellation arrive first
             raise InvalidRequestError(f"{method}: the client ended the call without a request")
         if arrival.error is not None:
             await arrival.punish(context)

@@ -171,7 +171,7 @@ class ServerStream(Generic[Request, Response]):
             self._wake_writer()
             handler.on_closed()
             self._handler = StreamHandler()  # the handler keeps the stream: without a cycle both are freed at once
-            del reader, writer  # named until here to keep them alive; from here on both end by themselves
+            del reader, writer  # the names kept both tasks alive; from here on the tasks end by themselves
 
     def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -200,7 +200,7 @@ class ServerStream(Generic[Request, Response]):
                         raise request.error
                     self._penalties = request.penalties
                     self.request_bytes, request = request.size, request.message
-                elif request is None:  # gRPC could not deserialize it
+                elif request is None:  # gRPC could not deserialize the request
                     raise InvalidRequestError("the request is not a valid protobuf message")
                 handle(request)
                 del request
@@ -310,7 +310,7 @@ class ServerPush(Generic[Response]):
             self.closed = True
             self.wake()
             handler.on_closed()
-            del writer  # named until here to keep it alive; from here on it ends by itself
+            del writer  # the name kept the task alive; from here on the task ends by itself
 
     async def _write(self, handler: PushHandler[Response], idle_s: float | None) -> None:
         write, last_s = self._context.write, self._loop.time()

@@ -87,7 +87,7 @@ class _Desk:
             await turn
             self._holder = task
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it got the turn, and was cancelled at the same time
+            if not turn.cancelled():  # the task got the turn and was cancelled at the same time
                 self.hand_over()
             raise
 
@@ -142,7 +142,8 @@ class Turns:
     async def next(self) -> None:
         """End the current turn, so that other tasks and other long work can run, and wait for the next turn."""
         if self._desk is not None:
-            await asyncio.sleep(self._pause_s())  # while this piece keeps the turn, so that other long work pauses too
+            # This piece keeps the turn during the pause, so that other long work pauses too.
+            await asyncio.sleep(self._pause_s())
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:

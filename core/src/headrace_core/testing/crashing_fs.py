@@ -551,7 +551,7 @@ class MemoryFile:
         inode = self._inode
 
         def effect() -> None:
-            if self._failures_seen != inode.failures:  # another handle's flush failed since this one was opened
+            if self._failures_seen != inode.failures:  # since this handle was opened, a flush of another handle failed
                 self._failures_seen = inode.failures
                 raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
             inode.make_durable()

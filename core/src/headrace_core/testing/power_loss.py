@@ -208,7 +208,7 @@ class _Pending:
             case _Seen(file, path):
                 self.files[file] = _FileState(file, path)
             case _Write(file=file) | _Cut(file=file):
-                # else the file was removed, and its open descriptors stay valid
+                # otherwise the file was removed, and its open descriptors stay valid
                 if (known := self.files.get(file)) is not None:
                     known.unsynced[number] = _pages(entry)
             case _Synced(files, before):
@@ -258,7 +258,7 @@ class _JournaledFile(RealFile):
     def truncate(self, size: int) -> None:
         old_size = self.size()
         old = self.pread(old_size - size, size) if size < old_size else b""
-        if size != old_size:  # else it only frees reserved blocks
+        if size != old_size:  # with the same size, the truncation only frees reserved blocks
             self._disk._note(_Cut(self.number, size, old_size, old))
         super().truncate(size)
 
@@ -336,7 +336,8 @@ class PowerLossFileSystem(RealFileSystem):
                 number, self._next_file = self._next_file, self._next_file + 1
                 self._numbers[key] = number
                 self._append(_Seen(number, path))
-            return _JournaledFile(path, os.dup(file.fileno()), self, number)  # `file` closes its own
+            # A duplicate, because ``file`` closes its own descriptor.
+            return _JournaledFile(path, os.dup(file.fileno()), self, number)
 
     def sync_files(self, files: Sequence[File]) -> None:
         if not files:
@@ -349,7 +350,7 @@ class PowerLossFileSystem(RealFileSystem):
                 RealFile.sync(cast("RealFile", files[0]))
             else:
                 super().sync_files(files)
-        except OSError:  # one of several may have failed: none counts as synced
+        except OSError:  # one of several files may have failed, so no file counts as synced
             self._note(_SyncFailed(numbers, before))
             raise
         self._note(_Synced(numbers, before))
@@ -371,7 +372,7 @@ class PowerLossFileSystem(RealFileSystem):
     def rename(self, old: str, new: str) -> None:
         with self._lock:
             replaced = Path(new).read_bytes() if os.path.isfile(new) else None
-            if os.path.exists(old):  # else it fails, and changes nothing
+            if os.path.exists(old):  # otherwise the rename fails and changes nothing
                 self._append(_Renamed(old, new, replaced))
             super().rename(old, new)
 
@@ -495,7 +496,7 @@ class _Undoing:
                     file.write(entry.old[low - first : high - first].ljust(high - low, b"\0"))
                     self.bytes_lost += high - low
             least = max(entry.old_size, first)
-            if size == end:  # nothing behind it: the file never grew so far
+            if size == end:  # the file never grew beyond this end
                 while end > least and (end - 1) // BLOCK_BYTES in pages:
                     end = max((end - 1) // BLOCK_BYTES * BLOCK_BYTES, least)
                 file.truncate(end)

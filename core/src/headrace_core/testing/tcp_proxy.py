@@ -159,7 +159,7 @@ class _Connection:
             waiting = set(tasks)
             while waiting and not self._broken.is_set():
                 done, _ = await asyncio.wait({*waiting, broken}, return_when=asyncio.FIRST_COMPLETED)
-                if any(task.exception() is not None for task in done):  # reset by one side: forwarded to the other
+                if any(task.exception() is not None for task in done):  # forward a reset of one side to the other side
                     self.reset()
                 waiting -= done
         finally:
@@ -330,7 +330,7 @@ class FaultyNetwork:
             return
         try:
             far = await asyncio.open_connection(host, port, limit=_PIECE_BYTES)
-        except OSError:  # no listener: behave as if there were none here
+        except OSError:  # the target has no listener, so behave as if the proxy had none
             _reset(writer)
             return
         connection = _Connection(self, source, target, (reader, writer), far)

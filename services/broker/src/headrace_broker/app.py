@@ -434,7 +434,7 @@ class Broker:
 
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if not self._acting:
-            return  # the first applied image will contain it
+            return  # the first applied image will contain the change
         await self._in_force.wait()
         self.streams.metadata_changed(image, delta)
         await self.roles.apply(image, delta)
@@ -445,7 +445,7 @@ class Broker:
         self.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
         if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
-            self._session.hurry()  # it may stop once all brokers have applied that it leads nothing
+            self._session.hurry()  # the broker may stop once all brokers know that it leads no partition
         self._isr_keeper.metadata_changed(self.partitions.leaders_of(image, delta))
         self._serve_or_not()
 
@@ -528,7 +528,7 @@ class Broker:
             await listener.stop(STREAMS_GRACE_S)
         try:
             await self.upkeep.stop()
-        except Exception:  # on any error: the logs are closed all the same
+        except Exception:  # close the logs after any error
             logger.exception("the log maintenance tasks did not stop cleanly")
         await self._tasks.cancel()
         self.context.deadlines.close()

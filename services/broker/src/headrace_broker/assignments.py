@@ -151,7 +151,7 @@ class DirectoryAssignments:
 
     def _answered(self, sent: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
         for key, directory in sent.items():
-            if self._pending.get(key) == directory:  # else it was moved meanwhile, and is reported again
+            if self._pending.get(key) == directory:  # a replica that has moved meanwhile is reported again
                 del self._pending[key]
                 self._fresh.pop(key, None)
         for (topic_id, partition), error in refused.items():

@@ -67,7 +67,7 @@ class ByteBudget:
         while self._paused and self.used <= self.limit:
             self._paused.popleft().resume()
             if self._paused and self.used > self.limit * 3 // 4:
-                break  # the others follow one by one, as room is made
+                break  # the other paused streams resume one by one, as bytes become free
 
     def when_empty(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once when no request is in progress, or immediately if none is in progress now."""

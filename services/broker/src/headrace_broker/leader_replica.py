@@ -189,7 +189,8 @@ class LeaderReplica:
         """Whether the append may go on; False if it waits for its transaction's coordinator."""
         entry = self.log.producers.get(transaction.producer_id)
         if entry is not None and entry.transaction_first_offset is not None and entry.epoch == transaction.epoch:
-            append.transaction = TransactionalAppend(transaction.version, is_verified=False)  # the log sees for itself
+            # The log itself checks that the transaction is open.
+            append.transaction = TransactionalAppend(transaction.version, is_verified=False)
             return True
         if self._verifications is None:
             self._verifications = Verifications(transaction.room)
@@ -288,7 +289,8 @@ class LeaderReplica:
         if self._held is not None:
             self._held.append(append)
             return
-        checked, append.checked = append.checked, None  # no cycle: the records are freed when they are written
+        # No reference cycle, so the records are freed when they are written.
+        checked, append.checked = append.checked, None
         assert checked is not None
         checked.done = functools.partial(self._appended, append)
         self._writer.submit(self.log, checked)
@@ -313,7 +315,7 @@ class LeaderReplica:
     def _finish_check(self, append: _Appending, check: Callable[[], None]) -> None:
         """Finish the check of an append. ``check`` returns the checked batches, or raises their error."""
         try:
-            self._check_may_append(append.committed)  # it may have waited for a thread or a move
+            self._check_may_append(append.committed)  # check again: the append may have waited for a thread or a move
             check()
             self._submit(append)
         except HeadraceError as error:
@@ -364,7 +366,8 @@ class LeaderReplica:
             return
         active = log.active
         grown = active.size - self._seen_bytes
-        if active is not self._active:  # it was rolled: what came into the old segment, and all of the new one
+        # The segment was rolled: count the new bytes of the old segment and all bytes of the new one.
+        if active is not self._active:
             grown += self._active.size
             self._active = active
         self._seen_bytes = active.size
@@ -526,7 +529,7 @@ class LeaderReplica:
             try:
                 await asyncio.shield(deleting)
                 break
-            except UnknownTopicOrPartitionError:  # deleted, or moved to another directory
+            except UnknownTopicOrPartitionError:  # the log was deleted, or moved to another directory
                 await self._released.wait()
                 if self.log is log:
                     raise

@@ -227,7 +227,7 @@ class Moves:
             except (MoveInDoubtError, MarkerStaysError):
                 raise  # the files on the disk show the next start which is the log
             except BaseException:
-                # else it may prove that the marked log is the log
+                # if a directory has failed, keep the copy: it may prove that the marked log is the valid log
                 if move.target.failure is None and move.source.failure is None:
                     await on_thread(functools.partial(_abandon, move.copy))
                 raise
@@ -270,7 +270,7 @@ class Moves:
         try:
             await source.run(functools.partial(source.directory.remove_released, old))
             source.directory.remove_deleted()
-        except HeadraceError as error:  # the next start finds it, and its marker
+        except HeadraceError as error:  # the next start finds the old log and its marker
             logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
@@ -297,7 +297,8 @@ class Moves:
         except MoveInDoubtError:
             raise
         except BaseException:
-            if target.failure is None and source.failure is None:  # else the commit may be done all the same
+            # If a directory has failed, the commit may have happened.
+            if target.failure is None and source.failure is None:
                 await target.run(functools.partial(target.directory.expect_no_more, move.partition))
             raise
 
@@ -363,7 +364,7 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     for one, writer in list(online.items()):
         try:
             found[one] = await asyncio.to_thread(find_leftovers, writer.directory)
-        except OSError as error:  # offline from here on, like one that could not be opened
+        except OSError as error:  # from here on the directory is offline, like a directory that could not be opened
             del online[one]
             writer.fail(error)
     holdings = {one: [item for item, _ in writer.directory.holdings()] for one, writer in online.items()}
@@ -394,9 +395,10 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     homes |= {partition for (_, partition), verdict in verdicts.items() if verdict is Marked.LOG}
     for directory_id, writer in online.items():
         for name, copied in found[directory_id].futures.items():
-            if name in stuck:  # its marker remains, and the log is trusted because of it
+            if name in stuck:  # the marker of this log remains, and because of the marker the log is trusted
                 continue
-            if copied in homes or len(online) == len(held):  # else it may prove that the log is in an offline directory
+            # While a directory is offline, keep the copy, which may prove that this directory has the log.
+            if copied in homes or len(online) == len(held):
                 await _done_or_logged(writer, functools.partial(_remove_future, writer.directory, name))
     return refused
 

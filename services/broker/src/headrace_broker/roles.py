@@ -366,7 +366,7 @@ class Roles:
         if partition in self._table.followed:
             return
         log = self._storage.log(partition)
-        if log is None or not self._is_open(partition, topic):  # it failed, and reports so
+        if log is None or not self._is_open(partition, topic):  # opening the log failed, and reported the error
             return
         if high_watermark is None:
             high_watermark = self._storage.checkpointed(partition)
@@ -465,7 +465,7 @@ class Roles:
         before = self._table.failed.pop(partition, None)
         if outcome is not None:
             self._table.failed[partition] = outcome
-            if type(before) is not type(outcome):  # else it was logged already
+            if type(before) is not type(outcome):  # an error of the same type was logged already
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
@@ -530,7 +530,7 @@ class Roles:
             for each in self._assigned([partition]):
                 self._update_leader(led.leader, each.topic, each.state)
         elif followed is not None:
-            followed.log_advanced()  # another policy means another durable end
+            followed.log_advanced()  # a new flush policy changes the durable end
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
         """Take out of service a log whose damage was confirmed by a second read, now or after a restart. A log taken

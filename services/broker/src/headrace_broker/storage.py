@@ -155,7 +155,7 @@ class Storage:
         not clean. Read the property before ``open``, which removes the markers of a clean stop."""
         try:
             stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
-        except OSError:  # opening the directory will report it
+        except OSError:  # opening the directory will report the error
             return None
         epochs = {None if stop is None else stop.broker_epoch for stop in stops}
         return epochs.pop() if len(epochs) == 1 else None
@@ -180,7 +180,7 @@ class Storage:
             elif isinstance(outcome, OSError | InvalidConfigError):
                 put_offline(held, outcome)
                 failures.append(outcome)
-            else:  # another process has it, or a bug
+            else:  # another process has the directory, or the code has a bug
                 fatal = outcome
         if fatal is not None:
             raise fatal
@@ -393,7 +393,7 @@ class Storage:
         replica = self._replicas[partition] = make(held.writer)
         if partition in self._leaving:
             replica.hold()
-            if before is not None:  # it is replaced: its waiters get an error
+            if before is not None:  # the replica object is replaced, and its waiters get an error
                 before.release(log, held.writer)
         return replica
 
@@ -404,7 +404,7 @@ class Storage:
         barriers = []
         for writer in writers:
             if writer is not None:
-                with contextlib.suppress(HeadraceError):  # it has failed: no more writes
+                with contextlib.suppress(HeadraceError):  # the directory has failed, so nothing more is written
                     barriers.append(writer.run(_nothing))
         await asyncio.gather(*barriers, return_exceptions=True)
 
@@ -449,7 +449,7 @@ class Storage:
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
-            check_mounted(writer.directory)  # else they would be created on the mount point's disk
+            check_mounted(writer.directory)  # otherwise the logs would be created on the disk of the mount point
             made = writer.directory.create_all(share)
             return [
                 (partition, outcome if isinstance(outcome, HeadraceError) else None)
@@ -515,7 +515,7 @@ class Storage:
         while target.failure is None and (under_way := self._moves.target_of(partition)) is not None:
             if under_way is target:
                 return
-            await self._moves.cancel([partition])  # another caller may have begun one meanwhile
+            await self._moves.cancel([partition])  # another caller may have begun a move meanwhile
         if target.failure is not None:
             raise StorageError(target.failure.message)
         source, log = self._at.get(partition), self.log(partition)

@@ -421,7 +421,7 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
-    for segment in old:  # may fail for lack of a descriptor: no change so far
+    for segment in old:  # may fail for lack of a descriptor, before any change
         segment.load_indexes()
         log.pin_aborted(segment)
     try:
@@ -431,7 +431,8 @@ def swap_segments(
         finish_swap(fs, log.directory, cleaned.base_offset, [segment.base_offset for segment in old])
         txn_index = f"{log.directory}/{segment_name(cleaned.base_offset)}{TXN_INDEX_SUFFIX}"
         has_txn_index = fs.exists(txn_index)
-        if has_txn_index and not fs.file_size(txn_index):  # it replaced one whose transactions had no data left
+        # The new index replaced an index whose transactions had no data left.
+        if has_txn_index and not fs.file_size(txn_index):
             fs.unlink(txn_index)
             has_txn_index = False
         new = LogSegment.attach(

@@ -70,7 +70,7 @@ class CleanedSegment:
             self._next_offset = last_offset + 1
         segment = self._segment
         if segment.size == 0:
-            segment.first_timestamp_ms = batches[0][3]  # so that publish need not look for it
+            segment.first_timestamp_ms = batches[0][3]  # set here, so that ``publish`` need not look for the timestamp
         segment.write([data], len(data))
         segment.publish(batches)
         self.size = segment.size

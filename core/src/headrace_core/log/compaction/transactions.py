@@ -60,7 +60,8 @@ class TransactionJudge:
         """Return the ``Verdict`` on a batch, as a plain int for the compiled caller."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             transaction = self._coming.popleft()
-            if transaction.last_offset >= header.base_offset:  # else the pass began behind its marker
+            # If the transaction ended before this batch, the pass began behind the transaction's marker.
+            if transaction.last_offset >= header.base_offset:
                 self._aborting.setdefault(transaction.producer_id, False)
         if not header.is_control:
             if header.producer_id in self._aborting:
@@ -82,4 +83,4 @@ class TransactionJudge:
             was_met = header.producer_id in self._committing
             self._committing.discard(header.producer_id)
             return not was_met
-        return header.record_count == 0  # emptied by an earlier cleaning; other kinds of markers stay
+        return header.record_count == 0  # an earlier cleaning emptied the batch; other kinds of markers stay

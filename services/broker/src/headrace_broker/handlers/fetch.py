@@ -142,9 +142,9 @@ class FetchStream(StreamHandler[Any]):
         self._replicas: dict[TopicPartition, Readable] = {}
         self._rack = ""  #: The consumer's rack, and the time of the last search for a replica near the consumer.
         self._looked_ms: dict[TopicPartition, float] = {}
-        self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
+        self._requests: deque[tuple[Any, int]] = deque()  # requests with their sizes as received
         self._requests_bytes = 0
-        self._unread = 0  # bytes of answers, as counted in the broker's
+        self._unread = 0  # bytes of this stream's answers, as counted in the broker's total
         self._current: Any = None  # the request in progress
         self._committed = False  # the request in progress is read_committed
         #: Partitions with committed bytes that a transaction held back at the last look, and the last stable offset.
@@ -168,7 +168,7 @@ class FetchStream(StreamHandler[Any]):
         if self._requests_bytes > QUEUED_REQUEST_BYTES_MAX:
             self._stream.pause()
         if self._current is not None and not self._reading:
-            self._look(give_up=True)  # a newer request ends the older one's wait
+            self._look(give_up=True)  # a newer request ends the wait of the older request
         elif len(self._requests) > QUEUED_REQUESTS_MAX:
             self._stream.pause()
         self._pump()
@@ -312,7 +312,7 @@ class FetchStream(StreamHandler[Any]):
         response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
-        tell = response.results.add  # in place: adding a finished message would copy it with its records
+        tell = response.results.add  # build results in place, because adding a finished message would copy its records
         for entry, replica, piece, error, nearer in pieces:
             reads, position = replica.reads, entry.position
             if error is not None:

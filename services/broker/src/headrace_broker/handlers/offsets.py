@@ -79,7 +79,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
-        room = asyncio.Semaphore(_DELETING_MAX)  # else all end in one pass of the event loop, and hold it
+        # Without this limit, all deletions would end in one pass of the event loop, and hold it.
+        room = asyncio.Semaphore(_DELETING_MAX)
 
         def left_s() -> float:
             return max(deadline_ms - self._broker.clock.monotonic_ms(), 0) / 1000
@@ -164,7 +165,8 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
             "or -3 (largest timestamp)"
         )
     if found is None:
-        leader.check_latest_known()  # else there may be one above the high watermark that was committed before
+        # After an election, a record above the high watermark may have been committed before.
+        leader.check_latest_known()
         return -1, -1, NO_EPOCH
     return found.offset, found.timestamp_ms, found.leader_epoch
 

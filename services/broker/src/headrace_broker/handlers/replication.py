@@ -210,7 +210,7 @@ class LeaderStream(StreamHandler[Any]):
                 self._send_heartbeat()
             return
         if lane.is_closed:
-            return  # it arrived while the stream ended: a join would replace one on the current stream
+            return  # the request arrived while its stream ended: a join would replace a join on the current stream
         lane.touch()
         said = request_of(request)
         for handle in said.leaves:
@@ -256,7 +256,7 @@ class LeaderStream(StreamHandler[Any]):
         if silent_at_ms is None:
             return
         if self._stream.paused or now_ms - silent_at_ms > STALLED_MS:
-            lane.touch()  # nothing was read here, so silence proves nothing
+            lane.touch()  # this broker has read nothing, so silence proves nothing
             silent_at_ms = now_ms + SILENCE_MS
         if now_ms >= silent_at_ms:
             self.end(NetworkError(f"broker {self.broker_id} sent nothing for {SILENCE_MS} ms: closing its stream"))
@@ -268,7 +268,7 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = None
         if self._lane is None or self._closed or self._lane.is_closed:
             return
-        if not self._stream.queued_bytes:  # else a message is on its way to it
+        if not self._stream.queued_bytes:  # queued bytes are a message to the follower, which replaces the heartbeat
             self._stream.send(_HEARTBEAT, ITEM_BYTES)
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
@@ -335,7 +335,7 @@ class LeaderStream(StreamHandler[Any]):
     def _due(self) -> None:
         self._timer = None
         due_ms = None if self._lane is None else self._lane.due_ms()
-        if due_ms is None:  # a push has carried the news
+        if due_ms is None:  # a push has already carried the new offsets
             return
         if due_ms > self._service.now_ms():
             self.wake_at(due_ms)

@@ -218,7 +218,8 @@ class InSyncSet:
         self._repeat = False  #: Whether to send the AlterPartition proposal again.
         self._next_ms = _UNSEEN  #: No proposal before.
         self._know_replicas()
-        for follower in self._followers.values():  # its time begins now, as if it had just been seen
+        # The lag time of each follower begins now, as if its last acknowledgement had just arrived.
+        for follower in self._followers.values():
             if follower.broker_id in self.maximal:
                 follower.caught_up_ms = _UNSEEN
 
@@ -298,7 +299,7 @@ class InSyncSet:
         leader_life = alive(self.leader_id)
         if leader_life is None:
             return None  # fenced: any proposal would be refused
-        if self.recovering:  # alone, until its recovery is recorded (KIP-704)
+        if self.recovering:  # the leader stays alone in the ISR until its recovery is recorded (KIP-704)
             return IsrChange(((self.leader_id, leader_life),), self.partition_epoch)
         lives: dict[int, int] = {self.leader_id: leader_life}
         for follower in self._followers.values():
@@ -369,7 +370,7 @@ class InSyncSet:
         if asked is not None and partition_epoch == self.partition_epoch:
             wanted = set(asked.members), asked.recovering
             if wanted != (set(members), recovering):
-                return False  # a late answer to a former proposal: this one is still open
+                return False  # a late answer to a former proposal; the present proposal is still open
         self._decided(members, partition_epoch, recovering)
         return True
 

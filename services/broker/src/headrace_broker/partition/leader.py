@@ -455,7 +455,7 @@ class PartitionLeader:
             follower.left(cannot_append=cannot_append, is_broken=broken, now_ms=now_ms)
             self._recompute()
             self._check_deletions()
-            self._is_stirred = False  # it may have called before, for less
+            self._is_stirred = False  # signal again: an earlier signal may have had a less urgent reason
             self._stir()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:

@@ -385,7 +385,7 @@ class LeaderLane:
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
-            # removed, perhaps added again, which it may not know yet: its acknowledgements do not count
+            # the follower was removed, and perhaps added again without its knowledge: its acknowledgements do not count
         ):
             self.end(replica, self._not_among(replica.leader))
             return
@@ -459,13 +459,13 @@ class LeaderLane:
         replica.stash = None
         self._updates.pop(replica, None)
         if replica.holds_read and not was_reading:
-            self._read_done(replica)  # else the read is in progress, and ends by itself
+            self._read_done(replica)  # a read in progress ends by itself
         leader = replica.leader
         leader.unwatch_log(replica)
         if self._registry.remove(replica):
             leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append, broken=broken)
         if self._ready:
-            self._wake()  # its bytes in flight are room for the others
+            self._wake()  # the bytes in flight of the ended join are now free for other partitions
         return True
 
     def next(self) -> Outgoing | None:
@@ -506,7 +506,7 @@ class LeaderLane:
         """The follower begins again at the log's start, where it cannot learn the producers from records."""
         try:
             source = self._host.find(topic_id, partition)
-        except HeadraceError as error:  # no longer led here
+        except HeadraceError as error:  # this broker no longer leads the partition
             return Joined(answer.handle, error.copy())
         log_start = source.log_start
         producers = source.producers_at(log_start)
@@ -522,7 +522,7 @@ class LeaderLane:
                 break
             replica = ready.popleft()
             if replica.state is not State.READY:
-                continue  # it has ended meanwhile
+                continue  # the join has ended meanwhile
             leader = replica.leader
             if self.is_catch_up and not self._may_go(replica, now_ms):
                 continue
@@ -536,7 +536,7 @@ class LeaderLane:
             if found is None:
                 continue
             records = found.records
-            if not records:  # a compaction gap: continue behind it
+            if not records:  # no records because of a compaction gap: continue behind the gap
                 replica.position = found.next_offset
                 replica.state = State.CALM
                 if replica.position < leader.log_end:
@@ -677,7 +677,7 @@ class LeaderLane:
 
     def _read_cold(self, replica: JoinedReplica) -> None:
         if not self.is_catch_up and replica.source.bytes_from(replica.position) > CATCH_UP_BYTES:
-            self.end(replica, None, other_lane=True)  # it has fallen behind what is in memory
+            self.end(replica, None, other_lane=True)  # the replica has fallen behind the records in memory
             return
         replica.state = State.READING
         if self._reading < COLD_READS_MAX:

@@ -285,7 +285,8 @@ class FollowerReplica:
                 latest_epoch=follower.taken_epoch,
                 is_empty=follower.taken_epoch < 0,
             )
-        except HeadraceError as error:  # damaged on its way, or in the leader's log, which the leader will detect
+        # The push was damaged on its way, or in the leader's log, which the leader will detect.
+        except HeadraceError as error:
             self._refuse(error)
             return
         outcome = follower.pushed(push, headers)

@@ -267,7 +267,7 @@ class _Stream:
         while not self._is_ending:
             self._changed.clear()
             address = self._streams.address_of(self.leader_id)
-            if address is None:  # it is not registered: the metadata will bring its address, or another leader
+            if address is None:  # the leader is not registered; the metadata will bring its address, or another leader
                 await self._changed.wait()
                 continue
             began_s = loop.time()
@@ -404,7 +404,7 @@ class _Silence:
     def _look(self) -> None:
         now_s = self._loop.time()
         if now_s - self._over_s > STALLED_S:
-            self._over_s = now_s + self._max_s  # nothing was read here, so silence proves nothing
+            self._over_s = now_s + self._max_s  # this broker has read nothing, so silence proves nothing
         if now_s >= self._over_s:
             self._is_over()
         else:

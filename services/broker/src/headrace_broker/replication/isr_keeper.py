@@ -105,7 +105,7 @@ class IsrKeeper:
         ``on_isr_due``)."""
         now_ms = self._now_ms()
         if leader in self._due_ms and _all_in_sync(leader) and not leader.is_isr_pressed:
-            return  # it is checked in time
+            return  # the leader's next check is early enough
         looked_ms = self._looked_ms.get(leader)
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
@@ -145,7 +145,7 @@ class IsrKeeper:
         while heap and heap[0][0] <= now_ms and len(questions) < CALL_PARTITIONS_MAX:
             at_ms, _, leader = heapq.heappop(heap)
             if due.get(leader) != at_ms:
-                continue  # it was checked, or is due at another time
+                continue  # the leader was checked already, or its check is due at another time
             del due[leader]
             change = leader.isr_change(now_ms, self._alive)
             if change is not None:

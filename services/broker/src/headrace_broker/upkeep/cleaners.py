@@ -134,7 +134,7 @@ class Cleaners:
 
     async def _begin_anew(self) -> None:
         settings = None
-        while settings is not self._settings.current:  # they may change while the old crew ends
+        while settings is not self._settings.current:  # the settings may change while the old cleaner threads end
             await self._end()
             settings = self._settings.current
         self.retry()

@@ -129,7 +129,7 @@ class Retention:
             if await self._check_directory(writer):
                 removed = await self._threads.run(remove)
             if removed.names:
-                with contextlib.suppress(HeadraceError):  # it has failed, or is being closed
+                with contextlib.suppress(HeadraceError):  # the directory has failed or is being closed
                     await writer.run(space.measure)
 
     async def remove_due(self) -> None:

@@ -142,7 +142,7 @@ class Scrubber:
             self._emit(ScrubEnded(segments=segments, bytes=size, seconds=seconds))
 
     def _scrub(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment) -> int:
-        if segment not in log.segments:  # it was removed or replaced since the round began
+        if segment not in log.segments:  # the segment was removed or replaced since the round began
             return 0
         fs, cuts = writer.directory.fs, log.cuts
         try:
@@ -167,7 +167,7 @@ class Scrubber:
                 )
             return scrubbed.size
         except CorruptLogError as error:
-            if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
+            if log.cuts == cuts and not cuts % 2:  # otherwise the log was truncated while the indexes were rebuilt
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
             # The segment cannot be read, because it was deleted, no file descriptor is free, or the disk fails. The
