@@ -80,7 +80,7 @@ def run(servers: str, master: str, records: int) -> bool:
     say(f"{len(events):,} records acknowledged in {time.monotonic() - began:.1f} s")
     shutil.rmtree(ROOT, ignore_errors=True)
     ours = {
-        "spark.driver.host": os.uname().nodename,  # where the workers find it
+        "spark.driver.host": os.uname().nodename,  # the address at which the workers find the driver
         "spark.driver.extraJavaOptions": LOCAL_DEFAULTS["spark.driver.extraJavaOptions"],  # log warnings only
     }
     spark = session("headrace demo", master=master, **ours, **SETTINGS)

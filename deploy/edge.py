@@ -116,7 +116,7 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = 0
-        self.refused: Counter[str] = Counter()  # by the key that refused them
+        self.refused: Counter[str] = Counter()  # refused connections by the key that refused them
         self._of_ip: Counter[str] = Counter()
 
     def enter(self, ip: str) -> str | None:
@@ -149,7 +149,7 @@ class Pipe(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.other: Pipe | None = None
         self.transport: asyncio.Transport | None = None
-        self.received_at = 0.0  # by the loop's clock
+        self.received_at = 0.0  # time of the last received data, on the event loop's clock
         self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -280,7 +280,7 @@ async def connect(route: Route) -> Pipe:
 def reset(transport: asyncio.Transport) -> None:
     """Close with a reset instead of an orderly end."""
     connection = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # already closed by the other side
+    with contextlib.suppress(OSError):  # the other side has already closed the connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     transport.abort()
 

@@ -138,7 +138,7 @@ def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, lis
     networks with their aliases (an engine before 25 accepts one network at creation)."""
     config = dict(wanted.inspected["Config"])
     if config.get("Hostname") == wanted.inspected["Id"][:12]:
-        del config["Hostname"]  # the engine sets a new one
+        del config["Hostname"]  # the engine sets a new host name
     config["Labels"] = config["Labels"] | {_LABEL + "container-number": str(replaced.number)}
     first = wanted.inspected["HostConfig"]["NetworkMode"]
     names: dict[str, list[str]] = {}

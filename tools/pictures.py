@@ -101,7 +101,7 @@ def on_a_terminal(arguments: Sequence[str], environment: dict[str, str], directo
     )
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # the end, when the other end has gone
+    with contextlib.suppress(OSError):  # the program has ended and closed its end of the terminal
         while part := os.read(ours, 65_536):
             shown += part
     os.close(ours)
@@ -145,7 +145,7 @@ def animated(drawn: str, steps: Sequence[tuple[str, str, float]]) -> str:
 
 def record() -> str:
     """Make the recording with a new cluster on the default ports, which is removed afterwards."""
-    place = Path(tempfile.gettempdir()) / "demo"  # the texts name it
+    place = Path(tempfile.gettempdir()) / "demo"  # the texts of the pictures name this directory
     place.mkdir()
     path = {"PATH": f"{Path(HEADRACE).parent}{os.pathsep}{os.environ['PATH']}"}
     steps = []

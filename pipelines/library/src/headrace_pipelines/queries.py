@@ -122,7 +122,7 @@ class Queries:
 
     def __exit__(self, *exception: object) -> None:
         for query in self._queries.values():
-            with contextlib.suppress(PySparkException):  # the error of the block is the one to show
+            with contextlib.suppress(PySparkException):  # show the error of the block, not this one
                 query.stop()
 
 

@@ -46,7 +46,7 @@ class SdkCluster:
             return {}
         try:
             described = admin.describe_topics(names)
-        except UnknownTopicOrPartitionError:  # one of them does not exist: ask for each separately
+        except UnknownTopicOrPartitionError:  # one of the topics does not exist, so ask for each topic separately
             described = []
             for name in names:
                 with contextlib.suppress(UnknownTopicOrPartitionError):

@@ -122,7 +122,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
                 f"{APP_ID}: not needed for a stream, because Spark numbers its batches; set {DELIVERY}={EXACTLY_ONCE}. "
                 f"{APP_ID} is for a df.write within foreachBatch"
             )
-        settle()  # one process makes the writers of all batches, another one commits them
+        settle()  # one process creates the writers of all batches, and another process commits the batches
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """With exactly-once delivery, make the rows of the batch visible. With at-least-once delivery the rows of every

@@ -147,7 +147,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
             group_id, prefix = self.options.group_id, self.options.group_id_prefix
             if group_id is None and prefix is None:
                 return
-            group_id = group_id or f"{prefix}-{uuid.uuid4()}"  # of this process, so of this run of the query
+            # A new id for this process, and so for this run of the query.
+            group_id = group_id or f"{prefix}-{uuid.uuid4()}"
             logger.info("the query commits its progress to group %r", group_id)
             self._progress = GroupProgress(group_id, self._open_group(group_id))
         self._progress.reached(stood)
@@ -181,7 +182,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         reader = self._reader()
         topics = reader.take_renewed()
         renewed = {partition for partition in begin.keys() & end.keys() if partition.topic in topics}
-        if not renewed:  # or the query had dropped it: then it starts like a new topic
+        if not renewed:  # (a topic that the query had dropped starts like a new topic)
             return begin
         reader.report_loss(
             f"{show(renewed)}: the topic was deleted and created again; unread records of the old topic are lost, "

@@ -113,7 +113,7 @@ class Decider:
                 return
             try:
                 decision = self._core.upkeep(now_ms)
-            except Exception:  # a bug in a rule; the cluster keeps its controller
+            except Exception:  # a bug in a rule must not end the controller
                 logger.exception("periodic work of the controller failed unexpectedly; trying again later")
                 return
             if not decision.records:

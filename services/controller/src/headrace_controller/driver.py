@@ -185,7 +185,7 @@ class ControllerDriver:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: Any) -> None:
-            if not future.done():  # else the caller has left
+            if not future.done():  # a done future means that the caller has left
                 future.set_result(result)
 
         ask(done)
@@ -193,18 +193,18 @@ class ControllerDriver:
             self._wake.set()
         result = await future
         if isinstance(result, HeadraceError):
-            raise result.copy()  # whose traceback does not keep this frame in a cycle
+            raise result.copy()  # a copy, whose traceback does not keep this frame in a reference cycle
         return result
 
     def receive(self, message: Message) -> None:
         """Process a message of another replica."""
         try:
             self.controller.receive(message)
-        # entries that a full disk refused are being truncated; it is sent again
+        # entries that a full disk refused are being truncated; the sender repeats the message
         except OffsetNotAvailableError as error:
             logger.info("a message of %s was lost: %s", message.sender, error)
         except (HeadraceError, OSError, AssertionError) as error:
-            # for example damage in what a follower should get; not the stream's fault
+            # for example damage in the entries for a follower; the stream itself is sound
             self._failure = self._failure or error
         if self._failure is not None or self.controller.until_due_ms() <= 0:
             self._wake.set()
@@ -248,7 +248,7 @@ class ControllerDriver:
                 self._look_after_snapshots()
                 for watcher in self._turn_watchers:
                     watcher()
-                await asyncio.sleep(0)  # accept what arrived meanwhile, and send the answers
+                await asyncio.sleep(0)  # accept the requests that arrived meanwhile, and send the answers
             if self._failure is not None:  # a disk that failed during the last turn was not stopped cleanly
                 raise self._failure
         except CorruptLogError as error:

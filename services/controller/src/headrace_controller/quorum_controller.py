@@ -282,7 +282,7 @@ class QuorumController:
         self._applier.replay(self._storage.log_end_offset, at_once=True)
         while not self.is_active and not self._was_full:
             self._turn()
-        if self._was_full and not self.image.cluster_id:  # a new log, which needs its first record
+        if self._was_full and not self.image.cluster_id:  # a new metadata log needs its first record
             raise DiskFullError("cannot start the metadata log: the disk is full; free some space")
         while self._is_due and not self._was_full:
             self._turn()
@@ -528,7 +528,7 @@ class QuorumController:
             self._resign_if_deposed()
             return True
         if self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
-            raft.tick()  # a sole voter waits for no other
+            raft.tick()  # a sole voter waits for no other voter
         return False
 
     def _stir(self) -> None:
@@ -554,7 +554,7 @@ class QuorumController:
     def _ticks_until_due(self) -> int:
         """Number of ticks until the first tick that may have an effect."""
         if self._is_sole_voter and self._raft.role is not Role.LEADER:
-            return 1  # it leads when its disk has room again
+            return 1  # the sole voter leads when its disk has room again
         ticks = self._raft.ticks_until_due
         if ticks > 1 and self.is_active:
             due_ms = self._core.next_upkeep_ms(self._now_ms)
@@ -616,7 +616,8 @@ class QuorumController:
         if self.is_active or not raft.has_committed_in_term or self._applier.applied < raft.log_end_offset:
             return
         if raft.transferring_to is not None:
-            return  # a transfer may come before it was ready; it can propose nothing until that ends
+            # The transfer may have come before the leader was ready; a leader proposes nothing until the transfer ends.
+            return
         assert raft.committed == raft.log_end_offset, "something was appended before this node was active"
         now_ms = self._clock.monotonic_ms()
         self._active_term = raft.term
@@ -688,10 +689,10 @@ class QuorumController:
         # Check the voters before and after the restart: voters being added already have entries, and voters being
         # removed still vote.
         alone = was_alone and self._is_sole_voter
-        for key in sorted(self._observers):  # the same order in every process
+        for key in sorted(self._observers):  # sorted, so that every process has the same order
             self._raft.observe(key)
         self._last_tick_ms, self._ticks_planned = self._now_ms, 1
-        if isinstance(why, CorruptMessageError):  # damaged on its way here; it is sent again
+        if isinstance(why, CorruptMessageError):  # the message was damaged on its way here; the sender sends it again
             logger.error("controller %d dropped a damaged message; the sender sends it again: %s", self.node_id, why)
         else:
             self._disk_is_full(why, alone=alone)
@@ -707,7 +708,8 @@ class QuorumController:
                 "refusing changes until there is free space" if alone else "another controller must become leader",
             )
         if alone:
-            self._outcomes += self._decisions.drop(error, behind=self._raft.log_end_offset)  # no disk has these
+            # No disk has the entries of these decisions.
+            self._outcomes += self._decisions.drop(error, behind=self._raft.log_end_offset)
             self._fail_inbox(error)
         else:
             self._stands_back_until_ms = self._now_ms + _STAND_BACK_TIMEOUTS * self.settings.election_timeout_ms

@@ -226,7 +226,7 @@ class SnapshotStore:
         try:
             if file.size() < chunk.position:
                 return False
-            if file.size() > chunk.position:  # written, and its answer lost
+            if file.size() > chunk.position:  # the chunk was written earlier, and its answer was lost
                 file.truncate(chunk.position)
             if chunk.data:
                 file.pwritev([chunk.data], chunk.position)

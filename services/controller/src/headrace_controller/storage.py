@@ -140,7 +140,7 @@ class MetadataStorage:
         self._force_names()
         self._snapshots = SnapshotStore(fs, self._log.directory)
         self._check_cover()
-        # a full disk must not stop the controller; the first write tries again
+        # a full disk must not stop the controller; the first write tries this again
         with contextlib.suppress(DiskFullError):
             self._settle()
         self.hard_state = read_quorum_state(
@@ -451,7 +451,7 @@ class MetadataStorage:
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
-            job.abandon()  # another was received meanwhile; or this disk lacks committed entries
+            job.abandon()  # another snapshot was received meanwhile, or this disk lacks committed entries
             return None
         # A log that ends below its own snapshot has lost entries. Such a log is valid only if a received snapshot is
         # about to replace it; the recovery point distinguishes the two cases.
@@ -465,11 +465,12 @@ class MetadataStorage:
     def _trim(self, start: Place) -> None:
         """Start the log after the snapshot at ``start``, and remove older log segments and snapshots."""
         try:
-            self._directory.write_recovery_points()  # a log that ends below its start will be known as damaged
+            # After this, a start recognizes a log that ends below its start as damaged.
+            self._directory.write_recovery_points()
             self._directory.delete_records(self._log, start.offset)
         except OSError as error:
             if error.errno not in _NO_SPACE:
-                raise  # else: the next start finds the old log and its snapshot
+                raise  # otherwise the next start finds the old log and its snapshot
             logger.warning("%s: cannot delete the start of the metadata log: %s", self._directory.root, error.strerror)
             return
         self._directory.remove_deleted(everything=True)
@@ -527,7 +528,7 @@ class MetadataStorage:
                 start == 0 and not store.names_first_voters
             )
             if fitting and fitting[-1].offset >= bad.place.offset:
-                continue  # a newer one is sound
+                continue  # a newer snapshot is sound
             if not is_covered or bad.place.offset > end or bad.place == BEGINNING:
                 raise CorruptLogError(
                     f"{bad.error.message}. Older snapshots and the log cannot replace it: restore the file from a "

@@ -145,7 +145,7 @@ class ShardStateMachine:
 
     def _explain(self, request: ExplainGroup, now_ms: int) -> Decision:
         if self._has_offsets_only(request.group_id):
-            return Decision(reply=())  # it never had an assignment
+            return Decision(reply=())  # a group of this kind never had an assignment
         return self._groups.handle(request, now_ms)
 
 

@@ -119,7 +119,7 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     lost, elections_pending = _directories_lost(view, broker, request.offline_directories)
     if is_news and not lost:
         lost, elections_pending = _consequences(view, view.image, broker.broker_id, None, room=_batch_max(view))
-    if lost:  # decide the rest of the heartbeat on what is left
+    if lost:  # decide the rest of the heartbeat without the failed directories
         image = view.image.apply(lost, view.image.next_offset + len(lost))
         view, broker = msgspec.structs.replace(view, image=image), image.brokers[broker.broker_id]
     records: list[MetadataRecord] = []
@@ -213,7 +213,7 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
 def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
     asked = set(request.directory_ids)
     owners = sorted(broker.broker_id for broker in image.brokers.values() if asked.intersection(broker.directory_ids))
-    if not owners:  # they failed, and the broker continued without them
+    if not owners:  # the directories failed, and the broker continued without them
         owners = [each.broker_id for each in image.brokers.values() if asked.intersection(each.offline_directories)]
     if len(owners) > 1:
         raise InvalidRequestError(f"the directories belong to different brokers: {', '.join(map(str, owners))}")
@@ -335,12 +335,13 @@ def _shut_down(
         records, more = _with_consequences(view, _change(broker, in_controlled_shutdown=True))
         if more or any(_takes_over(each) for each in records):
             return records, more, wait, None if more else image.next_offset + len(records)
-        records, more = _fence(view, broker)  # no leadership to move
+        records, more = _fence(view, broker)  # the broker has no leadership to move
         return records, more, may_stop, None
     if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    # another controller began this, or it took several decisions: the present offset is late enough
+    # The hand-over began under another controller, or took several decisions: the present metadata offset is late
+    # enough.
     if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):

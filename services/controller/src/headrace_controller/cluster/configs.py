@@ -140,7 +140,7 @@ def _check_together(image: MetadataImage, resource: ConfigResource, changes: Map
 def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) -> ConfigKey:
     key = declared.key(op.name)
     if key.refusal is not None and op.kind is not OpKind.DELETE:
-        key.parse(op.value)  # raises, unless the value is what the key has anyway
+        key.parse(op.value)  # raise an error, unless the key already has this value
     if not key.dynamic:
         raise InvalidConfigError(
             f"{key.name} cannot be altered while brokers run; set it in their properties files and restart them"

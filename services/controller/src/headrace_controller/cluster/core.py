@@ -94,7 +94,8 @@ def _bootstrap(view: View, request: Bootstrap) -> Decision:
     if image.cluster_id:
         return Decision()
     records: list[MetadataRecord] = [ClusterRecord(request.cluster_id, METADATA_VERSION)]
-    if view.settings.min_insync_replicas != 1:  # later changes of the file have no effect: see min_insync_replicas()
+    # Later changes of the properties file have no effect: see min_insync_replicas().
+    if view.settings.min_insync_replicas != 1:
         value = str(view.settings.min_insync_replicas)
         records.append(ConfigRecord(int(ConfigResourceType.BROKER), "", MIN_INSYNC_KEY, value))
     return Decision(tuple(records))
@@ -166,11 +167,11 @@ class ClusterCore:
             settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
         )
         self.agenda = Agenda()
-        self._due_ms: dict[str, float] = {}  # duty -> when it is due
+        self._due_ms: dict[str, float] = {}  # duty -> time at which the duty is due
         self._planning = balancing.PlanningClock()
         self._new_id = new_id
         self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
-        self._at_rest: MetadataImage | None = None  # the image for which upkeep had nothing to do
+        self._at_rest: MetadataImage | None = None  # the last image for which ``upkeep`` had nothing to do
 
     def replay(self, image: MetadataImage) -> None:
         """Set the committed image that was rebuilt from the log (see MetadataImage.apply); no decision may be in
@@ -302,4 +303,4 @@ class ClusterCore:
             if old.get(MIN_INSYNC_KEY) != new.get(MIN_INSYNC_KEY):
                 self.agenda.min_insync_offset = self.speculative.next_offset
             if old.get(UNCLEAN_KEY) != new.get(UNCLEAN_KEY):
-                self._due_ms["unclean"] = 0.0  # allowed just now: do not wait for the next round
+                self._due_ms["unclean"] = 0.0  # unclean elections may just have been allowed: check at once

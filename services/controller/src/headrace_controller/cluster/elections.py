@@ -71,9 +71,9 @@ ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas (head
 
 
 class Election(enum.Enum):
-    KEEP = "keep"  # the leader stays while it works
-    PREFERRED = "preferred"  # the first replica, if it is in sync, else as KEEP
-    UNCLEAN = "unclean"  # as KEEP; without an eligible replica, any that works
+    KEEP = "keep"  # the present leader stays as long as its broker works
+    PREFERRED = "preferred"  # the first replica leads if it is in sync, otherwise as KEEP
+    UNCLEAN = "unclean"  # as KEEP; without an eligible replica, any working replica leads
 
 
 class Electorate:
@@ -219,7 +219,7 @@ def partition_change(
             isr, elr, recovering = (leader,), (), True
         elif not electorate.has_elr:
             isr = tuple(each for each in wanted.isr if each in wanted.replicas)
-    elif not isr:  # out of the ELR
+    elif not isr:  # the leader was elected from the ELR
         isr = (leader,)
         elr = () if electorate.minimum(topic, wanted) <= 1 else tuple(each for each in elr if each != leader)
     after = msgspec.structs.replace(

@@ -61,7 +61,7 @@ def update(view: View, request: UpdateFeatures) -> Decision:
         results.append(FeatureResult(item.name))
         if item.level != view.image.metadata_version:
             records.append(FeatureLevelRecord(item.name, item.level))
-            if item.level > METADATA_VERSION_MIN:  # below, there is no such record; every node supports that
+            if item.level > METADATA_VERSION_MIN:  # level 1 has no record of this kind, and every node supports it
                 records += [UnregisterBrokerRecord(*each) for each in _gone_strangers(view, item.level)]
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
@@ -181,7 +181,7 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
                     "level (`headrace features upgrade`, UpdateFeatures)"
                 )
             )
-        if isinstance(record, FeatureLevelRecord):  # from the next record on
+        if isinstance(record, FeatureLevelRecord):  # the level is in force from the next record on
             level = record.level
         records.append(record)
     return msgspec.structs.replace(decision, records=tuple(records))

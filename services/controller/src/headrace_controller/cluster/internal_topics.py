@@ -133,7 +133,7 @@ class _Placing:
         self._of_all = Counter({each: image.loads.get(each, BrokerLoad()).replicas for each in self._brokers})
 
     def extended(self, replicas: tuple[int, ...], wanted: int) -> tuple[int, ...]:
-        while len(replicas) < wanted:  # (so there is a broker without one)
+        while len(replicas) < wanted:  # (some broker has no replica of the partition yet)
             taken = {self._racks.get(each) for each in replicas} - {None}
             others = [each for each in self._brokers if each not in replicas]
             best = min(others, key=functools.partial(self._order, taken))

@@ -69,7 +69,8 @@ def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage
         return True
     directory = partition.directory_of(broker_id)
     broker = image.brokers.get(broker_id)
-    if broker is not None and directory not in broker.directory_ids:  # not placed yet: in any remaining one
+    # The replica is not placed yet, and may be in any remaining directory.
+    if broker is not None and directory not in broker.directory_ids:
         return not takes_nothing(broker, hindered)
     return not any(each.directory in (EVERYWHERE, directory) for each in reported)
 

@@ -129,7 +129,8 @@ class Placer:
 
     def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:
         slots = self._slots
-        turn = slots[leader].topic_leaders  # each further partition of a leader rotates the order by one more
+        # Each further partition of the same leader rotates the order of replicas by one more.
+        turn = slots[leader].topic_leaders
 
         def order(i: int) -> tuple[bool, int, int, int]:
             slot = slots[i]

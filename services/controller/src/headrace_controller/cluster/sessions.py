@@ -81,7 +81,8 @@ class BrokerSessions:
         #: of brokers that cannot lead, so a view can keep an older mapping.
         self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
-        self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this epoch, its grace then)
+        # For each broker: (time of the last break in its broker epoch, grace period of that break).
+        self._breaks: dict[int, tuple[float, float]] = {}
 
     def forget(self) -> None:
         self._sessions.clear()
@@ -105,8 +106,8 @@ class BrokerSessions:
         session = self._sessions.get(contact.broker_id)
         if session is None or session.broker_epoch < contact.broker_epoch:
             if not contact.connected:
-                return  # the end of a stream that this leader never saw
-            self._breaks.pop(contact.broker_id, None)  # those of an earlier epoch
+                return  # the stream that ended was never seen by this leader
+            self._breaks.pop(contact.broker_id, None)  # forget the breaks of an earlier broker epoch
             self.hindered = with_reported(self.hindered, contact.broker_id, ())
             session = self._sessions[contact.broker_id] = Session(
                 contact.broker_epoch, contact.at_ms, min(FIRST_HEARTBEAT_MS, self.timeout_ms), stream=contact.stream

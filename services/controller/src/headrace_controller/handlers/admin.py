@@ -274,7 +274,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def DescribeQuorum(self, request: admin_pb2.DescribeQuorumRequest, context: Any) -> Any:
         status = self._led_status()
-        now_ms = self._clock.now_ms()  # one reading for all: times of the same tick are equal
+        now_ms = self._clock.now_ms()  # read the clock once, so that times of the same tick are equal
         return admin_pb2.DescribeQuorumResponse(
             leader_id=status.leader,
             leader_epoch=status.term,
@@ -315,7 +315,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
                     raise VoterNotFoundError(
                         f"controller {driver.node_id} is the only voter: no other controller can become leader"
                     )
-                if best is None:  # it no longer leads, or has just been elected
+                if best is None:  # this controller no longer leads, or has just been elected
                     self._led_status()
                     raise ReplicaNotCaughtUpError("no other voter follows the log now; retry")
                 await driver.transfer(best)

@@ -260,7 +260,7 @@ class _Heartbeats(StreamHandler[Any]):
         raise NotImplementedError
 
     def on_request(self, request: Any) -> None:
-        self._node = self.identity(request)  # now: the stream may break before the answer
+        self._node = self.identity(request)  # note the node now, because the stream may break before the answer
         task = asyncio.ensure_future(self._beat(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -277,7 +277,7 @@ class _Heartbeats(StreamHandler[Any]):
         self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
     async def _beat(self, request: Any) -> None:
-        if self._is_closed:  # the end of the stream was reported, and is later than this
+        if self._is_closed:  # the end of the stream was already reported, and is later than this heartbeat
             return
         try:
             answer = await self.answer(request)

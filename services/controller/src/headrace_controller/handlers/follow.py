@@ -159,7 +159,7 @@ class _Following(PushHandler[Response]):
         self._epoch = request.from_epoch if request.HasField("from_epoch") else None
         self._began_ms = barriers.now_ms
         self._is_checked = False
-        self._snapshot: tuple[SnapshotId, int] | None = None  # and the position in it
+        self._snapshot: tuple[SnapshotId, int] | None = None  # the snapshot to send, and the position in it
         self._sent_controllers: dict[int, str] = {}
         self._sent: tuple[int, int, int] | None = None
         if self._offset < 0:
@@ -218,7 +218,7 @@ class _Following(PushHandler[Response]):
         assert self._snapshot is not None
         snapshot, position = self._snapshot
         chunk = self._log.snapshot_chunk(snapshot, position, SNAPSHOT_PART_BYTES)
-        if chunk is None:  # a later one has replaced it
+        if chunk is None:  # a later snapshot has replaced this one
             self._begin_snapshot()
             snapshot, position = self._snapshot
             chunk = self._log.snapshot_chunk(snapshot, 0, SNAPSHOT_PART_BYTES)

@@ -204,7 +204,7 @@ class ReadIndexBarriers:
             left_s = self._until_due_s()
             if left_s <= 0:
                 left_s = READ_INDEX_EVERY_S
-                with contextlib.suppress(HeadraceError):  # without a leader the lag grows and shows it
+                with contextlib.suppress(HeadraceError):  # without a leader, the growing lag shows the failure
                     await self.read(is_deferred=True)
             await asyncio.sleep(left_s)
 
@@ -226,7 +226,7 @@ class ReadIndexBarriers:
             except TimeoutError:
                 waiting.set_result(RequestTimedOutError("no majority of the controllers answered before the timeout"))
             except HeadraceError as error:
-                waiting.set_result(error.copy())  # whose traceback does not keep this frame
+                waiting.set_result(error.copy())  # a copy, whose traceback does not keep this frame
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():

@@ -364,7 +364,7 @@ class RaftNode:
         self._check_leading()
         check_voter(self.voters, key)
         if key != self.key:
-            if key != self._transfer_to:  # (repeated calls do not extend it)
+            if key != self._transfer_to:  # (a repeated call does not extend the transfer)
                 self._transfer_to = key
                 self._transfer_until = self._ticks + self.settings.election_ticks
             self._hand_over()

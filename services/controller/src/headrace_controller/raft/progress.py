@@ -138,7 +138,7 @@ class Progress:
             self.install(log.snapshot)
         assert self.snapshot is not None
         chunk = log.snapshot_chunk(self.snapshot, self.position, self._settings.snapshot_chunk_bytes)
-        if chunk is None:  # removed meanwhile: a later snapshot replaces it
+        if chunk is None:  # the snapshot was removed, because a later snapshot replaces it
             self.install(log.snapshot)
             chunk = log.snapshot_chunk(log.snapshot, 0, self._settings.snapshot_chunk_bytes)
             assert chunk is not None, f"{log.snapshot} is not there"

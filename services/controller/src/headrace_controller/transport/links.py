@@ -216,7 +216,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             if address == self._address:
                 continue
             if who not in dialers:
-                known = dialers.pop(address, None)  # so far known by its address only
+                known = dialers.pop(address, None)  # until now the replica was known only by its address
                 dialers[who] = known or _Dialer(self, address)
             dialers[who].aim(address, who if isinstance(who, ReplicaKey) else None)
         for who in [each for each in dialers if each not in wanted]:
@@ -245,7 +245,7 @@ class _Accepted(StreamHandler[Envelope]):
     def _greet(self, request: Envelope) -> None:
         key = self._links.greeted(request)
         self._stream.send(self._links.hello(key), 1)
-        if key == self._links.key:  # this very process, by a bootstrap address
+        if key == self._links.key:  # a bootstrap address leads to this process itself
             self.finish(None)
         else:
             self._peer = self._links.joined(key, self)
@@ -253,7 +253,8 @@ class _Accepted(StreamHandler[Envelope]):
     def wake(self) -> None:
         stream, peer = self._stream, self._peer
         if stream.closed or stream.queued_bytes or peer is None:
-            return  # ``on_written`` continues: one envelope at a time, so that an urgent one waits for one at most
+            # ``on_written`` continues: with one envelope at a time, an urgent message waits for one envelope at most.
+            return
         taken = peer.take(self)
         if taken is not None:
             stream.send(*taken)
@@ -304,7 +305,7 @@ class _Dialer:
             except HeadraceError as error:
                 if self._ending.is_set():
                     return
-                # the latter: gRPC failed internally
+                # UnknownServerError means that gRPC failed internally
                 is_there = not (error.retriable or isinstance(error, UnknownServerError))
                 wait_s = _REFUSED_MS / 1_000 if is_there else backoff.next_s()
                 if not is_there:
@@ -367,7 +368,7 @@ class _Dialed:
         try:
             while True:
                 self._links.received(peer, await self._stream.read())
-        finally:  # at once: Raft need not wait until the connection is closed on this side, too
+        finally:  # report at once: Raft need not wait until this side has closed the connection, too
             self._links.left(peer, self)
 
     async def write(self, hello: Envelope) -> None:

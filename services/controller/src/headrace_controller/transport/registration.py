@@ -39,7 +39,8 @@ class Registrar:
             if not self.is_known():
                 try:
                     await self._register()
-                except HeadraceError as error:  # no leader, or a new one; or an unsupported level
+                # There is no leader, or a new leader, or the feature level is not supported.
+                except HeadraceError as error:
                     logger.debug("not registered yet: %s", error)
             await asyncio.sleep(_INTERVAL_S)
 

@@ -49,7 +49,7 @@ def _numbers(members: Members, subscribers: tuple[str, ...], topic_ids: list[byt
     held.update(owner for owner in owners if owner is not None)
     room = quotas(held, size)
     done: list[str | None] = []
-    for owner in owners:  # every owner keeps its first ones
+    for owner in owners:  # every owner keeps its first partitions
         keeps = owner is not None and room[owner] > 0
         done.append(owner if keeps else None)
         if keeps:

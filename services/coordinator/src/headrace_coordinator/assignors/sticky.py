@@ -107,7 +107,8 @@ def _as_even_as_can_be(members: Members, topics: Topics, shares: dict[str, set[P
     by_topic: dict[bytes, list[Part]] = {}
     for part in homeless:
         by_topic.setdefault(part[0], []).append(part)
-    for topic_id in sorted(by_topic, key=lambda each: (len(subscribers[each]), each)):  # the least choice first
+    # Partitions with the fewest possible owners come first.
+    for topic_id in sorted(by_topic, key=lambda each: (len(subscribers[each]), each)):
         _give_to_the_poorest(members, topics, shares, by_topic[topic_id], subscribers[topic_id])
     _level(members, topics, shares, subscribers)
 

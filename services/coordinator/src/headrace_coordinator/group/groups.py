@@ -98,7 +98,7 @@ class Groups:
         """The replay is complete: every member counts as having just sent a heartbeat. The end of the replay removes
         the remains of an interrupted decision."""
         turn = self._turn(now_ms)
-        if self._ownership is not None:  # no member could be late before
+        if self._ownership is not None:  # before this, no member could be late
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
         for group in list(self._state.groups.values()):
             for member in list(group.members.values()):
@@ -180,7 +180,8 @@ class Groups:
                     f"{request.instance_id!r}: a member must keep its instance id"
                 )
             if request.connection == member.session.connection and not member.current.is_away:
-                return self._answer(request, turn, group, member, None)  # its first one is being answered
+                # The member's first heartbeat is being answered.
+                return self._answer(request, turn, group, member, None)
             reasons: list[str] = []
             turn.hold(group, member, begun_anew(member.current))
         else:
@@ -341,7 +342,7 @@ class Groups:
         if gone:
             self._remove(turn, group, gone)
         elif any(member.session.is_lost(turn.owned_ms) for member in due if member.member_id in group.underway):
-            self._rebalancing.settle(turn, group)  # a static one no longer reads
+            self._rebalancing.settle(turn, group)  # a lost static member no longer reads
         for member in due:
             if member.member_id in group.members:
                 self._watch_on(turn, group, member)
@@ -358,7 +359,7 @@ class Groups:
         return None
 
     def _watch_on(self, turn: Turn, group: Group, member: Member) -> None:
-        if member.session.is_lost(turn.owned_ms):  # a static one: only its session is left
+        if member.session.is_lost(turn.owned_ms):  # a lost static member stays until its session ends
             due_ms = member.session.last_contact_ms + self._rebalancing.session_timeout_ms(group.group_id)
             self._agenda.put((group.group_id, member.member_id), due_ms)
         else:
@@ -481,7 +482,7 @@ class Groups:
             raise NonEmptyGroupError(
                 f"group {group_id!r} has {counted(len(group.members), 'member')}; stop them, then delete the group"
             )
-        turn = Turn(self._state, 0, 0)  # a tombstone has no time
+        turn = Turn(self._state, 0, 0)  # the turn writes only tombstones, which need no time
         for slot in sorted(group.stories):
             turn.write(Key(RecordKind.STORY, group_id, str(slot)), None)
         turn.write(Key(RecordKind.GROUP, group_id), None)

@@ -58,7 +58,8 @@ class Turn:
             group.released.setdefault(part, self.steady_ms)
         if not current.revoking:
             member.session.has_let_go()
-        elif current.revoking != before.revoking:  # (also right after others, of which it does not know yet)
+        # (Also if the member has not yet received an earlier revocation.)
+        elif current.revoking != before.revoking:
             member.session.has_to_let_go(self.steady_ms)
 
     def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:

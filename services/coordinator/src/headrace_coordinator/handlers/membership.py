@@ -124,7 +124,8 @@ class MembershipStream(StreamHandler[Any]):
         except HeadraceError as error:
             self._answer(number, error)
             return
-        if self.runner is not None and self.runner is not runner:  # (a member takes a stream for one owner's)
+        # A member assumes that a stream belongs to one owner of the shard.
+        if self.runner is not None and self.runner is not runner:
             self.end(
                 NotCoordinatorError(f"{runner.shard.name} has another shard epoch now; look up the coordinator again")
             )
@@ -145,7 +146,7 @@ class MembershipStream(StreamHandler[Any]):
         self._members.closed(self)
         if self.who is None or self._has_left or self.runner is None:
             return
-        if self.runner.is_serving:  # another one replays, and every session begins again
+        if self.runner.is_serving:  # another owner replays the shard, and every session begins again
             self.runner.put(Disconnected(*self.who, self._connection))
 
     def tell(self, message: object) -> None:
@@ -158,7 +159,7 @@ class MembershipStream(StreamHandler[Any]):
         self._stream.finish()
 
     def end(self, error: HeadraceError) -> None:
-        self._has_left = True  # the shard's next owner knows of no stream
+        self._has_left = True  # the shard's next owner does not know the stream
         self._stream.finish(error)
 
     def _identify(self, group_id: str, member_id: str) -> None:

@@ -26,7 +26,7 @@ class LagBook:
     def __init__(self) -> None:
         self._windows: dict[str, dict[TopicPartition, CommitWindow]] = {}
         self._histories: dict[TopicPartition, WatermarkHistory] = {}
-        self._readers: dict[TopicPartition, int] = {}  # number of groups with a window of it
+        self._readers: dict[TopicPartition, int] = {}  # number of groups that have a window of commits of the partition
 
     def watched(self) -> tuple[TopicPartition, ...]:
         """Partitions with a committed offset, whose high watermarks are needed to compute the lag."""

@@ -215,7 +215,8 @@ class OffsetsLogic:
                 before = self.book.pending.part(key)
                 added[key] = {} if before is None else dict(before.offsets)
             known = added[key].get(partition)
-            is_delayed = known is not None and 0 < request.sequence < known.sequence  # and was repeated meanwhile
+            # A delayed request: its repetition, or a later request, has arrived before it.
+            is_delayed = known is not None and 0 < request.sequence < known.sequence
             if not is_delayed:
                 added[key][partition] = PendingOffset(committed, request.sequence)
         return {

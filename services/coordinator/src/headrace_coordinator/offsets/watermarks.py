@@ -75,7 +75,7 @@ class WatermarkHistory:
 
     def waiting(self, offset: int, now_ms: int) -> Waiting:
         """How long the record at ``offset`` has been in the log; zero if the log does not have the record yet."""
-        after = bisect_right(self._offsets, offset)  # the first sample in which the record was there
+        after = bisect_right(self._offsets, offset)  # the first sample in which the log had the record
         if after == len(self._offsets):
             return Waiting(0, False)
         if after == 0:

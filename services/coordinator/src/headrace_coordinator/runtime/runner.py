@@ -44,7 +44,7 @@ class ShardPartition(Protocol):
 
 def resolve(reply: asyncio.Future[Any], outcome: object) -> None:
     """Set the result of ``reply``, or its exception if ``outcome`` is one."""
-    if reply.done():  # its caller has left
+    if reply.done():  # the caller of the request has left
         return
     if isinstance(outcome, Exception):
         reply.set_exception(outcome)
@@ -113,7 +113,7 @@ class ShardRunner:
         try:
             return await reply
         finally:
-            del reply  # the traceback of its error keeps this frame: a cycle with the request
+            del reply  # the traceback of the reply's error would keep this frame, in a reference cycle with the request
 
     def put(self, request: object, done: Done | None = None, *, is_fenced: bool = False) -> None:
         """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in the same order as the pushes. None:
@@ -198,7 +198,7 @@ class ShardRunner:
             self.shard.replay_failed(attempt, error)
         else:
             self.shard.replay_ended(attempt, self._now_ms())
-        self._turn()  # at once: a serving shard first learns the topics
+        self._turn()  # pass the topics at once, because a serving shard first needs the topics
 
     def _spawn(self, work: Any, what: str) -> None:
         task = self._loop.create_task(work, name=f"{what} of {self.shard.name}")
@@ -245,10 +245,10 @@ class ShardRunner:
             if proven:
                 self.shard.ask(None, OwnershipProven(self._proofs), now_ms)
                 self.shard.tick(now_ms)
-        except Exception:  # a bug; the next tick asks again, not at once, for what is due stays due
+        except Exception:  # a bug must not cause a busy loop: the next regular tick handles the work that is still due
             logger.exception("%s: cannot prove that this coordinator still owns the shard", self.shard.name)
             await asyncio.sleep(TICK_MS_MAX / 1_000)
-        finally:  # Guard: without this there would be no tick until the next request
+        finally:  # Guard: without this line, no tick would come until the next request
             self._is_proving = False
             self._turn()
 

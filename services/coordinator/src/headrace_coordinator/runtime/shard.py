@@ -206,7 +206,8 @@ class Shard:
         try:
             decision = self.state_machine.handle(request, now_ms)
         except HeadraceError as refusal:
-            decision = Decision(reply=refusal.with_traceback(None))  # it keeps this frame: a cycle with the request
+            # The traceback would keep this frame, in a reference cycle with the request.
+            decision = Decision(reply=refusal.with_traceback(None))
         except Exception as bug:  # noqa: BLE001  (it has changed who knows what: the log knows better)
             self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))
             self._drop(bug)
@@ -257,7 +258,8 @@ class Shard:
         flight, self._flying = self._flying, None
         if flight is None or self.state is not ShardState.SERVING:
             raise AssertionError(f"{self.name}: an append ended that was not in progress")
-        if base_offset != self._end:  # the leader accepted another append in between
+        # Between two appends of this shard, the leader accepted an append of another writer.
+        if base_offset != self._end:
             self._flying = flight
             self._drop(
                 CoordinatorNotAvailableError(

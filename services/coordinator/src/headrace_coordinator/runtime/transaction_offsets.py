@@ -91,5 +91,5 @@ class TransactionOffsets:
             # Look the runner up again: if the shard has moved, the former runner does not answer requests.
             committed: OffsetsCommitted = await self._shards().of_group(group_id).ask(confirmed)
         finally:
-            runner.put(VerificationFailed(verification))  # of no effect after the confirmed request
+            runner.put(VerificationFailed(verification))  # has no effect if the request was already confirmed
         return committed

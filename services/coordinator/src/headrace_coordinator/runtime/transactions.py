@@ -117,7 +117,8 @@ class Transactions:
             self._withdraw(asked)
             raise
         finally:
-            del asked, reply  # the traceback of its error keeps this frame: a cycle with the request
+            # The traceback of the reply's error would keep this frame, in a reference cycle with the request.
+            del asked, reply
 
     def put(self, request: Any, done: Done, within_s: float, *, wait_for_markers: bool = False) -> None:
         """Send ``request`` to the shard of its transactional id or its sink. ``done`` is called with the reply or the

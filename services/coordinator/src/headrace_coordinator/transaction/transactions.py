@@ -177,7 +177,8 @@ class TransactionsStateMachine:
         records: list[ShardRecord] = []
         pushes: list[object] = []
         completed: list[tuple[int, str]] = []
-        unfinished: dict[str, None] = {}  # the sinks of whose decision the log lacks some ends, in order
+        # Sinks with a decision for which the log lacks some ends of transactions, in order.
+        unfinished: dict[str, None] = {}
         for transactional_id, transaction in list(self.transactions.items()):
             sink = parse_sink_transaction(transactional_id)
             if transaction.state is TransactionState.ONGOING:
@@ -192,7 +193,7 @@ class TransactionsStateMachine:
                     self._sink_endings[sink.sink] += 1
                 if transaction.partitions:
                     pushes.append(_markers(transactional_id, transaction, transaction.partitions))
-                else:  # Kafka aborts what has no partition in two steps
+                else:  # Kafka needs two steps to abort a transaction without partitions
                     decision = self._complete(transactional_id, transaction, now_ms)
                     records += decision.records
                     pushes += decision.pushes
@@ -281,7 +282,8 @@ class TransactionsStateMachine:
     ) -> Decision:
         """Assign the producer its next identity, if no transaction is open."""
         is_usable = before.producer_epoch < self._settings.epoch_max
-        if is_usable and expected is not None and expected != before.identity:  # repeated: its answer was lost
+        # The request is a repetition, because the answer to the first one was lost.
+        if is_usable and expected is not None and expected != before.identity:
             return Decision(reply=ProducerIdReply(before.identity))
         if before.producer_epoch + 1 < self._settings.epoch_max:
             identity = ProducerIdentity(before.producer_id, before.producer_epoch + 1)
@@ -666,7 +668,7 @@ class TransactionsStateMachine:
             _, transactional_id, identity, is_prepared, started_ms = timeout
             try:
                 decision = self._end(transactional_id, transaction, now_ms, commit=False, is_fence=True)
-            except RetriableError:  # there is no new producer id yet
+            except RetriableError:  # no new producer id is available yet
                 again_ms = now_ms - self._ahead_ms + RETRY_MS
                 heapq.heappush(self._timeouts, (again_ms, transactional_id, identity, is_prepared, started_ms))
                 continue
@@ -786,7 +788,8 @@ class TransactionsStateMachine:
         before = self.transactions.get(transactional_id)
         was = None if before is None else before.state
         assert after.state in LEGAL[was], f"{transactional_id}: {was} to {after.state}"
-        record = ShardRecord(encode_key(transactional_id), value or encode_value(after))  # may refuse a new id
+        # Raises an error if a new transactional id is not allowed.
+        record = ShardRecord(encode_key(transactional_id), value or encode_value(after))
         self._set(transactional_id, after)
         if after.state is TransactionState.ONGOING and (
             before is None or was is not after.state or before.is_prepared != after.is_prepared

@@ -193,7 +193,7 @@ class MarkerSender:
             producer_id=order.identity.producer_id,
             producer_epoch=order.identity.epoch,
             commit=order.commit,
-            transaction_version=max(order.version, 1),  # a record of Kafka's before KIP-890 has version 0
+            transaction_version=max(order.version, 1),  # a record that Kafka wrote before KIP-890 has version 0
             coordinator_epoch=runner.shard.claim.shard_epoch,
         )
         for partition in partitions:
@@ -204,7 +204,8 @@ class MarkerSender:
         written = []
         for partition, result in zip(partitions, response.results, strict=True):
             error = from_number(result.error.code, result.error.message) if result.error.code else None
-            if error is None or isinstance(error, InvalidProducerEpochError):  # the transaction has ended there already
+            # The transaction has already ended in this partition.
+            if error is None or isinstance(error, InvalidProducerEpochError):
                 written.append(partition)
                 self._refusals.pop(partition, None)
             else:

@@ -59,7 +59,7 @@ class Watermarks:
             try:
                 by_leader.setdefault(self._brokers.leader_of(partition).client, []).append(partition)
             except HeadraceError:
-                continue  # it has no leader now, or was deleted
+                continue  # the partition has no leader now, or was deleted
         asked = [
             self._ask(address, some[start : start + _BATCH])
             for address, some in by_leader.items()
