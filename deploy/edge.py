@@ -10,11 +10,12 @@ client's connection is reset, as if no process listened.
 Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capitals):
 
     max.connections           1000        at once; further connections are reset and logged (KIP-402)
-    max.connections.per.ip no limit the same per address (KIP-308). Behind a port that an engine publishes on
+    max.connections.per.ip    no limit    the same per address (KIP-308). Behind a port that an engine publishes on
                                           the loopback address, all clients share the engine's address
-    connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed A
-    connection costs at most 256 KiB, when neither side reads. It is closed when the other machine has vanished, or has
-    not read pending data for two minutes.
+    connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed
+
+A connection costs at most 256 KiB, when neither side reads. The edge closes a connection when the other machine has
+vanished, or has not read pending data for two minutes.
 """
 
 from __future__ import annotations

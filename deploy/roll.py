@@ -2,8 +2,8 @@
 contrast, `docker compose up` replaces all containers of a changed service at once.
 
     HEADRACE_VERSION=0.2.0 python3 deploy/roll.py          changed containers; run it beside the compose file
-    python3 deploy/roll.py --all                           also unchanged containers: a rolling restart python3
-    deploy/roll.py broker only these services
+    python3 deploy/roll.py --all                           also unchanged containers: a rolling restart
+    python3 deploy/roll.py broker                          only these services
 
 The order is: controllers (the active one last), brokers, coordinators, the edge. Before each stop, and at the end,
 every container must be healthy and `headrace doctor` must find no obstacle (under-replicated partitions, absent nodes);

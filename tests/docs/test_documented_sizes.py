@@ -97,6 +97,26 @@ def test_a_row_that_is_split_or_lacks_a_cell_is_named() -> None:
     assert broken_rows("a.md", f"```text\n{head}| 1 |\n```\n") == []
 
 
+def joined_commands(page: str, text: str) -> list[str]:
+    """``page:line`` of lines of code blocks that have a second command after a first one, without a separator. A tool
+    that wraps prose joins the lines of an indented block in this way."""
+    joined, fenced = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        is_code = fenced or line.startswith("    ")
+        if is_code and re.match(r"\s*(make|headrace) [a-z-]+.*[^|;&]\s\1 [a-z-]+", line.split(" # ")[0]):
+            joined.append(f"{page}:{number}")
+    return joined
+
+
+def test_each_command_of_a_code_block_has_its_own_line() -> None:
+    assert [line for page in pages.all_pages() for line in joined_commands(page, (pages.ROOT / page).read_text())] == []
+    assert joined_commands("a.md", "    make sim SEED=1 one schedule again make sim\n    SEED=2 another\n") == [
+        "a.md:1"
+    ]
+    assert joined_commands("a.md", "    make setup && make test\nWe run make sim, then make test.\n") == []
+
+
 def test_every_decision_is_in_their_list() -> None:
     folder = pages.ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())

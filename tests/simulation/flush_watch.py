@@ -2,7 +2,7 @@
 
     watch = FlushWatch(fs, "/data/orders-0/", rng)     the flush of a write that crosses a page fails, once
     watch.process_ended()                              now: the bytes that only the page cache has
-    watch.fail_power(power_fails) ``power_fails`` is called before a flush with unforced bytes
+    watch.fail_power(power_fails)                      ``power_fails`` is called before a flush with unforced bytes
 
 The watch needs a write that crosses a page. Later appends write to the last page, and so repair it by chance: Linux
 marks a whole page as dirty. Only the pages before the last one show whether recovery has written them again.
