@@ -575,7 +575,7 @@ class Groups:
         return -1 if answer.coordinators[0].error.code else int(answer.coordinators[0].coordinator_id)
 
     def all_owners(self) -> set[int]:
-        """All owners; -1 for a shard without one."""
+        """The owners of all shards; -1 for a shard without an owner."""
         answer = self._stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=20)
         return {each.coordinator_id for each in answer.topics[0].partitions}
 

@@ -53,7 +53,7 @@ def _free_ports(count: int) -> list[int]:
 
 class KafkaNode:
     """Combined brokers and controllers (one by default) with Kafka's defaults (no fsync before the acknowledgement) and
-    a heap of 1 GiB each. Topics have a replica on each of them.
+    a heap of 1 GiB each. Each topic has a replica on each node.
 
     ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start time and idle
     memory. Java clients run in one JVM, which works ``warm_up_s`` before its first figure.

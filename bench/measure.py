@@ -166,7 +166,7 @@ def run_json(command: list[str], *, timeout_s: float, env: dict[str, str] | None
 
 
 def json_at_the_end(output: str) -> dict[str, Any]:
-    """The last JSON object of a program's output. Raises ValueError without one."""
+    """The last JSON object of a program's output. Raises ValueError if the output has no JSON object."""
     start = output.rfind("\n{") + 1 if "\n{" in output else output.find("{")
     try:
         parsed = json.loads(output[start:])

@@ -2,8 +2,8 @@
 
     partitions.py [--partitions 5000] [--rounds 6] [--smoke] [--only many,produce,unclean,clean] [--save]
 
-A real controller and broker (``LocalCluster``), production defaults. There are four cases. The case that writes most is
-last, because a virtual machine's disk may have a limited burst:
+A real controller and broker (``LocalCluster``), production defaults. The benchmark has four cases. The case that writes
+most is last, because a virtual machine's disk may have a limited burst:
 
     many      memory, descriptors and idle CPU with 50 partitions and with 5,000 more (of 1 topic, then of 500 topics);
               creating and deleting the 5,000; a clean restart

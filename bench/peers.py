@@ -3,10 +3,10 @@
     peers.py [--rounds 5] [--policies commit,os] [--warm-gib 12] [--no-spark] [--no-save] [--only REGEX]
 
 One Kafka node and one Headrace broker run side by side, and one is idle while the other works. Kafka has its defaults,
-so it acknowledges a record before the record is on disk. Headrace has `log.flush=commit`, so it acknowledges after
-that. Each round runs every workload with Kafka and then with Headrace, so that a slow minute affects both. The medians
-of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1. Kafka runs under each setting of
-kafka_settings.py, with a warm client; its best median is compared with ours.
+so it acknowledges a record before the record is on disk. Headrace has `log.flush=commit`, so it acknowledges a record
+after the record is on disk. Each round runs every workload with Kafka and then with Headrace, so that a slow minute
+affects both. The medians of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1. Kafka runs
+under each setting of kafka_settings.py, with a warm client; its best median is compared with ours.
 
 Needs Java 17 with its compiler (SyncProducers.java), Maven for the jars, and about 16 GiB of memory.
 """
@@ -51,7 +51,7 @@ def kafka_topic(kafka: KafkaNode, name: str) -> Iterator[str]:
 
 
 def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
-    """Run a workload. If it fails, record the failure and continue."""
+    """Run a workload. If the workload fails, record the failure and continue."""
     try:
         work()
     except (RuntimeError, OSError, KeyError, ValueError) as failure:

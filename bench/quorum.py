@@ -101,7 +101,7 @@ class Quorum:
             raise RuntimeError(f"{topic}: {error}")
 
     async def alter(self, stub: Any, topic: str, timeout_s: float = 5.0) -> None:
-        """One metadata write; raises its refusal."""
+        """Do one metadata write. Raises an error if the controllers refuse the write."""
         value = str(next(self.numbers))
         op = admin_pb2.AlterConfigOp(kind=admin_pb2.AlterConfigOp.KIND_SET, name=KEY, value=value)
         resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic)

@@ -98,7 +98,7 @@ class Limits:
 
 
 def parse_limits(environment: Mapping[str, str]) -> Limits:
-    """Read the limits; an empty variable counts as missing. Raises ValueError naming a wrong one."""
+    """Read the limits; an empty variable counts as missing. Raises ValueError, which names the wrong variable."""
     given = {}
     for name in Limits.__dataclass_fields__:
         variable = f"HEADRACE_{name.upper()}"
@@ -348,8 +348,8 @@ class Edge:
 
 
 def allow_descriptors(limits: Limits, ports: int) -> Limits:
-    """Raise the process's descriptor limit as far as ``limits`` may need. If that fails, return limits that fit:
-    without descriptors a process accepts no connection and cannot even refuse one."""
+    """Raise the process's descriptor limit as far as ``limits`` may need. If the limit cannot be raised, return lower
+    limits, because a process without descriptors can neither accept nor refuse a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     fixed = DESCRIPTORS_ELSE + ports
     wanted = fixed + DESCRIPTORS_EACH * limits.max_connections

@@ -1,4 +1,4 @@
-"""The one-shot job of compose.yaml: creates a cluster once. Repeating it changes nothing.
+"""The one-shot job of compose.yaml: creates a cluster once. A repeated run changes nothing.
 
     /volumes/controller/slot-N    formatted for the first CONTROLLERS controllers, the first voters
     /volumes/*/cluster.id         the cluster of these volumes' slots; brokers and coordinators format their own
@@ -26,7 +26,7 @@ ROLES = ("controller", "broker", "coordinator")
 
 
 def plan(volumes: Path, controllers: int) -> dict[str, object]:
-    """The stored ids, or new ones."""
+    """Return the stored ids of the cluster and its directories; without stored ids, new ids."""
     path = volumes / "controller" / "first-voters.json"
     if not path.exists():
         drawn = {

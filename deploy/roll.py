@@ -10,10 +10,11 @@ every container must be healthy and `headrace doctor` must find no obstacle (und
 otherwise the roll stops. A container keeps its number, so its slot, id and records. A new container that does not
 become healthy is removed, and the former container is restored.
 
-Compose cannot do this: it creates missing containers under the next number, never under a free one. So the script has
-Compose create one more container, without starting it, and creates its configuration, read from the engine, again under
-the name and number of the container to replace. A later `docker compose up` finds it up to date. It needs only Python
-and the engine's socket.
+Compose cannot replace a single container: it creates missing containers under the next number, never under a free
+number. So the script lets Compose create one more container, without starting it, and reads the configuration of this
+container from the engine. Then the script creates a container with this configuration under the name and number of the
+container to replace. A later `docker compose up` finds the new container up to date. The script needs only Python and
+the engine's socket.
 
 Exit code 1: the cluster is not whole, or a container did not come up; 130: ended between two containers by Ctrl-C,
 SIGTERM, or SIGHUP of a closed terminal.
@@ -58,7 +59,7 @@ Json = dict[str, Any]
 
 
 class RollError(Exception):
-    """Why the roll stopped, and what to do."""
+    """The roll stopped. The message says why, and what to do."""
 
 
 #: Errors of a replacement step: the engine refuses it, or the engine, its client or its answer is missing.
@@ -111,12 +112,12 @@ class Container:
 
     @property
     def check(self) -> list[str]:
-        """The command of its health check; empty without a runnable one."""
+        """The command of the container's health check; empty if the container has no health check that can be run."""
         kind, *words = (self.inspected["Config"].get("Healthcheck") or {}).get("Test") or [""]
         return [str(each) for each in words] if kind == "CMD" else []
 
     def is_as(self, wanted: Container) -> bool:
-        """Whether it has the same image and compose configuration."""
+        """Whether this container has the same image and compose configuration as ``wanted``."""
         ours, theirs = (each.inspected["Config"]["Labels"][_LABEL + "config-hash"] for each in (self, wanted))
         return bool(self.inspected["Image"] == wanted.inspected["Image"] and ours == theirs)
 
@@ -192,8 +193,8 @@ class Engine:
         return sorted(found, key=lambda each: (SERVICES.index(each.service), each.number, each.is_former))
 
     def health(self, container: Container) -> str:
-        """The engine's health status. Between its checks (every five seconds) run the container's own check; no result
-        within a minute counts as unknown."""
+        """The engine's health status of the container. While a container starts, run its health check now instead of
+        waiting for the engine's next check (every five seconds); no result within a minute counts as unknown."""
         if container.health == "starting" and container.check:
             command = ["docker", "exec", container.name, *container.check]
             try:
@@ -206,9 +207,9 @@ class Engine:
         return container.health
 
     def rendered(self, service: str) -> Container:
-        """A container of ``service`` as the compose file defines it now, removed again on return. All services are
-        named, with their current counts: with --no-deps, or a part of them, Compose leaves dependencies out of its
-        hash, and the next `up` would replace every container."""
+        """A container of ``service`` as the compose file defines it now, removed again on return. The call of Compose
+        names all services with their current counts. With --no-deps, or with only some services, Compose leaves
+        dependencies out of its hash, and the next `up` would replace every container."""
         before = self.containers([service])
         counts = {each: len(self.containers([each])) + (each == service) for each in SERVICES}
         scales = [word for each, count in counts.items() for word in ("--scale", f"{each}={count}")]
@@ -223,7 +224,8 @@ class Engine:
         return made
 
     def renew_job(self) -> None:
-        """Run the job again, which changes nothing; otherwise `docker compose up` would replace every node with it."""
+        """Run the job JOB again, which changes nothing in the cluster. Without this run, the next `docker compose up`
+        would replace every node together with the job."""
         self._run("docker", "compose", "up", "-d", "--no-deps", JOB)
 
     def create(self, name: str, body: Json, more_networks: Mapping[str, Sequence[str]]) -> None:
@@ -243,8 +245,8 @@ class Engine:
             self.docker("network", "connect", *aliases, network, name)
 
     def ask(self, name: str, *arguments: str) -> Json | None:
-        """The result of `headrace ARGUMENTS -o json` in a container; None without one (the doctor's exit code 1 has
-        one)."""
+        """The JSON document that `headrace ARGUMENTS -o json` prints in a container; None if it prints none. (The
+        doctor also prints one with exit code 1.)"""
         try:
             done = subprocess.run(
                 ["docker", "exec", name, "headrace", *arguments, "-o", "json"],
@@ -408,7 +410,8 @@ class Roll:
             time.sleep(LOOK_S)
 
     def _until_whole(self, so_far: str, *, is_first: bool = False) -> None:
-        """Wait until the cluster is whole. On a signal it still waits if a container has just been replaced."""
+        """Wait until the cluster is whole. After a signal, the roll still waits if a container has just been
+        replaced."""
         deadline = time.monotonic() + self._timeout_s
         inspected = time.monotonic()
         while not (is_first and self.ends):
@@ -429,7 +432,7 @@ class Roll:
         return None if status is None else int(status["leader_id"])
 
     def _ask(self, *arguments: str) -> Json | None:
-        """Ask any healthy broker."""
+        """Run a command of `headrace` in the container of any healthy broker; None if no broker is healthy."""
         brokers = [each for each in self._engine.containers(["broker"]) if self._engine.health(each) == "healthy"]
         return self._engine.ask(brokers[0].name, *arguments) if brokers else None
 
@@ -482,7 +485,7 @@ def _ends_between_two(roll: Roll) -> Any:
 
 @contextlib.contextmanager
 def _alone() -> Any:
-    """Only one roll at a time in a directory."""
+    """Hold the lock by which only one roll at a time runs in a directory."""
     here = os.open(".", os.O_RDONLY)
     try:
         fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ distribution. A change of a .pyx compiles the changed modules of its distributio
 everything, because distributions use the .pxd files of other distributions. Every run writes the outdated bytecode
 files again. pip writes bytecode for packages that it installs, but not for editable packages. With
 PYTHONDONTWRITEBYTECODE and no bytecode, each node of each test would compile all its imports, which takes half of the
-processor time of its start. pyspark's archive for its workers gets bytecode, too.
+processor time of its start. The archive with which pyspark starts its workers gets bytecode, too.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Append:
     ``__transaction_state``); the batches already carry the fence's shard epoch.
 
     ``transaction``: what the batches have to do with a transaction; ``data`` is then transactional batches of one
-    producer, or the marker as one batch. None: no check of transactions.
+    producer, or the marker as one batch. If ``transaction`` is None, the log does not check transactions.
 
     The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
     """

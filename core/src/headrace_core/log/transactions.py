@@ -132,8 +132,8 @@ def check_in_transaction(
     Under version 2 sequences begin with 0 in each epoch. An unknown producer's first batch must therefore have sequence
     0, else an earlier batch of the transaction is missing.
 
-    Raises OutOfOrderSequenceNumberError, and TransactionAbortableError (version 1: InvalidTxnStateError, as old clients
-    do not know the former).
+    Raises OutOfOrderSequenceNumberError, and TransactionAbortableError (version 1: InvalidTxnStateError, because old
+    clients do not know TransactionAbortableError).
     """
     is_open = entry is not None and entry.transaction_first_offset is not None
     if is_open:

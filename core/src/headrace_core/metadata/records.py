@@ -170,8 +170,8 @@ class RemoveTopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """One configuration entry; ``value`` None removes it. The resource name of a broker is its id, or "" for all
-    brokers."""
+    """One configuration entry; with ``value`` None, the record removes the entry. The resource name of a broker is its
+    id, or "" for all brokers."""
 
     resource_type: int
     resource_name: str

@@ -154,7 +154,8 @@ def _process_all(query: StreamingQuery) -> None:
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Wait until no batch runs, or the next one has begun, then stop: an exactly-once sink repeats that one."""
+    """Wait until no batch runs, or until the next batch has begun; then stop the query. An exactly-once sink repeats a
+    batch that was stopped."""
     last = query.lastProgress
     deadline = time.monotonic() + STOP_S
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:

@@ -22,7 +22,7 @@ class Outcome:
 
 
 class Job(Protocol):
-    """What the module of a pipeline has."""
+    """The functions that the module of a pipeline must have."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline of the library. ``module`` is a Job."""
+    """A pipeline of the library. ``module`` names a module with the functions of Job."""
 
     name: str
     about: str

@@ -5,9 +5,9 @@
     driver    commit: CommitSinkBatch(tokens)       the decision, and the end of all transactions
               abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
 
-Spark does not tell a failed attempt, or the slower of two attempts, to abort. The decision does not name their
-transactions, so the coordinator aborts these. A restarted driver repeats a batch; then the first decision of the batch
-remains valid (docs/decisions/0021).
+Spark does not tell a failed attempt, or the slower of two attempts, to abort. The decision does not name the
+transactions of these attempts, so the coordinator aborts the transactions. A restarted driver repeats a batch; then the
+first decision of the batch remains valid (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def batch_of_write(options: SinkOptions) -> SinkBatch:
 
 
 def batch_of_stream(target: str) -> SinkBatch:
-    """Return the batch of the stream task that runs now. Raises UnsupportedVersionError if Spark does not provide
-    it."""
+    """Return the batch of the stream task that runs now. Raises UnsupportedVersionError if Spark does not tell the task
+    its query and batch."""
     from pyspark import TaskContext
     from pyspark import __version__ as version
 

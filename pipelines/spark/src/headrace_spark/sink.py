@@ -8,7 +8,7 @@ retries a task, or a restarted driver repeats a batch, the rows are written agai
 
 *Exactly once*: tasks write in transactions, and ``commit`` decides them together (exactly_once.py). For a stream, Spark
 calls ``write`` and ``commit`` on different writer objects in different processes. Only the commit messages pass data
-between them.
+between these processes.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
             commit_batch(self.options, self._batch, found)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report the records that may have been written. Only an exactly-once sink can abort them."""
+        """Report the records that may have been written. Only an exactly-once sink can abort written records."""
         found = received(messages)
         if self.options.is_exactly_once:
             logger.warning("the write failed: %s", abort_batch(self.options, self._batch, found))

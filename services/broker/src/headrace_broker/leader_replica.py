@@ -540,7 +540,7 @@ class LeaderReplica:
 def read_for(
     log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool, wait: bool
 ) -> ReadResult | None:
-    """Read as ``LeaderReplica.read`` says."""
+    """Read from the log; ``LeaderReplica.read`` describes the arguments and the result."""
     read = log.read_committed if committed else log.read
     return read(offset, max_bytes, up_to, wait=wait)
 

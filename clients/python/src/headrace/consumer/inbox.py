@@ -63,8 +63,8 @@ class Assigned:
 
 class Slice:
     """Whole batches of one partition, from ``fetch_offset`` to ``next_offset``; the first batch may begin below
-    ``fetch_offset``. ``parts`` are the batches that the consumer may read, each part some of them; ``size`` is the size
-    in bytes of the fetched data, which the parts keep in memory."""
+    ``fetch_offset``. ``parts`` has the batches that the consumer may read; a part is one or more batches. ``size`` is
+    the size in bytes of the fetched data, which the parts keep in memory."""
 
     __slots__ = ("assigned", "error", "fetch_offset", "generation", "next_offset", "parts", "size")
 

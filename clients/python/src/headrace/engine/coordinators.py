@@ -38,9 +38,8 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Kind(NamedTuple):
-    """A kind of coordinator: coordinator of groups, or of transactions. The fields name its key type, the words for
-    keys and shards in messages, the request field of a key, the topic whose partitions are its shards, and its gRPC
-    service."""
+    """A kind of coordinator: coordinator of groups, or of transactions. The fields are the key type, the words for keys
+    and shards in messages, the request field of a key, the topic of the shards, and the gRPC service."""
 
     type: metadata_pb2.CoordinatorType
     noun: str

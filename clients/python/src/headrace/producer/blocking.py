@@ -80,9 +80,9 @@ class Producer(Face, NativeProducer):
         ``send_many`` returns one future for all records.
 
         ``values`` may be any iterable. All records are serialized and checked before the first one is queued: an error
-        names the bad record, and means that no record was sent. Only BufferTimeoutError or ClosedError in the middle of
-        a list that is larger than the free buffer can mean that a part was sent; the error's message says how many
-        records.
+        names the bad record, and means that no record was sent. If a list is larger than the free buffer,
+        BufferTimeoutError or ClosedError may come after a part of the list was sent; the error's message says how many
+        records were sent.
         """
         core, start = self._core, 0
         arguments.topic(topic)

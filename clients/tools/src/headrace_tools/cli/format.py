@@ -69,7 +69,8 @@ def format_node(
     ] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Format the directories of a node that you start by hand. (`headrace up` formats its own.)
+    """Format the directories of a node that you start by hand. (`headrace up` formats the directories of its nodes
+    itself.)
 
     A controller needs one of -s, -I and -N, which name the first voters of its quorum.
 

@@ -91,7 +91,7 @@ def _field(group: int) -> Column:
 
 
 def _reason() -> Column:
-    """Why a line is bad; null for a good line. The first reason that applies."""
+    """Why a line is bad: the first reason that applies; null for a good line."""
     distance_s = F.abs(F.unix_timestamp("time") - F.unix_timestamp("timestamp"))
     return (
         F.when(F.col("is_long"), f"the line is longer than {LINE_BYTES_MAX} bytes")
@@ -109,7 +109,8 @@ def is_crawler(agent: Column) -> Column:
 
 
 def is_view() -> Column:
-    """Whether a person received a page: a successful GET of no crawler, of no file that a page loads."""
+    """Whether a person received a page: a successful GET that is neither from a crawler nor for a file that a page
+    loads."""
     return F.coalesce(
         (F.col("method") == "GET")
         & ~F.col("is_crawler")

@@ -61,8 +61,9 @@ _TIME = re.compile(rb"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
 def lines(content: bytes, copies: int = 1) -> Iterator[Line]:
     """The lines of a log, each ``copies`` times with different addresses.
 
-    A line without a time has the time of the line before it. So has a line whose time is more than a day away, unless
-    the next time in the log agrees with it: the log may have a gap, and a line may have a wrong clock.
+    A line without a time has the time of the line before it. A line whose time differs from the line before by more
+    than a day also gets the time of the line before, because its clock may be wrong. The exception is a gap in the log:
+    the next time in the log then agrees with the line.
     """
     texts = content.split(b"\n")
     if not texts[-1]:

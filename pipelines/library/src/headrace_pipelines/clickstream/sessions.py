@@ -21,8 +21,8 @@ def is_download(path: Column) -> Column:
 def sessions(viewed: DataFrame) -> DataFrame:
     """The sessions of views (schema.SESSION); ``viewed`` has ``time``, ``address`` and ``path``.
 
-    A tick is a session without an address. It stays in the state, because no later time closes it. (Spark would apply
-    a filter on the address before the watermark, and the tick would move nothing.)
+    A tick is a session without an address. The session of a tick stays in the state, because no later time closes it.
+    (Spark would apply a filter on the address before the watermark, and the tick would move nothing.)
     """
     page = F.struct("time", "path")
     grouped = viewed.groupBy(F.session_window("time", GAP).alias("session"), "address").agg(

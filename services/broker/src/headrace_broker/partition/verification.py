@@ -3,8 +3,8 @@
 A leader appends a producer's first batch of a transaction only if the transaction's coordinator knows that the
 partition belongs to the transaction, because only then a marker will end the transaction here. Under version 2 the
 leader adds the partition to the transaction; under version 1 the producer has added the partition, and the leader only
-verifies. Both are called a verification. While a verification is pending, the appends of its producer epoch wait in
-order; all other appends of the partition pass.
+verifies. Both kinds of requests are called a verification. While a verification is pending, the appends of its producer
+epoch wait in order; all other appends of the partition pass.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it
@@ -112,8 +112,8 @@ class Verifications(Generic[T]):
         return verification
 
     def confirmed(self, verification: Verification[T]) -> list[T]:
-        """The coordinator has confirmed: returns the appends that go on, as verified ones. Empty if the verification
-        was cancelled."""
+        """The coordinator has confirmed the transaction. Returns the waiting appends, which now continue as verified
+        appends; empty if the verification was cancelled."""
         verification.is_verified = True
         appends = self._leave(verification)
         verification.appending += len(appends)

@@ -208,7 +208,7 @@ class Shard:
         except HeadraceError as refusal:
             # The traceback would keep this frame, in a reference cycle with the request.
             decision = Decision(reply=refusal.with_traceback(None))
-        except Exception as bug:  # noqa: BLE001  (it has changed who knows what: the log knows better)
+        except Exception as bug:  # noqa: BLE001  (a bug may have changed any state: replay the log)
             self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))
             self._drop(bug)
             return
@@ -292,7 +292,7 @@ class Shard:
             for key, value, timestamp_ms in records:
                 if not is_claim(key):
                     replay(key, value, timestamp_ms)
-        except Exception as error:  # noqa: BLE001  (any error: this state machine is unusable)
+        except Exception as error:  # noqa: BLE001  (after any error, this state machine is unusable)
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
@@ -332,7 +332,7 @@ class Shard:
         assert self.state_machine is not None
         try:
             decision = decide(self.state_machine)
-        except Exception as bug:  # noqa: BLE001  (as in ask)
+        except Exception as bug:  # noqa: BLE001  (a bug may have changed any state: replay the log)
             self._drop(bug)
             return
         self._decided(None, decision)
