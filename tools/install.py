@@ -44,7 +44,7 @@ DISTRIBUTIONS = {
     "clients/python": "[arrow,zstd,snappy]",
     "clients/tools": "[cluster]",
     "pipelines/spark": "",
-    "pipelines/library": "",
+    "pipelines/library": "[lake]",
 }
 BUILD_TOOLS = ["pip", "setuptools", "wheel", "Cython"]
 

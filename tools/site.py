@@ -37,7 +37,12 @@ SECTIONS: dict[str, list[str]] = {
     "Programs": ["sdk"],
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-exactly-once.md", "spark-running.md"],
-    "Pipelines": ["pipelines-clickstream.md", "pipelines-quality.md", "pipelines-dead-letters.md"],
+    "Pipelines": [
+        "pipelines-clickstream.md",
+        "pipelines-quality.md",
+        "pipelines-dead-letters.md",
+        "pipelines-tables.md",
+    ],
     "Operations": ["operations", "compose.md", "sizing.md", "tuning.md", "anti-patterns.md"],
     "How it works": [
         "architecture.md",

@@ -5,6 +5,7 @@ json_parsing.py   JSON against a schema: typed data, or the reason
 dead_letters.py   bad records as records of a dead-letter topic
 replays.py        dead letters, sent to their source topics again
 topics.py         the records of a topic
+tables/           lake tables in Delta Lake and Iceberg, each batch of a stream exactly once
 clickstream/      a real web log: requests, visits, top pages, funnel, conversions
 demo/             a year of departures through the log, the SDK and Spark, with a broker failure: ``make demo``
 """

@@ -25,6 +25,24 @@ class UnsupportedFieldError(InvalidArgumentError):
     code = "UNSUPPORTED_FIELD"
 
 
+class SchemaChangeError(InvalidArgumentError):
+    """Rows have a column whose type or name does not fit the column of the lake table."""
+
+    code = "SCHEMA_CHANGE"
+
+
+class TableConflictError(ClientError):
+    """Other writers of a lake table committed first, again and again. No row of this write is visible."""
+
+    code = "TABLE_CONFLICT"
+
+
+class TableNotFoundError(ClientError):
+    """There is no lake table with this name, or no version with this number."""
+
+    code = "TABLE_NOT_FOUND"
+
+
 class ReplayError(ClientError):
     """Dead letters could not be sent to their source topics again. No record of the failed transaction is visible."""
 

@@ -1,0 +1,137 @@
+"""Delta Lake tables, on deltalake (delta-rs). The batch of a write is Delta's application transaction (``txn``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction, write_deltalake
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
+
+from ..errors import TableNotFoundError
+from .columns import normal_schema
+from .table import Batch, Compacted, Conflict, LakeTable, Version
+
+
+class DeltaLakeTable(LakeTable):
+    """A Delta table at ``location``: a directory, or a URL with ``storage_options`` as deltalake reads them."""
+
+    def __init__(
+        self, location: str | Path, *, name: str | None = None, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self.location = str(location)
+        self.name = name or self.location.rstrip("/").rpartition("/")[2]
+        self._storage_options = dict(storage_options) if storage_options else None
+        self._loaded: DeltaTable
+
+    def read(self, version: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows now, or at a version. Raises TableNotFoundError."""
+        table = self._open(version)
+        rows = table.to_pyarrow_table(columns=None if columns is None else list(columns))
+        return rows.cast(normal_schema(rows.schema))
+
+    def versions(self) -> list[Version]:
+        """The versions, oldest first. Raises TableNotFoundError."""
+        return [
+            Version(each["version"], datetime.fromtimestamp(each["timestamp"] / 1000, UTC), each["operation"].lower())
+            for each in reversed(self._open().history())
+        ]
+
+    def files(self) -> int:
+        """The number of data files. Raises TableNotFoundError."""
+        return len(self._open().file_uris())
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the location."""
+        return DeltaTable.is_deltatable(self.location, self._storage_options)
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        try:
+            return DeltaTable(self.location, version=version, storage_options=self._storage_options)
+        except (NoDeltaTableError, DeltaError) as error:
+            if version is None and self.exists():
+                raise
+            what = "there is no Delta table" if version is None else f"there is no version {version} of the Delta table"
+            raise TableNotFoundError(f"{what} at {self.location}; a first append creates it: {error}") from error
+
+    def _load(self, columns: pa.Schema) -> pa.Schema:
+        if not self.exists():
+            with _conflicts():
+                DeltaTable.create(
+                    self.location,
+                    DeltaSchema.from_arrow(columns),
+                    mode="ignore",
+                    name=self.name,
+                    storage_options=self._storage_options,
+                )
+        self._loaded = self._open()
+        return _columns(self._loaded)
+
+    def _last_batch(self, query: str) -> int | None:
+        return self._loaded.transaction_version(query)
+
+    def _commit(self, rows: pa.Table, new: list[pa.Field], keys: tuple[str, ...], batch: Batch | None) -> None:
+        written = None if batch is None else [Transaction(batch.query, batch.number)]
+        # No retries: delta-rs would write upon a state that _last_batch has not seen.
+        properties = CommitProperties(app_transactions=written, max_commit_retries=0)
+        with _conflicts():
+            if any(_has_local_time(field.type) for field in new):
+                self._loaded.alter.add_feature(
+                    TableFeatures.TimestampWithoutTimezone,
+                    allow_protocol_versions_increase=True,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            if not keys:
+                write_deltalake(
+                    self._loaded,
+                    rows,
+                    mode="append",
+                    schema_mode="merge" if new else None,
+                    commit_properties=properties,
+                )
+                return
+            same = " AND ".join(f"target.{_quoted(key)} = source.{_quoted(key)}" for key in keys)
+            merge = self._loaded.merge(
+                rows,
+                same,
+                source_alias="source",
+                target_alias="target",
+                merge_schema=bool(new),
+                commit_properties=properties,
+            )
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _compact(self, target_bytes: int) -> Compacted:
+        table = self._open()
+        before = len(table.file_uris())
+        with _conflicts():
+            table.optimize.compact(target_size=target_bytes, commit_properties=CommitProperties(max_commit_retries=0))
+        return Compacted(before, len(table.file_uris()))
+
+
+def _columns(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _has_local_time(kind: pa.DataType) -> bool:
+    """Whether the type has a timestamp without a zone, which Delta has as a feature of a table."""
+    if pa.types.is_timestamp(kind):
+        return kind.tz is None
+    return any(_has_local_time(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError as error:
+        raise Conflict(str(error)) from error

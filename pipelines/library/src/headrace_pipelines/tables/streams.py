@@ -1,0 +1,54 @@
+"""Write the batches of a Spark stream to lake tables, exactly once.
+
+    stream.writeStream.foreachBatch(append_to(table)).option("checkpointLocation", ...).start()
+
+``foreachBatch`` runs in the driver. A batch is collected there as Arrow, so it must fit into the driver's memory: bound
+it with ``maxOffsetsPerTrigger``. Spark repeats a batch after a failure with the same id, and the table knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark import __version__ as pyspark_version
+from pyspark.sql import DataFrame
+
+from headrace_core.errors import UnsupportedVersionError
+
+from .table import Batch, LakeTable
+
+#: Spark's local property with the id of the query, which stays the same for one checkpoint. Spark does not document it.
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def append_to(table: LakeTable) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that appends each batch to ``table`` once."""
+
+    def write(frame: DataFrame, number: int) -> None:
+        table.append(frame.toArrow(), batch_of(frame, number))
+
+    return write
+
+
+def merge_into(table: LakeTable, keys: Sequence[str]) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that merges each batch into ``table`` by ``keys``. A later batch wins."""
+
+    def write(frame: DataFrame, number: int) -> None:
+        table.merge(frame.toArrow(), keys, batch_of(frame, number))
+
+    return write
+
+
+def batch_of(frame: DataFrame, number: int) -> Batch:
+    """The batch that ``foreachBatch`` gives: Spark's query id and batch id. A new checkpoint writes everything again.
+
+    Raises UnsupportedVersionError if Spark does not provide the id; then make a Batch with a name of your own.
+    """
+    query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if not query:
+        raise UnsupportedVersionError(
+            f"the batch of a lake table needs Spark's local property {_QUERY_ID}, and pyspark {pyspark_version} gave "
+            "none: call batch_of within foreachBatch of a classic session, or pass Batch(NAME, number) with a name "
+            "that is new for each checkpoint"
+        )
+    return Batch(query, number)

@@ -1,0 +1,169 @@
+"""What a lake table does, in both formats.
+
+Each write is one transaction of the table: readers see all its rows, or none. A write with a Batch stores the batch in
+the same transaction. A batch that the table has is not written again:
+
+    load the table ---> has it the batch, or a later one of this query? ---> yes: write nothing
+          ^                                                            `--> no: write files, commit rows and batch
+          `---------- another writer committed first: no row is visible, begin again <----'
+
+The commit fails if any other commit came after the load, so two drivers that write the same batch at the same time
+write it once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import pyarrow as pa
+
+from ..errors import InvalidColumnsError, TableConflictError
+from .columns import aligned, check_keys, new_fields, normal_schema, normalized
+
+#: How often a write begins again because another writer was first.
+ATTEMPTS = 12
+_PAUSE_S, _PAUSE_MAX_S = 0.02, 1.0
+#: Compaction rewrites files that are smaller than this, into files of about this size.
+TARGET_BYTES = 128 * 1024 * 1024
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of a query. ``query`` is the same when the batch is repeated, and ``number`` grows by batches."""
+
+    query: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A state of a table that ``read`` can return: ``number`` is Delta's version, or Iceberg's snapshot id."""
+
+    number: int
+    at: datetime
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The number of data files before and after a compaction."""
+
+    files_before: int
+    files_after: int
+
+
+class Conflict(Exception):
+    """Another writer committed after the table was loaded; no row of this attempt is visible."""
+
+
+class LakeTable(ABC):
+    """A table in a lake. Its first write creates it."""
+
+    #: The name of the table in errors.
+    name: str
+
+    def append(self, rows: pa.Table, batch: Batch | None = None) -> bool:
+        """Add ``rows`` and their new columns. Returns False, and writes nothing, if the table has ``batch``.
+
+        One write for each table and batch: a second one is taken for a repetition. No rows: nothing happens. Raises
+        InvalidColumnsError, SchemaChangeError and TableConflictError.
+        """
+        return self._write(rows, (), batch)
+
+    def merge(self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None) -> bool:
+        """Replace the rows of the table that have the ``keys`` of ``rows``, and add the others.
+
+        A column that ``rows`` lack becomes null. Returns as ``append`` does. Raises InvalidColumnsError, also if a key
+        is null or occurs twice in ``rows``, SchemaChangeError and TableConflictError.
+        """
+        if not keys or isinstance(keys, str):
+            raise InvalidColumnsError(
+                f"cannot merge into table {self.name} by keys={keys!r}: give a list of column names"
+            )
+        return self._write(rows, tuple(keys), batch)
+
+    def compact(self, target_bytes: int = TARGET_BYTES) -> Compacted:
+        """Rewrite small files into larger ones. No row changes, and earlier versions stay readable. Raises
+        TableNotFoundError and TableConflictError."""
+        return self._until_committed(lambda: self._compact(target_bytes))
+
+    @abstractmethod
+    def read(self, version: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows now, or at a version of ``versions``. Raises TableNotFoundError."""
+
+    @abstractmethod
+    def versions(self) -> list[Version]:
+        """The versions that can be read, oldest first. Raises TableNotFoundError."""
+
+    @abstractmethod
+    def files(self) -> int:
+        """The number of data files. Raises TableNotFoundError."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether a write has created the table."""
+
+    # -- what a format does
+
+    @abstractmethod
+    def _load(self, columns: pa.Schema) -> pa.Schema:
+        """Load the newest state; returns its columns. If there is no table, create it with ``columns``."""
+
+    @abstractmethod
+    def _last_batch(self, query: str) -> int | None:
+        """The last batch of the query in the loaded state."""
+
+    @abstractmethod
+    def _commit(self, rows: pa.Table, new: list[pa.Field], keys: tuple[str, ...], batch: Batch | None) -> None:
+        """Write ``rows`` upon the loaded state. Raises Conflict if the table has another state now."""
+
+    @abstractmethod
+    def _compact(self, target_bytes: int) -> Compacted:
+        """Compact the newest state. Raises Conflict."""
+
+    # -- the loop
+
+    def _write(self, rows: pa.Table, keys: tuple[str, ...], batch: Batch | None) -> bool:
+        rows = normalized(rows, self.name)
+        if keys:
+            check_keys(rows, keys, self.name)
+        if not rows.num_rows:
+            return False
+        return self._until_committed(lambda: self._attempt(rows, keys, batch))
+
+    def _attempt(self, rows: pa.Table, keys: tuple[str, ...], batch: Batch | None) -> bool:
+        columns = normal_schema(self._load(rows.schema))
+        if batch is not None:
+            last = self._last_batch(batch.query)
+            if last is not None and last >= batch.number:
+                return False
+        new = new_fields(rows.schema, columns, self.name)
+        if any(field.name in keys for field in new):
+            keys = ()  # all rows of the table have a null in this key, so none of them is replaced
+        self._commit(aligned(rows, pa.schema([*columns, *new])), new, keys, batch)
+        return True
+
+    def _until_committed(self, attempt: Callable[[], Result]) -> Result:
+        pause_s = _PAUSE_S
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return attempt()
+            except Conflict:
+                time.sleep(pause_s * random.uniform(0.5, 1.5))
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        try:
+            return attempt()
+        except Conflict as conflict:
+            raise TableConflictError(
+                f"cannot write to table {self.name}: other writers committed first {ATTEMPTS} times, so no row was "
+                f"written ({conflict}); write again, or use fewer writers"
+            ) from conflict
