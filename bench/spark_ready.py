@@ -1,6 +1,7 @@
 """The baseline of bench/spark.py: a Python data source with ready Arrow batches, which shows Spark's own limit.
 
-It has the same rows, columns and tasks as the topic that bench/spark.py fills, but no log, no network and no decoding.
+The data source has the same rows, columns and tasks as the topic that bench/spark.py fills, but no log, no network and
+no decoding.
 """
 
 from __future__ import annotations

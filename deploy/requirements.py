@@ -1,7 +1,7 @@
 """Print the dependencies of an image, without our own distributions: ``requirements.py service`` or ``spark``, for pip
 -r.
 
-They come from the pyproject files; the versions are those of constraints.txt.
+The names of the dependencies come from the pyproject files, and their versions from constraints.txt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Urgent records get their own partition, so that consumers read them at once, even if many other records are waiting.
 
 `headrace.PriorityPartitioner` sends keys that begin with PRIORITY_HIGH to partition 0 and hashes other keys over the
-rest. It is a dozen lines: see headrace/partitioners.py, and write your own in the same way.
+rest. The class has a dozen lines: see headrace/partitioners.py, and write your own partitioner in the same way.
 
     python examples/priority_partitioner.py [HOST:PORT]
 """

@@ -57,14 +57,14 @@ _LONG = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Set in the process that starts the workers of pytest-xdist, and inherited by them.
+    # The process that starts the workers of pytest-xdist sets the seed, and the workers inherit it.
     seed = int(os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(2**31))))
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = seed
     # a test of a benchmark does not need to wait until the disk is idle
     os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")
-    # The tests start a dozen Spark drivers, which live for seconds. The JVM's second compiler would take half of their
-    # CPU time, and its code would pay off only later.
+    # The tests start a dozen Spark drivers, which live for seconds. The JVM's second compiler would take half of the
+    # drivers' CPU time, and the compiled code would pay off only in longer runs.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker_sim_world import BrokerWorld
 
 READ_BYTES = 1 << 20
-#: End offset that lets any committed record supersede another.
+#: An end offset beyond all records, so that any committed record may supersede an older one.
 ANYWHERE = 1 << 62
 
 

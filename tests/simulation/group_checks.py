@@ -92,8 +92,8 @@ class GroupChecks:
         #: Partitions that a member owned when its lease ended: other members may get them before this member learns
         #: that it must release them.
         self._doubtful: set[tuple[SimMember, Part]] = set()
-        #: Members whose coordinator noticed the broken connection before the member did, and the time of that. A member
-        #: is removed from here by its next response.
+        #: Members whose coordinator noticed the broken connection before the member did, and the time of that. The next
+        #: response to a member removes the member from this dict.
         self._misled: dict[SimMember, float] = {}
         self._appends = 0
         self.acknowledgements = 0

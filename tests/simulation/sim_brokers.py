@@ -196,9 +196,9 @@ class SimulatedBroker:
         self._ask(request, answered)
 
     def _has_lost_its_id(self) -> bool:
-        """The ids of unregistered brokers may be assigned to other brokers. A late registration request of an earlier
-        broker, sent before it had an id, may arrive after that. The earlier broker's disks then belong to another
-        id."""
+        """The id of an unregistered broker may be assigned to another broker. A registration request that the earlier
+        broker sent before it had an id may arrive after its id was given away. The earlier broker's disks then belong
+        to another id."""
         others = (each for each in self.world.brokers if each is not self)
         if any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others):
             return True

@@ -29,7 +29,7 @@ class DiskRecord:
 
     def __init__(self) -> None:
         self.shadow = ShadowLog.behind(0)
-        #: The log start offset at the last check. Entries below it may be only in a snapshot.
+        #: The log start offset at the last check. Entries below the log start offset may be only in a snapshot.
         self.start = 0
         self.start_term = 0
         self.hard_state: HardState | None = None

@@ -46,7 +46,7 @@ _FAILS_THE_TRANSACTION = frozenset(
         "TRANSACTION_ABORTABLE",
     }
 )
-#: Errors that are not retriable in general, but are for a batch.
+#: Errors after which a batch is sent again, although they are not retriable in general.
 _TRY_AGAIN = frozenset({"REQUEST_TIMED_OUT", "FENCED_BROKER", "CORRUPT_LOG"})
 
 

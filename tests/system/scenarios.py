@@ -33,7 +33,7 @@ LEADER_KILL_S, CONTROLLER_KILL_S, FULL_DISK_S, BROKEN_LINK_S = 3.0, 5.0, 5.0, 7.
 #: The session timeout of the cluster (test_faults.CONFIG), its grace for broken connections, and the duration of an
 #: election.
 SESSION_S, GRACE_S, ELECTION_S = 6.0, 2.0, 3.0
-#: The time until a producer that its old leader no longer answers sends to the new one (``producer.link.MOVED_S``, and
+#: When a leader no longer answers, a producer sends to the new leader after this time (``producer.link.MOVED_S``, and
 #: metadata from another node).
 MOVED_S = 2.0
 #: How much memory a leader may gain over a follower that does not keep up.

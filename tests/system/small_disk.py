@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.faulty_cluster import FaultyCluster
 
-#: The broker that has it.
+#: The broker with the small disk.
 NAME = "broker-3"
 _BYTES = 256 << 20
 

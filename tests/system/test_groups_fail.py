@@ -45,7 +45,7 @@ CONFIG = {
     "broker.session.disconnect.grace.ms": "1000",
     "offsets.topic.num.partitions": str(SHARDS),
     "log.dir.reserve.bytes": str(4 << 20),
-    # The value is high enough for a slow machine. A member that returns after a moment must be in time.
+    # A member that returns after a moment must be in time, also on a slow machine.
     "group.consumer.connection.grace.ms": "4000",
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench" / "hostile.py"
-#: One of each kind: long lists, inflation, memory of answers, connections that begin calls without end.
+#: One attacker of each kind: long lists, inflation, memory of answers, connections that begin calls without end.
 ATTACKERS = "unknown_names,empty_items,grpc_bombs,slow_readers,rapid_resets"
 #: The limit is high because the machine runs other tests too.
 P99_MS_MAX = 1_500

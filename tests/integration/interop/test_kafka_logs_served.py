@@ -178,7 +178,7 @@ def _write_table(kafka: KafkaBroker) -> None:
 @pytest.fixture(scope="module")
 def ours(written: dict[str, Written], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Headrace broker with a topic for each copy. Kafka's files were put in place while the broker was stopped."""
-    # Without this setting, Headrace's cleaner would clean the compacted topic again at once.
+    # The cleaner is off: Headrace's cleaner would clean the compacted topic again at once.
     with Cluster(tmp_path_factory.mktemp("headrace"), **{"log.cleaner.enable": "false"}) as cluster:
         for name, moment in COPIES:
             config = TABLE if name == "table" else LEDGER

@@ -75,7 +75,7 @@ def common(bootstrap: str, admin: Admin, replicas: int, settings: dict[str, Any]
     for codec in CODECS:
         for partition in (0, 1):
             send(bootstrap, f"codec-{codec}", 20, partition=partition, compression_type=codec, **settings)
-    # With segments of 600 bytes there are several, each with an index.
+    # A limit of 600 bytes makes several segments, each with an index.
     small = {"segment.bytes": "600", "index.interval.bytes": "100"}
     compaction = {
         "cleanup.policy": "compact",

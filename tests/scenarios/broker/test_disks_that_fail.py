@@ -134,7 +134,7 @@ def test_nothing_is_acknowledged_or_readable_before_it_is_forced():
             consumer.on_request(fetch(1, "orders", max_wait_ms=60_000))
             fs.stall()
             try:
-                # Large, so that the directory's thread waits for the disk and the loop does not.
+                # The batch is large, so that the directory's thread waits for the disk, and not the event loop.
                 producer.on_request(produce(1, "orders", batch(b"x" * 100_000)))
                 assert await asyncio.to_thread(fs.stalling.wait, 20)
                 producer.on_request(produce(2, "orders", batch(b"y")))

@@ -30,7 +30,7 @@ class Life:
         self.fs = fs
         self.config = config
         self.pad = pad
-        #: Records that must be there, and records that may follow.
+        #: The records that the log must have after a crash, and all records that it may have.
         self.acknowledged: list[str] = []
         self.sent: list[str] = []
         self.turn = 0

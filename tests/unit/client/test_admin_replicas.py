@@ -242,7 +242,7 @@ def test_more_replicas_go_to_other_racks_and_to_those_that_have_least() -> None:
     assert targets([1], 3, load, racks) == [1, 3, 4]
     assert targets([1], 4, load, racks) == [1, 3, 4, 2]
     assert targets([3, 2, 1], 2, load, racks) == [3, 2]
-    assert targets([7], 2, {**load, 7: 1}, {1: "", 2: ""}) == [7, 2], "a broker that does not live keeps its replica"
+    assert targets([7], 2, {**load, 7: 1}, {1: "", 2: ""}) == [7, 2], "a broker that is not alive keeps its replica"
 
 
 def test_the_command_line_elects_and_fails_when_somebody_cannot_lead(

@@ -16,7 +16,7 @@ from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 LIMIT_S = 60.0
-#: Longer than any of these tests may take, so that no test passes because of a time-out.
+#: A time-out that no test reaches, so that no test passes because of a time-out.
 LONG_S = 600.0
 PARTITION = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=3, records=b"x" * 1000)
 

@@ -17,7 +17,7 @@ from headrace_core.metadata.records import METADATA_VERSION_FEATURE, FeatureLeve
 RECORD_CLASSES: tuple[type[msgspec.Struct], ...] = typing.get_args(MetadataRecord)
 LEVEL = 2
 _IDS = [bytes([number]) * 16 for number in range(1, 5)]
-#: Few values of each, so that records often name existing objects.
+#: Only few ids and names, so that records often name existing objects.
 _TEXTS = ["a", "b", "c", "metadata.version", "log.flush"]
 
 

@@ -137,7 +137,7 @@ class Expectations:
     def counts(self, frame: DataFrame) -> Counts:
         """Count the rows and violations of a static ``frame``: the frame that ``apply`` receives, not its result.
 
-        This is a Spark job that reads the frame, so persist a batch that you also write. Raises
+        The count is a Spark job that reads the frame, so persist a batch that you also write. Raises
         InvalidExpectationError, also for a streaming frame.
         """
         if frame.isStreaming:

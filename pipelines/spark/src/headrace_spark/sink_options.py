@@ -33,7 +33,7 @@ REFUSED_CLIENT_KEYS = {
     "interceptor.classes": "the sink writes Arrow batches and calls no interceptor",
     "transactional.id": "each task has an id of its own; set headrace.delivery to exactly-once",
 }
-#: Options that select the delivery guarantee. They have the prefix of client keys, but the producer has no such keys.
+#: Options that select the delivery guarantee. Their names begin like client keys, but the producer has no such keys.
 DELIVERY, APP_ID, APP_VERSION = "headrace.delivery", "headrace.txn.app.id", "headrace.txn.version"
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 #: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The
@@ -112,7 +112,7 @@ def _check_sink_id(app_id: str, target: str) -> None:
 
 
 def _guarantee(options: dict[str, str]) -> tuple[bool, tuple[str, int] | None]:
-    """Return whether the sink writes exactly once, and the application with its version. Remove these options from
+    """Return whether the sink writes exactly once, and the application with its version. Both are removed from
     ``options``."""
     delivery, app_id, version = (options.pop(name, None) for name in (DELIVERY, APP_ID, APP_VERSION))
     if delivery is not None and delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):

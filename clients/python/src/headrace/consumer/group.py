@@ -442,8 +442,8 @@ class GroupConsumer:
         return self._commit(offsets, self._reported_losses)
 
     def in_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> GroupOffsets:
-        """Return offsets for a transaction, with the member's identity. They have a ``refusal`` if the group evicted
-        the consumer, or if the consumer has lost its partitions."""
+        """Return offsets for a transaction, with the member's identity. The result has a ``refusal`` if the group
+        evicted the consumer, or if the consumer has lost its partitions."""
         self.seen_at = time.monotonic()
         topic_ids = {tp: self._topic_id_of(tp) for tp in offsets}
         found = GroupOffsets(self.metadata, offsets, topic_ids, end_auto_commits=self._end_auto_commits)

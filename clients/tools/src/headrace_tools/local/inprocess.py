@@ -127,7 +127,7 @@ class _StateFile(StateFile):
 class InProcessDirectory(ClusterDirectory):
     """A cluster in a directory whose nodes run within this process."""
 
-    #: LocalCluster sets this callback. It is called if the interpreter ends before the cluster was stopped.
+    #: A callback that LocalCluster sets, for an interpreter that ends before the cluster was stopped.
     end_at_exit: Callable[[], object] | None = None
 
     def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:

@@ -127,7 +127,7 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
     if seen.unanswered:
-        return reasons.found  # unknown facts look like missing nodes
+        return reasons.found  # without these answers, the checks below would report missing nodes
     reasons.add(_brokers_missing(seen, returned))
     reasons.add(_partitions_short(seen))
     reasons.add(_quorum_short(seen, returned))

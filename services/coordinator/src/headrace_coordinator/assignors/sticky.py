@@ -61,8 +61,8 @@ def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: 
 def _deal(
     members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
 ) -> None:
-    """Assign each partition without an owner to a member with room, beginning with the partitions that have the fewest
-    near members."""
+    """Assign each partition without an owner to a member with room. The partitions with the fewest members near a
+    replica are assigned first."""
     by_rack: dict[str, list[str]] = {}
     for name in sorted(members):
         if (rack := members[name].rack) is not None and room[name] > 0:

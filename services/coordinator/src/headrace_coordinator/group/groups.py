@@ -98,7 +98,7 @@ class Groups:
         """The replay is complete: every member counts as having just sent a heartbeat. The end of the replay removes
         the remains of an interrupted decision."""
         turn = self._turn(now_ms)
-        if self._ownership is not None:  # before this, no member could be late
+        if self._ownership is not None:  # no member could be late before the replay ended
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
         for group in list(self._state.groups.values()):
             for member in list(group.members.values()):
