@@ -210,7 +210,7 @@ class KafkaNode:
     def delete_topic(self, name: str) -> None:
         from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # must outlive its futures
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # the client must outlive its futures
         for future in admin.delete_topics([name]).values():
             future.result(30)
 
@@ -228,7 +228,7 @@ class KafkaNode:
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET if value else AlterConfigOpType.DELETE)
             for key, value in config.items()
         ]
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # must outlive its futures
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # the client must outlive its futures
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(30)

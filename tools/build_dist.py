@@ -76,7 +76,7 @@ def _environment(headers: Path) -> dict[str, str]:
         # contain the path of its file.
         "CFLAGS": f"{sysconfig.get_config_var('CFLAGS')} -g0",
     }
-    if sys.platform.startswith("linux"):  # without the run path of a self-built Python
+    if sys.platform.startswith("linux"):  # leave out the run path of a self-built Python
         chosen["LDSHARED"] = f"{sysconfig.get_config_var('CC')} -shared"
     if "SOURCE_DATE_EPOCH" not in chosen and (ROOT / ".git").exists() and shutil.which("git") is not None:
         commit = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True)

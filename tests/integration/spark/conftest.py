@@ -28,7 +28,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield session
     block_managers = session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
     session.stop()
-    # Spark's local mode runs jobs on, but its JVM ends 10 minutes later (lost_shuffle_driver.py).
+    # Spark's local mode continues to run jobs without its executor, but the JVM ends 10 minutes later
+    # (lost_shuffle_driver.py).
     assert block_managers == 1, "a test has made Spark lose its only executor; run this test in its own driver"
 
 

@@ -112,7 +112,7 @@ def homes_of_orders(fs: CrashingFileSystem) -> list[str]:
 
 class AtTheSwitch:
     """Calls ``then`` in the event loop when a move to ``root`` has written its marker and appends wait. The rename
-    continues after ``then`` has begun."""
+    continues after the coroutine ``then`` has begun."""
 
     def __init__(self, fs: CrashingFileSystem, then: Callable[[], Coroutine[Any, Any, None]], root: str = "/two"):
         self._fs, self._then, self._root = fs, then, root

@@ -293,7 +293,7 @@ class QuorumReplica:
     @property
     def directory_id_text(self) -> str:
         """The directory id in Kafka's form (base64url, 22 letters)."""
-        from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
+        from headrace_core.node.ids import id_to_text  # a late import: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id)
 
@@ -403,6 +403,6 @@ class LogDirDescription:
     def directory_id_text(self) -> str:
         """The directory id in Kafka's form (base64url, 22 letters), as in meta.properties; "" for an unreadable
         directory."""
-        from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
+        from headrace_core.node.ids import id_to_text  # a late import: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id) if self.directory_id else ""

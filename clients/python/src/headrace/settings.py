@@ -18,7 +18,7 @@ from headrace_core.errors import InvalidConfigError
 __all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "resolve"]
 
 logger = logging.getLogger("headrace")
-logger.addHandler(logging.NullHandler())  # here, where every client imports it; __init__ imports nothing
+logger.addHandler(logging.NullHandler())  # every client imports this module; headrace/__init__ imports nothing
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"

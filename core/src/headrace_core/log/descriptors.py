@@ -80,13 +80,13 @@ class CachedFile:
         return file
 
     def _descriptor_to_write(self) -> File:
-        self._unsynced = True  # before the descriptor is taken: see the module
+        self._unsynced = True  # set the mark before taking the descriptor: see the module
         return self._descriptor()
 
     def size(self) -> int:
         return self._descriptor().size()
 
-    def pread(self, size: int, position: int) -> bytes:  # as _descriptor(), without the call
+    def pread(self, size: int, position: int) -> bytes:  # the same as _descriptor(), but without the call
         file = self._file
         if file is None:
             file = self._cache._reopen(self)

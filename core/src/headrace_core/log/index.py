@@ -290,7 +290,8 @@ class OffsetIndex(_SparseIndex):
             return
         assert 0 <= relative <= RELATIVE_OFFSET_MAX, f"{self.file.path}: offset {offset} is out of the segment's range"
         assert not offsets or relative > offsets[-1], f"{self.file.path}: offset {offset} is not above the last entry"
-        positions.append(position)  # before the offset: a reader searches offsets, then takes the position
+        # The position comes first, because a reader searches offsets, then takes the position.
+        positions.append(position)
         offsets.append(relative)
         self.file.append(OFFSET_ENTRY.pack(relative, position))
 

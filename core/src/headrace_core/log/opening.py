@@ -283,7 +283,7 @@ def open_segments(
         found = scans.get(number)
         if found is not None:
             if number in doubtful and segment.size:
-                segment.log.truncate(found.end)  # also frees what was reserved behind the end
+                segment.log.truncate(found.end)  # the truncation also frees reserved blocks behind the end
                 segment.log.sync()  # bytes found beyond the recovery point count as flushed from here on
             if sealed or segment.size or not segment.begin_empty():
                 opening.rebuild(segment, found, sealed=sealed)

@@ -108,7 +108,7 @@ class _Pipe:
             now = loop.time()
             weather = self.weather
             if not self._held or weather.is_stalled or weather.is_cut:
-                if weather.is_cut and self._held:  # in flight when the cable was cut
+                if weather.is_cut and self._held:  # some bytes were in flight when the cable was cut
                     self.is_torn = True
                     self._held.clear()
                     self._held_bytes = 0

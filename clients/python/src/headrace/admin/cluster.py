@@ -31,7 +31,8 @@ def wanted_directory(directory_id: bytes | str | None) -> bytes:
     if directory_id is None:
         return b""
     if isinstance(directory_id, str):
-        from headrace_core.node.ids import id_from_text  # here: rarely needed, and its package imports much more
+        # A late import: rarely needed, and its package imports much more.
+        from headrace_core.node.ids import id_from_text
 
         try:
             return id_from_text(directory_id)

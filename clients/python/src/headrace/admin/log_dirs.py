@@ -72,7 +72,8 @@ async def describe_log_dirs(
     request = admin_pb2.DescribeLogDirsRequest()
     partitions_max = limit_of("Admin/DescribeLogDirs", "topics.partitions")
     is_short = wanted is not None and len(wanted) <= ITEMS_MAX and sum(map(len, wanted.values())) <= partitions_max
-    for topic, partitions in (wanted or {}).items() if is_short else ():  # otherwise filter the full response
+    # For long lists, request everything and filter the response.
+    for topic, partitions in (wanted or {}).items() if is_short else ():
         request.topics.add(topic=topic, partitions=sorted(partitions))
 
     async def describe(broker_id: int, address: str, timeout_s: float) -> list[LogDirDescription]:

@@ -74,7 +74,7 @@ class Fetcher:
                     self._drop(old)
                 elif old is not None:
                     keep.add(tp)
-                    old.paused = True  # also if the partition is being placed now
+                    old.paused = True  # a partition may be paused while it is being placed
                     self._leave(old)
                 continue
             keep.add(tp)

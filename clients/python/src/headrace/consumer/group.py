@@ -447,7 +447,8 @@ class GroupConsumer:
         self.seen_at = time.monotonic()
         topic_ids = {tp: self._topic_id_of(tp) for tp in offsets}
         found = GroupOffsets(self.metadata, offsets, topic_ids, end_auto_commits=self._end_auto_commits)
-        return found._replace(refusal=self._why_lost(self._reported_losses))  # after the identity was read
+        # Check for losses after reading the identity.
+        return found._replace(refusal=self._why_lost(self._reported_losses))
 
     def fetch_work(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None

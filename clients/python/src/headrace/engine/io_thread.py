@@ -104,7 +104,7 @@ class IoThread:
         future = self.submit(work)
         try:
             return future.result(timeout)
-        except concurrent.futures.CancelledError:  # not by us: the client was closed
+        except concurrent.futures.CancelledError:  # cancelled by the close of the client, not by this call
             raise interrupted_error() from None
         except BaseException:
             future.cancel()

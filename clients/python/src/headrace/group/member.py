@@ -203,7 +203,7 @@ class Member:
         self._is_due = False
         self._names_all = True
         self._next_at = 0.0  # the next regular heartbeat
-        self._not_before = 0.0  # after a retriable refusal
+        self._not_before = 0.0  # no heartbeat before this time, after a retriable refusal
         self._past = 0  # responses to requests up to this number are for an earlier membership
 
     # -- inputs ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..models import GroupMetadata
 
 def group_offsets(given: Any, group: GroupMetadata | None) -> GroupOffsets:
     """Raises InvalidArgumentError, InvalidGroupIdError, and the consumer's errors (for example after ``close``)."""
-    from ..consumer.core import ConsumerCore  # here: a producer alone needs no consumer
+    from ..consumer.core import ConsumerCore  # a late import: a producer alone needs no consumer
 
     core = getattr(given, "_core", None)
     if isinstance(core, ConsumerCore):

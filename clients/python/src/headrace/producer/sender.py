@@ -171,7 +171,7 @@ class Sender:
             if old is not None:
                 old.retire()
         notes: QueueNotes = queue.sender
-        if notes.in_flight and notes.link is not link:  # order: the old leader must have responded first
+        if notes.in_flight and notes.link is not link:  # to keep the order, wait for the old leader's responses
             self._orphans[queue] = None
             return None
         notes.link, notes.moved_at = link, float("inf")

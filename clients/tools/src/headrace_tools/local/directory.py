@@ -135,7 +135,7 @@ class ClusterDirectory:
         """
         wanted.check()
         asked = wanted.config or {}
-        if not self.exists():  # even before the directory exists
+        if not self.exists():  # refuse a wrong key before the directory is created
             overrides.check(overrides.merged({}, asked), directory=self.directory, wanted=asked)
         if "," in str(self.directory):
             raise InvalidArgumentError(f"{self.directory}: a data directory cannot have a comma in its name (log.dirs)")

@@ -71,7 +71,7 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
     """Check that the nodes of every role accept ``config``. Raises InvalidConfigError or InvalidArgumentError, which
     names all wrong keys, where each was set (``wanted``: on this command line), and how to remove a stored key."""
     if not config:
-        return  # nothing to check; the import below is expensive
+        return  # skip the import below, which is slow
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import Properties
 

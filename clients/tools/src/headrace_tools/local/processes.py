@@ -95,7 +95,7 @@ class ProcessId:
             os.close(descriptor)
 
     def _reap(self) -> None:
-        if self in _children:  # never a child of our caller
+        if self in _children:  # reap only processes that this module started
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
                     return

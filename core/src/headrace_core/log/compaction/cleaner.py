@@ -421,7 +421,7 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
-    for segment in old:  # may fail for lack of a descriptor, before any change
+    for segment in old:  # loading may fail for lack of a descriptor, so it comes before any change
         segment.load_indexes()
         log.pin_aborted(segment)
     try:

@@ -48,7 +48,7 @@ class QueryLag:
         try:
             (lag,) = self._admin.describe_lag([GROUP], timeout=_GLANCE_S)
         except HeadraceError:
-            return None  # only a progress figure; ``at_end`` checks
+            return None  # the lag is only a progress figure; ``at_end`` checks it
         return self._total(lag)
 
     def at_end(self, processed: int) -> GroupLag:

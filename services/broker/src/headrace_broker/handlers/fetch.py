@@ -487,7 +487,7 @@ class FetchStream(StreamHandler[Any]):
         error = self._broker.partitions.for_clients(partition, error)
         hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1
-        if isinstance(error, OffsetOutOfRangeError):  # with the log's bounds, to save a request
+        if isinstance(error, OffsetOutOfRangeError):  # return the log's bounds, to save the client a request
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads

@@ -415,7 +415,7 @@ class FollowerReplica:
     def _was_cut(self, log: PartitionLog, from_offset: int, cutting: asyncio.Future[None]) -> None:
         if cutting.cancelled():
             return
-        error = cutting.exception()  # before the return: asyncio logs each error that is not read
+        error = cutting.exception()  # read the error in any case: asyncio logs each error that is not read
         if self._reason is not None:
             return
         if error is None:

@@ -201,7 +201,8 @@ class Cleaners:
                 log,
                 targets[0],
                 execute=lambda action: self._in_turn(writer, log, action),
-                producers=log.producers.last_records(),  # after the plan: includes every producer in the cleaned part
+                # Read after the plan, so that every producer in the cleaned part is included.
+                producers=log.producers.last_records(),
                 should_stop=should_stop,
             )
         except ServerShuttingDownError:

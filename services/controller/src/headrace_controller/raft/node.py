@@ -138,7 +138,7 @@ class RaftNode:
         # of a follower that receives a snapshot
         self._receiver = SnapshotReceiver()
         self._install: SnapshotId | None = None
-        # until the next ready
+        # kept until the next ``ready``
         self._messages: list[Message] = []
         self._replies: list[Message] = []
         self._served: list[ReadState] = []

@@ -216,7 +216,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             if address == self._address:
                 continue
             if who not in dialers:
-                known = dialers.pop(address, None)  # until now the replica was known only by its address
+                known = dialers.pop(address, None)  # the replica may have been known only by its address
                 dialers[who] = known or _Dialer(self, address)
             dialers[who].aim(address, who if isinstance(who, ReplicaKey) else None)
         for who in [each for each in dialers if each not in wanted]:

@@ -37,7 +37,7 @@ class WatermarkHistory:
 
     def __init__(self) -> None:
         self._times_ms = array("q")  # ascending
-        self._offsets = array("q")  # ascending; at most two are equal
+        self._offsets = array("q")  # in ascending order; at most two are equal
         self.log_start = 0
 
     @property
