@@ -38,10 +38,13 @@ SECTIONS: dict[str, list[str]] = {
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-exactly-once.md", "spark-running.md"],
     "Pipelines": [
+        "pipelines-running.md",
         "pipelines-clickstream.md",
         "pipelines-quality.md",
         "pipelines-dead-letters.md",
         "pipelines-tables.md",
+        "pipelines-writing.md",
+        "pipelines-testing.md",
     ],
     "Operations": ["operations", "compose.md", "sizing.md", "tuning.md", "anti-patterns.md"],
     "How it works": [

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace_pipelines import cli
+
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(540)]
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -106,6 +108,39 @@ def test_the_numbers_are_those_of_the_web_log(tmp_path: Path) -> None:
     for word in ("lines: ", "lag ", "watermark ", "state ", " left"):
         assert word in said
     assert cluster_processes(out) == []
+
+
+def test_a_run_is_watched_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``status`` shows the checkpoints and the groups of a run, and ``stop`` ends it after its batches."""
+    where = ["clickstream", "--out", str(tmp_path), "-o", "json"]
+
+    def status() -> dict[str, Any]:
+        assert cli.main(["status", *where]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    with (tmp_path / "said").open("w") as said:
+        running = subprocess.Popen([*RUN, "--out", str(tmp_path), "--speed", "500"], stdout=said)
+    try:
+        queries: dict[str, Any] = {}
+        while not any(query["lag_s"] is not None and query["batch"] for query in queries.values()):
+            assert running.poll() is None, (tmp_path / "said").read_text()[-3000:]
+            with pytest.raises(subprocess.TimeoutExpired):
+                running.wait(1)
+            queries = {query["query"]: query for query in status()["queries"]}
+        assert set(queries) <= {"requests", "sessions", "counts", "conversions"}
+        assert cli.main(["stop", *where]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == "stopped"
+        assert running.wait(60) == 143
+    finally:
+        running.kill()
+        running.wait()
+    said_last = json.loads((tmp_path / "said").read_text().splitlines()[-1])
+    after = {query["query"]: query for query in status()["queries"]}
+    assert set(after) == {"requests", "sessions", "counts", "conversions"}
+    # A tick and transaction markers are records of the log too, so the position is not smaller than the rows.
+    assert after["requests"]["position"] >= said_last["queries"]["requests"]["rows"] > 0
+    assert all(query["next_batch"] is None or query["next_batch"] == query["batch"] + 1 for query in after.values())
+    assert cluster_processes(tmp_path) == []
 
 
 def cluster_processes(out: Path) -> list[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace import Admin, ConfigResource, Consumer, Producer, Record
+from headrace_pipelines import cli
 from headrace_pipelines.dead_letters import (
     LARGE_RECORDS,
     PREFIX,
@@ -24,6 +27,7 @@ from headrace_pipelines.dead_letters import (
 from headrace_pipelines.errors import InvalidColumnsError, ReplayError
 from headrace_pipelines.expectations import Expectation, Expectations, time_within
 from headrace_pipelines.json_parsing import parse_json
+from headrace_pipelines.registry import Pipeline
 from headrace_pipelines.replays import DeadLetter, Replayed, replay
 from headrace_pipelines.topics import records_in_topic
 
@@ -151,6 +155,36 @@ def test_a_replay_into_a_topic_that_is_gone_names_the_record(headrace: Any, admi
     with pytest.raises(ReplayError, match=r"never-created-0 at offset 7.*does not exist"):
         replay(dead, bootstrap_servers=headrace.bootstrap_servers)
     assert "never-created" not in admin.list_topics()
+
+
+def test_the_command_replays_dead_letters_since_a_time(
+    headrace: Any, make_topic: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = make_topic(1)
+    with Admin(bootstrap_servers=headrace.bootstrap_servers) as made:
+        create_dead_letter_topics(made, [topic])
+    with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+        for offset, written_ms in enumerate([1_700_000_000_000, 1_700_000_001_000]):
+            own = {"reason": "x", "topic": topic, "partition": 0, "offset": offset, "timestamp": 1, "tries": 0}
+            headers = [(PREFIX + name, str(text).encode()) for name, text in own.items()]
+            value = b"%d" % offset
+            producer.send(f"{topic}.dead-letters", value, headers=headers, timestamp_ms=written_ms).result(60)
+    module: Any = types.ModuleType("small_job")
+    module.SOURCES = (topic, "never-created")
+    monkeypatch.setitem(sys.modules, "small_job", module)
+    monkeypatch.setattr(cli, "pipelines", lambda: {"small": Pipeline("small", "a small one", "small_job")})
+    where = ["replay", "small", "--bootstrap-servers", headrace.bootstrap_servers]
+    assert cli.main([*where, "--from", "2023-11-14T22:13:21", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        f"{topic}.dead-letters": {"sent": 1, "repeated": 0, "exhausted": 0, "skipped": 1, "foreign": 0}
+    }
+    assert [record.value for record in records_of(headrace, topic)] == [b"1"]
+    assert cli.main(where) == 0
+    said = capsys.readouterr().out
+    assert said == (
+        f"{topic}.dead-letters: 0 sent, 0 repeated, 0 exhausted, 0 skipped, 0 foreign\n"
+        "never-created.dead-letters: no such topic\n"
+    )
 
 
 def test_a_record_of_five_megabytes(headrace: Any, admin: Admin, make_topic: Any, source: Any, tmp_path: Path) -> None:

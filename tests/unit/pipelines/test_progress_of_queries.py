@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from pyspark.sql import Row
 
-from headrace_pipelines.queries import START_ATTEMPTS, Progress, cause, started
+from headrace_pipelines import jobs
+from headrace_pipelines.lags import Lag
+from headrace_pipelines.queries import START_ATTEMPTS, Progress, Queries, cause, started
 
 
 def batch(number: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -76,6 +79,9 @@ class StandIn:
     def exception(self) -> str | None:
         return None if self._before else self._error
 
+    def stop(self) -> None:
+        self._error = self._error or "stopped"
+
 
 def test_a_query_is_started_again_only_if_its_python_process_was_late() -> None:
     late = "SparkException: Python worker failed to connect back."
@@ -92,5 +98,28 @@ def test_a_query_is_started_again_only_if_its_python_process_was_late() -> None:
             queries.append(next(waiting))
             return queries[-1]
 
-        assert started(start) is queries[-1]
+        assert started(start) == queries[-1:]
         assert len(queries) == starts
+        assert not any(query.isActive for query in queries[:-1])
+
+
+def test_all_queries_of_a_pipeline_start_again_together() -> None:
+    first: Any = [StandIn(None), StandIn("SparkException: Python worker failed to connect back.")]
+    second: Any = [StandIn(None), StandIn(None)]
+    waiting = iter([first, second])
+    assert started(lambda: next(waiting)) == second
+    assert [query.isActive for query in first] == [False, False]
+
+
+def test_the_progress_line_has_rows_lag_watermark_state_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    lags = {"clean": Lag(records=50, seconds=1.5)}
+    monkeypatch.setattr(jobs, "lags", lambda admin, pipeline, queries: lags)
+    clock = iter([100.0, 101.0])
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    query: Any = StandIn(None)
+    queries = Queries({"clean": query})
+    line = jobs.ProgressLine(queries, None, "parcels")  # type: ignore[arg-type]
+    queries.progress["clean"].rows = 10
+    assert line.text() == "10 rows, lag 1.5 s (50 records), time left unknown, watermark none, state 0 rows 0.0 MB"
+    queries.progress["clean"].rows = 35
+    assert line.text().startswith("35 rows, lag 1.5 s (50 records), 2 s left, ")

@@ -1,4 +1,4 @@
-"""The command ``headrace-pipelines``: list the pipelines, and run one."""
+"""The command ``headrace-pipelines``: list the pipelines, run one, watch it, stop it, replay its dead letters."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace_core.errors import HeadraceError
+from headrace_tools.cli.times import time_ms
 
+from . import commands
 from .errors import StoppedError
-from .registry import PIPELINES, Pipeline
+from .registry import Pipeline, pipelines
+from .runs import recorded
 from .show import Show
 from .stopping import EXIT_CODE, Stop
 
@@ -20,30 +24,89 @@ SUMMARY, DETAILS = "summary.json", "details.json"
 
 def main(words: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    words = sys.argv[1:] if words is None else words
-    arguments = _parser(words).parse_args(words)
-    if arguments.command == "list":
-        return _list(arguments.output)
-    return _run(PIPELINES[arguments.name], arguments)
+    words = _joined(sys.argv[1:] if words is None else words)
+    known = pipelines()
+    arguments = _parser(words, known).parse_args(words)
+    try:
+        match arguments.command:
+            case "list":
+                return _list(known, arguments.output)
+            case "new":
+                return commands.new(arguments)
+            case "run":
+                return _run(known[arguments.name], arguments)
+            case "status":
+                return commands.status(known[arguments.name], arguments)
+            case "stop":
+                return commands.stop(known[arguments.name], arguments)
+            case _:
+                return commands.replay(known[arguments.name], arguments)
+    except HeadraceError as error:
+        print(f"headrace-pipelines: {arguments.name}: {error.code}: {error.message}", file=sys.stderr)
+        return 1
 
 
-def _parser(words: list[str]) -> argparse.ArgumentParser:
+def _joined(words: list[str]) -> list[str]:
+    """``--from -2h`` as ``--from=-2h``; argparse takes ``-2h`` alone for a flag."""
+    if "--from" not in words[:-1]:
+        return words
+    at = words.index("--from")
+    return [*words[:at], f"--from={words[at + 1]}", *words[at + 2 :]]
+
+
+def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace-pipelines", description="Pipelines on Headrace and Spark.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listing = commands.add_parser("list", help="the pipelines of the library")
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = subcommands.add_parser("list", help="the pipelines of the library and of the working directory")
     _add_output(listing)
-    running = commands.add_parser("run", help="run a pipeline to its end")
-    names = running.add_subparsers(dest="name", required=True, metavar="NAME")
-    for pipeline in PIPELINES.values():
-        named = names.add_parser(pipeline.name, help=pipeline.about, description=pipeline.about)
-        named.add_argument(
-            "--out", type=Path, metavar="DIR", default=Path("build/pipelines") / pipeline.name,
-            help="directory of the summary, the pictures, the checkpoints and the cluster (%(default)s)",
-        )  # fmt: skip
-        _add_output(named)
-        if pipeline.name in words:  # only then import Spark
-            pipeline.job().add_arguments(named)
+    making = subcommands.add_parser("new", help="make a pipeline with a test in the working directory")
+    making.add_argument("name", metavar="NAME", help="name of the package and of its source topic")
+    for command, about in (
+        ("run", "run a pipeline to its end, or until it is stopped"),
+        ("status", "show the run of a pipeline, and the checkpoint and lag of each query"),
+        ("stop", "stop a running pipeline after its batches"),
+        ("replay", "send dead letters of a pipeline to their source topics again, each once"),
+    ):
+        names = subcommands.add_parser(command, help=about).add_subparsers(dest="name", required=True, metavar="NAME")
+        for pipeline in known.values():
+            named = names.add_parser(pipeline.name, help=pipeline.about, description=f"{about}: {pipeline.about}")
+            named.add_argument(
+                "--out", type=Path, metavar="DIR", default=Path("build/pipelines") / pipeline.name,
+                help="directory of the run: summary, pictures, checkpoints, cluster (%(default)s)",
+            )  # fmt: skip
+            _add_output(named)
+            if command == "run" and words[:2] == ["run", pipeline.name]:  # only then import Spark
+                pipeline.job().add_arguments(named)
+            elif command == "stop":
+                named.add_argument(
+                    "--timeout", type=float, default=commands.STOP_S, metavar="SECONDS",
+                    help="how long to wait for the end of the run (default %(default)g)",
+                )  # fmt: skip
+            elif command in ("status", "replay"):
+                named.add_argument(
+                    "--bootstrap-servers", metavar="HOST:PORT,...", help="the cluster (default: the cluster of the run)"
+                )
+            if command == "replay":
+                _add_replay(named)
     return parser
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", dest="from_ms", type=_time, default=0, metavar="TIME",
+        help="only dead letters written since TIME: 2026-11-21T08:00:00 (UTC), -2h (two hours ago), or milliseconds; "
+        "later replays do not return to the older ones",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tries-max", type=int, default=3, metavar="N", help="replay a record at most N times (default %(default)s)"
+    )
+
+
+def _time(text: str) -> int:
+    try:
+        return time_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +116,12 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _list(output: str) -> int:
+def _list(known: Mapping[str, Pipeline], output: str) -> int:
     if output == "json":
-        print(json.dumps([{"name": each.name, "about": each.about} for each in PIPELINES.values()]))
+        print(json.dumps([{"name": each.name, "about": each.about} for each in known.values()]))
         return 0
-    width = max(map(len, PIPELINES))
-    for each in PIPELINES.values():
+    width = max(map(len, known))
+    for each in known.values():
         print(f"{each.name:{width}}  {each.about}")
     return 0
 
@@ -70,20 +133,27 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     stop.listen()
     show = Show(on_stderr=arguments.output == "json")
     out: Path = arguments.out.resolve()
-    try:
-        outcome = pipeline.job().run(arguments, out, show, stop)
-    except KeyboardInterrupt:
-        show.line("interrupted: Spark and the cluster are stopped")
-        return 130
-    except StoppedError as stopped:
-        show.line(stopped.message)
-        print(json.dumps({"pipeline": pipeline.name, "stopped": True, **stopped.progress}), flush=True)
-        return EXIT_CODE
-    except HeadraceError as error:
-        print(f"headrace-pipelines: {pipeline.name} failed: {error.code}: {error.message}", file=sys.stderr)
-        return 1
-    (out / DETAILS).write_text(json.dumps(outcome.details, indent=2) + "\n")
-    line = json.dumps(outcome.summary)
-    (out / SUMMARY).write_text(line + "\n")
-    print(line, flush=True)
-    return 0
+    with recorded(out, pipeline.name) as ends:
+        try:
+            outcome = pipeline.job().run(arguments, out, show, stop)
+        except KeyboardInterrupt:
+            ends("interrupted")
+            show.line("interrupted: Spark and the cluster are stopped")
+            return 130
+        except StoppedError as stopped:
+            ends("stopped")
+            show.line(stopped.message)
+            print(json.dumps({"pipeline": pipeline.name, "stopped": True, **stopped.progress}), flush=True)
+            return EXIT_CODE
+        except SystemExit:  # SIGTERM before the streams
+            ends("stopped")
+            raise
+        except HeadraceError as error:
+            print(f"headrace-pipelines: {pipeline.name} failed: {error.code}: {error.message}", file=sys.stderr)
+            return 1
+        (out / DETAILS).write_text(json.dumps(outcome.details, indent=2) + "\n")
+        line = json.dumps(outcome.summary)
+        (out / SUMMARY).write_text(line + "\n")
+        print(line, flush=True)
+        ends("done")
+        return 0

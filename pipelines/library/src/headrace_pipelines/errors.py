@@ -61,6 +61,12 @@ class QueryFailedError(ClientError):
     code = "QUERY_FAILED"
 
 
+class AlreadyRunningError(ClientError):
+    """Another process runs a pipeline in the same directory."""
+
+    code = "ALREADY_RUNNING"
+
+
 class PipelineFailedError(ClientError):
     """The output of a pipeline contradicts its input."""
 

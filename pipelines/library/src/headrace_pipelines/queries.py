@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -80,6 +80,15 @@ class Queries:
                 raise QueryFailedError(f"query {name}: {cause(str(error))}")
 
     @property
+    def is_active(self) -> bool:
+        """Whether a query runs."""
+        return any(query.isActive for query in self._queries.values())
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Batches and rows of each query."""
+        return {name: {"batches": each.batches, "rows": each.rows} for name, each in self.progress.items()}
+
+    @property
     def watermark(self) -> datetime | None:
         """The smallest watermark of the queries that have one."""
         known = [each.watermark for each in self.progress.values() if each.watermark is not None]
@@ -126,19 +135,29 @@ class Queries:
                 query.stop()
 
 
-def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Call ``start``, and wait until the sources of the query are ready.
+#: What a function that starts queries returns.
+Started = StreamingQuery | Iterable[StreamingQuery]
+
+
+def started(start: Callable[[], Started]) -> list[StreamingQuery]:
+    """Call ``start``, and wait until the sources of the queries are ready.
 
     Spark starts a Python process for each source, and the process has ten seconds to connect (a constant). A busy
-    machine may need longer, so a query whose process was late is started again, at most START_ATTEMPTS times in all.
+    machine may need longer. If a process was late, all queries are stopped and started again, at most START_ATTEMPTS
+    times in all.
     """
     for attempt in range(1, START_ATTEMPTS + 1):
-        query = start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(_POLL_S)
-        if attempt == START_ATTEMPTS or _WORKER_WAS_LATE not in str(query.exception() or ""):
+        made = start()
+        queries = list(made) if isinstance(made, Iterable) else [made]
+        for query in queries:
+            while query.isActive and query.status["message"].startswith("Initializing"):
+                time.sleep(_POLL_S)
+        is_late = any(_WORKER_WAS_LATE in str(query.exception() or "") for query in queries)
+        if attempt == START_ATTEMPTS or not is_late:
             break
-    return query
+        for query in queries:
+            query.stop()
+    return queries
 
 
 def cause(text: str) -> str:

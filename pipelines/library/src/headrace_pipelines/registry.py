@@ -3,56 +3,73 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
+from .outcome import Outcome
 from .show import Show
 from .stopping import Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run found. ``summary`` is the last line of the output and summary.json; ``details`` is details.json."""
-
-    summary: dict[str, Any]
-    details: dict[str, Any] = field(default_factory=dict)
-
-
 class Job(Protocol):
-    """The functions that the module of a pipeline must have."""
+    """What the module of a pipeline has. ``SOURCES``: the topics whose bad records become dead letters."""
 
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
+    SOURCES: Sequence[str]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the pipeline's own flags."""
 
-    @staticmethod
-    def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    def run(self, arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
         """Run to the end. Raises HeadraceError, and StoppedError after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline of the library. ``module`` names a module with the functions of Job."""
+    """A pipeline. ``module`` is a Job, or has the function ``start`` (jobs.py)."""
 
     name: str
     about: str
     module: str
 
     def job(self) -> Job:
-        """The module; imports Spark."""
-        return cast(Job, importlib.import_module(self.module))
+        """The job; imports Spark."""
+        if str(Path.cwd()) not in sys.path:  # last, so that no file there hides an installed module
+            sys.path.append(str(Path.cwd()))
+        module = importlib.import_module(self.module)
+        if not hasattr(module, "start"):
+            return cast(Job, module)
+        from .jobs import StreamingJob
+
+        return StreamingJob(self.name, module)
 
 
-PIPELINES: Mapping[str, Pipeline] = {
-    pipeline.name: pipeline
-    for pipeline in (
-        Pipeline(
-            "clickstream",
-            "a real web log by its own clock: requests, visits, top pages, funnel, conversions",
-            "headrace_pipelines.clickstream.job",
-        ),
-    )
-}
+#: The pipelines of the library.
+LIBRARY = (
+    Pipeline(
+        "clickstream",
+        "a real web log by its own clock: requests, visits, top pages, funnel, conversions",
+        "headrace_pipelines.clickstream.job",
+    ),
+)
+
+
+def pipelines() -> Mapping[str, Pipeline]:
+    """The pipelines of the library, and the packages in the working directory that have ``job.py`` and a docstring;
+    its first line says what the pipeline does."""
+    found = {pipeline.name: pipeline for pipeline in LIBRARY}
+    for job in sorted(Path.cwd().glob("*/job.py")):
+        package = job.parent
+        if not package.name.isidentifier() or not (package / "__init__.py").exists():
+            continue
+        try:
+            about = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+        except (SyntaxError, UnicodeDecodeError):
+            continue
+        if about and package.name not in found:
+            found[package.name] = Pipeline(package.name, about.splitlines()[0], f"{package.name}.job")
+    return found

@@ -34,7 +34,8 @@ _TRIES = PREFIX + "tries"
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record of a dead-letter topic. ``topic``, ``partition``, ``offset`` and ``timestamp_ms`` are the source
-    position; ``headers`` are those of the original record; ``tries`` counts its replays."""
+    position; ``headers`` are those of the original record; ``tries`` counts its replays; ``written_ms`` is the time of
+    the dead letter."""
 
     topic: str
     partition: int
@@ -45,6 +46,7 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    written_ms: int
 
     @property
     def position(self) -> tuple[str, int, int]:
@@ -67,6 +69,7 @@ class DeadLetter:
                 key=record.key,
                 value=record.value,
                 headers=kept,
+                written_ms=record.timestamp_ms,
             )
         except (KeyError, ValueError):
             return None

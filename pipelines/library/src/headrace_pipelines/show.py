@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -44,6 +44,22 @@ class Show:
 
     def line(self, text: str = "") -> None:
         self.console.print(text)
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[str], None]]:
+        """Progress without a known end: a line that changes on a terminal, otherwise a line every few seconds."""
+        if self.console.is_terminal:
+            with self.console.status("") as status:
+                yield status.update
+            return
+        shown_s = [time.monotonic()]
+
+        def show(text: str) -> None:
+            if time.monotonic() - shown_s[0] >= PLAIN_EVERY_S:
+                shown_s[0] = time.monotonic()
+                self.note(text)
+
+        yield show
 
     @contextmanager
     def meter(self, what: str, total: int) -> Iterator[Meter]:

@@ -33,6 +33,10 @@ class Stop:
     def is_asked(self) -> bool:
         return self._is_asked.is_set()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for SIGTERM; returns whether it arrived."""
+        return self._is_asked.wait(timeout_s)
+
     @contextmanager
     def after_batch(self) -> Iterator[None]:
         """In this block SIGTERM only sets ``is_asked``, which the block reads between batches."""

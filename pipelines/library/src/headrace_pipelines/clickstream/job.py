@@ -26,8 +26,10 @@ from headrace_tools.local import ClusterDirectory
 
 from ..dead_letters import LARGE_RECORDS, create_dead_letter_topics, header
 from ..errors import PipelineFailedError, StoppedError
+from ..lags import group_of
+from ..outcome import Outcome
 from ..queries import LOOK_S, Queries, started
-from ..registry import Outcome
+from ..runs import serving
 from ..show import Meter, Show
 from ..stopping import Stop
 from . import parsing, pictures, schema
@@ -47,6 +49,7 @@ REPEAT_EVERY = 100
 
 TOPICS = (schema.LOG, schema.REQUESTS, schema.SESSIONS, schema.COUNTS, schema.CONVERSIONS)
 
+SOURCES = (schema.LOG,)
 #: The queries, those first that write what the others read.
 _IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
 
@@ -129,6 +132,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
     with _spark() as spark, _cluster(arguments.bootstrap_servers, places, show) as servers:
         job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
+        serving(out, servers)
         job.create_topics()
         replay = Replay(servers, content, speed=arguments.speed, repeat_every=arguments.repeat_every)
         outcome = job.stream(content, replay)
@@ -151,6 +155,9 @@ class Job:
             there = set(admin.list_topics())
             if old := [name for name in (*TOPICS, schema.DEAD_LETTERS) if name in there]:
                 admin.delete_topics(old)
+            groups = {group_of("clickstream", query) for names in _IN_ORDER for query in names}
+            if old_groups := groups & {group.group_id for group in admin.list_groups()}:
+                admin.delete_groups(old_groups)
             admin.create_topics(new)
             create_dead_letter_topics(admin, [schema.LOG], partitions=PARTITIONS)
 
@@ -158,7 +165,7 @@ class Job:
 
     def start(self) -> Queries:
         """Start the four queries."""
-        arrived = parsing.parsed(self._stream(schema.LOG, includeHeaders="true"))
+        arrived = parsing.parsed(self._stream(schema.LOG, "requests", includeHeaders="true"))
         once = arrived.withWatermark("timestamp", WATERMARK).dropDuplicatesWithinWatermark(["line"])
         once = once.observe("lines", *parsing.counted())
         records = parsing.records(once, schema.REQUESTS)
@@ -166,22 +173,23 @@ class Job:
             "requests": self._sink("requests", records, **LARGE_RECORDS)
         }  # a dead letter is as large as its line
 
-        viewed = views(schema.decoded(self._stream(schema.REQUESTS), schema.REQUEST))
-        for name, rows, key, topic in (
-            ("sessions", sessions(viewed), "address", schema.SESSIONS),
-            ("counts", counts(viewed), "name", schema.COUNTS),
-            ("conversions", conversions(viewed), "address", schema.CONVERSIONS),
+        for name, rows_of, key, topic in (
+            ("sessions", sessions, "address", schema.SESSIONS),
+            ("counts", counts, "name", schema.COUNTS),
+            ("conversions", conversions, "address", schema.CONVERSIONS),
         ):
-            queries[name] = self._sink(name, schema.encoded(rows, key), topic=topic)
+            viewed = views(schema.decoded(self._stream(schema.REQUESTS, name), schema.REQUEST))
+            queries[name] = self._sink(name, schema.encoded(rows_of(viewed), key), topic=topic)
         return Queries(queries)
 
-    def _stream(self, topic: str, **options: str) -> DataFrame:
+    def _stream(self, topic: str, query: str, **options: str) -> DataFrame:
         return (
             self._spark.readStream.format("headrace")
             .option("headrace.bootstrap.servers", self._servers)
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .option("isolation.level", "read_committed")
+            .option("headrace.group.id", group_of("clickstream", query))
             .option("maxOffsetsPerTrigger", self._rows)
             .options(**options)
             .load()
@@ -197,7 +205,8 @@ class Job:
             .options(**options)
             .trigger(processingTime=TRIGGER)
         )
-        return started(writer.start)
+        (query,) = started(writer.start)
+        return query
 
     def _records_of(self, topic: str) -> DataFrame:
         """The records that readers see in a topic now."""
@@ -269,8 +278,7 @@ class Job:
     def _stopped(self, queries: Queries, replay: Replay) -> None:
         replay.stop()
         queries.stop_after_batch()
-        progress = {name: {"batches": each.batches, "rows": each.rows} for name, each in queries.progress.items()}
-        raise StoppedError({"sent": replay.sent, "queries": progress})
+        raise StoppedError({"sent": replay.sent, "queries": queries.totals()})
 
     def _summarize(self, queries: Queries, sent: Sent) -> Outcome:
         requests = self._rows_of(schema.REQUESTS, schema.REQUEST).cache()

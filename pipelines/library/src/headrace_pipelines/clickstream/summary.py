@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ..registry import Outcome
+from ..outcome import Outcome
 from .sessions import FUNNEL
 
 

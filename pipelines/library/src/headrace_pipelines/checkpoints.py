@@ -1,0 +1,116 @@
+"""Read the checkpoints of a pipeline's queries: how far each query is, from the files that Spark writes.
+
+A checkpoint is the directory ``DIR/checkpoints/QUERY``. Spark writes ``offsets/N`` before it runs batch N, and
+``commits/N`` after the sink has committed the batch. Both files have a line with the version, and then JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace_spark.offsets import from_json, to_json
+
+_VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of a query in its checkpoint.
+
+    ``batch`` is the last committed batch (None: no batch is committed), and ``next_batch`` a batch that has begun and
+    is not committed. ``offsets`` are the next offsets of each topic after ``batch``, by partition. ``watermark_ms`` is
+    None without a watermark. ``state_bytes`` is the size of the state's files.
+    """
+
+    query: str
+    directory: Path
+    batch: int | None
+    next_batch: int | None
+    offsets: Mapping[str, Mapping[str, int]]
+    watermark_ms: int | None
+    state_bytes: int
+
+    @property
+    def position(self) -> int:
+        """The sum of the offsets. For topics that begin at offset 0, it is the number of offsets that the query has
+        read."""
+        return sum(offset for partitions in self.offsets.values() for offset in partitions.values())
+
+    def document(self) -> dict[str, Any]:
+        """The checkpoint as a part of ``status -o json``."""
+        return {
+            "query": self.query,
+            "checkpoint": str(self.directory),
+            "batch": self.batch,
+            "next_batch": self.next_batch,
+            "offsets": self.offsets,
+            "position": self.position,
+            "watermark_ms": self.watermark_ms,
+            "state_bytes": self.state_bytes,
+        }
+
+
+def checkpoints(directory: Path) -> list[Checkpoint]:
+    """The checkpoints in ``directory``, in the order of their names. A running query may write them meanwhile."""
+    try:
+        found = sorted(path for path in directory.iterdir() if (path / "metadata").exists())
+    except FileNotFoundError:
+        return []
+    return [_read(path) for path in found]
+
+
+def _read(path: Path) -> Checkpoint:
+    committed, begun = _numbers(path / "commits"), _numbers(path / "offsets")
+    batch = max(committed, default=None)
+    following = max(begun, default=None)
+    offsets: dict[str, dict[str, int]] = {}
+    watermark_ms = 0
+    if batch is not None:
+        sources = _lines(path / "offsets" / str(batch))[1:]
+        known = [from_json(json.loads(source)) for source in sources if source.startswith("{")]
+        for each in known:  # a self-join reads a topic twice: the slower source says how far the query is
+            for topic, partitions in to_json(each).items():
+                there = offsets.setdefault(topic, {})
+                for number, offset in partitions.items():
+                    there[number] = min(offset, there.get(number, offset))
+        (commit, *_) = _lines(path / "commits" / str(batch)) or ["{}"]
+        watermark_ms = json.loads(commit).get("nextBatchWatermarkMs", 0)
+    return Checkpoint(
+        query=path.name,
+        directory=path,
+        batch=batch,
+        next_batch=following if following is not None and following != batch else None,
+        offsets=offsets,
+        watermark_ms=watermark_ms or None,
+        state_bytes=_size(path / "state"),
+    )
+
+
+def _numbers(directory: Path) -> list[int]:
+    try:
+        return [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]
+    except FileNotFoundError:
+        return []
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines after the version; empty if Spark has deleted the file meanwhile."""
+    try:
+        version, *lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return lines if version == _VERSION else []
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:  # Spark deletes old state
+            continue
+    return total

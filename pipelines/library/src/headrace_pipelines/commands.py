@@ -1,0 +1,182 @@
+"""``headrace-pipelines status``, ``stop``, ``replay`` and ``new``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import keyword
+import signal
+import sys
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from headrace import Admin
+from headrace_core.errors import HeadraceError, InvalidArgumentError
+from headrace_tools.cli.output import print_table
+
+from .checkpoints import Checkpoint, checkpoints
+from .lags import TIMEOUT_S, Lag, lags
+from .registry import LIBRARY, Pipeline
+from .runs import Run, find
+
+#: Seconds that ``stop`` waits for the end of a run: batches end, Spark and the cluster stop.
+STOP_S = 180.0
+#: The name of the package that ``new`` copies.
+_SKELETON = "skeleton"
+_COLUMNS = ("QUERY", "BATCH", "POSITION", "BEHIND", "LAG", "WATERMARK", "STATE", "CHECKPOINT")
+
+
+def status(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+    """Print the run, and the checkpoint and lag of each query."""
+    out: Path = arguments.out.resolve()
+    run = find(out)
+    found = checkpoints(out / "checkpoints")
+    servers = _servers(run, arguments)
+    behind = _lags(servers, pipeline.name, [each.query for each in found])
+    if arguments.output == "json":
+        print(json.dumps(_document(pipeline.name, run, found, behind)))
+        return 0
+    print(_heading(pipeline.name, out, run))
+    if found:
+        print_table(_COLUMNS, [_row(each, behind.get(each.query)) for each in found])
+    return 0
+
+
+def _servers(run: Run | None, arguments: argparse.Namespace) -> str | None:
+    """The cluster of the flag, or of the run; the cluster of a run may end with it."""
+    given: str | None = arguments.bootstrap_servers
+    return given or (run.bootstrap_servers if run is not None and run.state == "running" else None)
+
+
+def _lags(servers: str | None, pipeline: str, queries: list[str]) -> dict[str, Lag]:
+    if servers is None or not queries:
+        return {}
+    try:
+        with Admin({"bootstrap.servers": servers, "default.api.timeout.ms": int(TIMEOUT_S * 1000)}) as admin:
+            return lags(admin, pipeline, queries)
+    except HeadraceError as error:
+        print(f"headrace-pipelines: the lags are unknown: {error.message}", file=sys.stderr)
+        return {}
+
+
+def _document(name: str, run: Run | None, found: list[Checkpoint], behind: dict[str, Lag]) -> dict[str, Any]:
+    queries = []
+    for each in found:
+        lag = behind.get(each.query)
+        records, seconds = (None, None) if lag is None else (lag.records, lag.seconds)
+        queries.append(each.document() | {"lag_records": records, "lag_s": seconds})
+    return {
+        "pipeline": name,
+        "state": run.state if run is not None else None,
+        "pid": run.process.pid if run is not None and run.state == "running" else None,
+        "bootstrap_servers": run.bootstrap_servers if run is not None else None,
+        "began_ms": run.began_ms if run is not None else None,
+        "ended_ms": run.ended_ms if run is not None else None,
+        "queries": queries,
+    }
+
+
+def _heading(name: str, out: Path, run: Run | None) -> str:
+    if run is None:
+        return f"{name}: no run in {out}"
+    text = f"{name}: {run.state}, began {_time(run.began_ms)}"
+    if run.state == "running":
+        return f"{text}, pid {run.process.pid}, cluster {run.bootstrap_servers or 'is starting'}"
+    return text if run.ended_ms is None else f"{text}, ended {_time(run.ended_ms)}"
+
+
+def _row(each: Checkpoint, lag: Lag | None) -> tuple[str, ...]:
+    return (
+        each.query,
+        "-" if each.batch is None else str(each.batch),
+        str(each.position),
+        "-" if lag is None else str(lag.records),
+        "-" if lag is None or lag.seconds is None else f"{lag.seconds:.1f} s",
+        "-" if each.watermark_ms is None else _time(each.watermark_ms),
+        f"{each.state_bytes / 1e6:.1f} MB",
+        str(each.directory),
+    )
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def stop(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+    """Send SIGTERM to the process of the run, and wait until it has ended."""
+    out: Path = arguments.out.resolve()
+    run = find(out)
+    if run is None or run.state != "running" or not run.process.signal(signal.SIGTERM):
+        raise InvalidArgumentError(f"no pipeline runs in {out}")
+    if arguments.output == "text":
+        print(f"{pipeline.name}: asked process {run.process.pid} to stop after its batches", file=sys.stderr)
+    if not run.process.wait(arguments.timeout):
+        raise InvalidArgumentError(
+            f"process {run.process.pid} has not ended within {arguments.timeout:g} s; it stops when its batches end"
+        )
+    ended = find(out) or run
+    if arguments.output == "json":
+        print(json.dumps(_document(pipeline.name, ended, checkpoints(out / "checkpoints"), {})))
+    else:
+        print(_heading(pipeline.name, out, ended))
+    return 0
+
+
+def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+    """Replay the dead letters of the pipeline's source topics; print what happened to them."""
+    from .dead_letters import dead_letter_topic
+    from .replays import DeadLetter
+    from .replays import replay as replayed
+
+    run = find(arguments.out.resolve())
+    servers = _servers(run, arguments)
+    if servers is None:
+        raise InvalidArgumentError(
+            f"no pipeline runs in {arguments.out}; give --bootstrap-servers, or the directory of a run with --out"
+        )
+    from_ms: int = arguments.from_ms
+
+    def is_wanted(letter: DeadLetter) -> bool:
+        return letter.written_ms >= from_ms
+
+    with Admin({"bootstrap.servers": servers}) as admin:
+        there = set(admin.list_topics())
+    topics = [dead_letter_topic(topic) for topic in pipeline.job().SOURCES]
+    document = {
+        topic: dataclasses.asdict(
+            replayed(topic, bootstrap_servers=servers, tries_max=arguments.tries_max, only=is_wanted)
+        )
+        for topic in topics
+        if topic in there
+    }
+    if arguments.output == "json":
+        print(json.dumps(document))
+        return 0
+    for topic in topics:
+        counts = document.get(topic)
+        figures = "no such topic" if counts is None else ", ".join(f"{count} {name}" for name, count in counts.items())
+        print(f"{topic}: {figures}")
+    return 0
+
+
+def new(arguments: argparse.Namespace) -> int:
+    """Copy the package ``skeleton`` to the working directory, with another name."""
+    name: str = arguments.name
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
+        raise InvalidArgumentError(f"{name!r} is no name of a Python package; use small letters, digits and _")
+    directory = Path.cwd() / name
+    if directory.exists():
+        raise InvalidArgumentError(f"{directory} exists; choose another name, or move it away")
+    if name in {each.name for each in LIBRARY} or importlib.util.find_spec(name) is not None:
+        raise InvalidArgumentError(f"a pipeline or a Python package {name} exists already; choose another name")
+    directory.mkdir()
+    for source in files("headrace_pipelines.skeleton").iterdir():
+        if source.name.endswith((".py", ".md")):
+            text = source.read_text().replace(_SKELETON, name)
+            (directory / source.name.replace(_SKELETON, name)).write_text(text)
+    print(f"{directory}: try it with `python -m pytest {name}`, then change rows.py and job.py")
+    return 0

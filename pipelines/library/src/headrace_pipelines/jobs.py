@@ -1,0 +1,135 @@
+"""Run a pipeline that is a function ``start(spark, site)``: its session, its topics, its progress, its end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headrace import Admin, NewTopic
+from headrace.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from headrace_core.errors import HeadraceError
+from headrace_spark import session
+
+from .dead_letters import create_dead_letter_topics
+from .errors import StoppedError
+from .lags import Lag, lags
+from .outcome import Outcome
+from .queries import LOOK_S, Queries, Started, started
+from .runs import serving
+from .show import Show
+from .sites import Site
+from .stopping import Stop
+
+#: The function of a pipeline that starts its queries.
+Start = Callable[[SparkSession, Site], Started]
+#: Settings of the sessions of pipelines.
+SETTINGS = {"spark.sql.session.timeZone": "UTC"}
+#: Seconds between two questions about the lags.
+_ASK_S = 2.0
+#: Looks over which the rate of a run is measured.
+_LOOKS = 20
+
+
+class StreamingJob:
+    """A pipeline in a module with ``start`` and ``SOURCES``, the topics that it reads."""
+
+    def __init__(self, name: str, module: Any) -> None:
+        self._name = name
+        self.start: Start = module.start
+        self.SOURCES: Sequence[str] = module.SOURCES
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the flags of ``run``."""
+        parser.add_argument(
+            "--bootstrap-servers", metavar="HOST:PORT,...",
+            help=f"the cluster (default: {BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
+        )  # fmt: skip
+        parser.add_argument("--master", metavar="URL", help="Spark's master (default: of spark-submit, or local[*])")
+        parser.add_argument(
+            "--once", action="store_true", help="end when all records that are in the topics now are processed"
+        )
+
+    def run(self, arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+        """Run until the queries end, or until SIGTERM (StoppedError). Raises HeadraceError."""
+        servers = arguments.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        with Admin({"bootstrap.servers": servers}) as admin:
+            create_topics(admin, self.SOURCES)
+            show.step(f"starting Spark, for the cluster {servers}")
+            spark = session(self._name, master=arguments.master, **SETTINGS)
+            logging.getLogger("py4j").setLevel(logging.ERROR)
+            spark.sparkContext.setLogLevel("ERROR")
+            serving(out, servers)
+            site = Site(self._name, servers, out, ends=arguments.once)
+            try:
+                return self._follow(spark, site, admin, show, stop)
+            finally:
+                spark.stop()
+
+    def _follow(self, spark: SparkSession, site: Site, admin: Admin, show: Show, stop: Stop) -> Outcome:
+        named = {query.name: query for query in started(lambda: self.start(spark, site))}
+        with stop.after_batch(), Queries(named) as queries:
+            show.step(f"running: {', '.join(queries.progress)}; checkpoints are in {site.directory / 'checkpoints'}")
+            progress = ProgressLine(queries, admin, self._name)
+            with show.live() as live:
+                while queries.is_active and not stop.wait(LOOK_S):
+                    queries.look()
+                    live(progress.text())
+            queries.stop_after_batch()
+            show.note(progress.text())
+        if stop.is_asked:
+            raise StoppedError({"queries": queries.totals()})
+        return Outcome(queries.totals())
+
+
+class ProgressLine:
+    """The progress line of a run: rows, lag, watermark, state, and the time left at the present rate."""
+
+    def __init__(self, queries: Queries, admin: Admin, pipeline: str) -> None:
+        self._queries, self._admin, self._pipeline = queries, admin, pipeline
+        self._lags: dict[str, Lag] = {}
+        self._asked_s = 0.0
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
+
+    def text(self) -> str:
+        now_s = time.monotonic()
+        if now_s - self._asked_s >= _ASK_S:
+            self._asked_s = now_s
+            try:
+                self._lags = lags(self._admin, self._pipeline, self._queries.progress)
+            except HeadraceError:  # the queries have their own connections, and say what is wrong
+                self._lags = {}
+        rows = sum(each.rows for each in self._queries.progress.values())
+        self._seen.append((now_s, rows))
+        watermark = self._queries.watermark
+        at = "none" if watermark is None else f"{watermark:%d %b %H:%M:%S}"
+        state_rows, state_bytes = self._queries.state
+        return (
+            f"{rows:,} rows, {self._lag(rows, now_s)}, watermark {at}, "
+            f"state {state_rows:,} rows {state_bytes / 1e6:.1f} MB"
+        )
+
+    def _lag(self, rows: int, now_s: float) -> str:
+        if not self._lags:
+            return "lag unknown"
+        behind = sum(each.records for each in self._lags.values())
+        seconds = max((each.seconds for each in self._lags.values() if each.seconds is not None), default=0.0)
+        began_s, before = self._seen[0]
+        rate = (rows - before) / (now_s - began_s) if now_s > began_s else 0.0
+        left = "0 s left" if not behind else f"{behind / rate:.0f} s left" if rate else "time left unknown"
+        return f"lag {seconds:.1f} s ({behind:,} records), {left}"
+
+
+def create_topics(admin: Admin, sources: Sequence[str]) -> None:
+    """Create the missing source topics with the cluster's defaults, and their dead-letter topics."""
+    there = set(admin.list_topics())
+    if missing := [NewTopic(name) for name in sources if name not in there]:
+        admin.create_topics(missing)
+    create_dead_letter_topics(admin, sources)

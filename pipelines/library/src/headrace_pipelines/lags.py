@@ -1,0 +1,43 @@
+"""How far queries are behind their topics, from the consumer groups to which they commit their progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace import Admin
+
+#: Seconds that a question about lags may take.
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag of a query. ``records`` that it has not read; ``seconds``: the age of the oldest of them, None if the
+    coordinator does not know it yet."""
+
+    records: int
+    seconds: float | None
+
+
+def group_of(pipeline: str, query: str) -> str:
+    """The consumer group to which a query commits its progress. Pass it to the source as ``headrace.group.id``."""
+    return f"{pipeline}.{query}"
+
+
+def lags(admin: Admin, pipeline: str, queries: Iterable[str]) -> dict[str, Lag]:
+    """The lags of the queries that have committed progress. Raises HeadraceError."""
+    names = {group_of(pipeline, query): query for query in queries}
+    if not names:
+        return {}
+    found = admin.describe_lag(list(names), raise_errors=False, timeout=TIMEOUT_S)
+    return {
+        names[group.group_id]: Lag(group.total_lag, _seconds([part.lag_ms for part in group.partitions]))
+        for group in found
+        if group.error is None and group.partitions
+    }
+
+
+def _seconds(ages_ms: list[int | None]) -> float | None:
+    known = [age for age in ages_ms if age is not None]
+    return max(known) / 1000 if known else None

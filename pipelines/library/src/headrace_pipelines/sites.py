@@ -1,0 +1,60 @@
+"""Where a pipeline runs: the options of its sources and sinks for one cluster and one directory.
+
+    def start(spark, site):
+        clicks = spark.readStream.format("headrace").options(**site.read("clicks", query="copy")).load()
+        copies = clicks.select("key", "value").writeStream.format("headrace")
+        return copies.options(**site.write("copies", query="copy")).trigger(**site.trigger).start()
+
+``headrace-pipelines run`` and the harness for tests (testing.py) call the same function with different sites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .lags import group_of
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """``directory`` has the checkpoints. ``prefix`` begins the names of all topics, so that tests do not share topics.
+    ``ends``: the queries end at the present end of their topics; otherwise they run until they are stopped."""
+
+    pipeline: str
+    bootstrap_servers: str
+    directory: Path
+    prefix: str = ""
+    ends: bool = False
+
+    def topic(self, name: str) -> str:
+        """The topic's name in the cluster."""
+        return self.prefix + name
+
+    def read(self, *names: str, query: str) -> dict[str, str]:
+        """Options of a stream that reads topics from their start, with headers. Its lag is that of a consumer group."""
+        return {
+            "headrace.bootstrap.servers": self.bootstrap_servers,
+            "headrace.group.id": group_of(self.prefix + self.pipeline, query),
+            "subscribe": ",".join(map(self.topic, names)),
+            "startingOffsets": "earliest",
+            "isolation.level": "read_committed",
+            "includeHeaders": "true",
+        }
+
+    def write(self, name: str | None = None, *, query: str) -> dict[str, str]:
+        """Options of a stream that writes exactly once; without ``name`` the column ``topic`` names the topics."""
+        topic = {} if name is None else {"topic": self.topic(name)}
+        return {
+            "headrace.bootstrap.servers": self.bootstrap_servers,
+            "headrace.delivery": "exactly-once",
+            "queryName": query,
+            "checkpointLocation": str(self.directory / "checkpoints" / query),
+            **topic,
+        }
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        """Arguments of ``trigger``."""
+        return {"availableNow": True} if self.ends else {"processingTime": "1 second"}

@@ -1,0 +1,6 @@
+"""payments that are plausible, from the topic skeleton to skeleton-clean; the others are dead letters
+
+rows.py            what a row is, and which rows are good: pure functions of DataFrames
+job.py             wires source, rows, sink and checkpoint
+test_skeleton.py   tests of both
+"""

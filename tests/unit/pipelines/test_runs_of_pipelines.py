@@ -1,0 +1,137 @@
+"""Runs of pipelines in their directories: status, stop, and what a signal reaches."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_pipelines import cli
+from headrace_pipelines.checkpoints import checkpoints
+from headrace_pipelines.errors import AlreadyRunningError
+from headrace_pipelines.runs import _write, find, recorded, serving
+
+#: A run of ``clickstream`` whose job waits for SIGTERM, without Spark.
+WAITING = """
+import sys, types
+from headrace_pipelines import cli, registry
+from headrace_pipelines.errors import StoppedError
+
+def run(arguments, out, show, stop):
+    with stop.after_batch():
+        print("running", flush=True)
+        assert stop.wait(60)
+        raise StoppedError({"sent": 3})
+
+job = types.ModuleType("waiting_job")
+job.SOURCES, job.add_arguments, job.run = (), lambda parser: None, run
+sys.modules["waiting_job"] = job
+cli.pipelines = lambda: {"clickstream": registry.Pipeline("clickstream", "waits", "waiting_job")}
+sys.exit(cli.main(["run", "clickstream", "--out", sys.argv[1]]))
+"""
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any, str]:
+    """The exit code, the JSON on stdout (None: there is none), and stderr."""
+    code = cli.main([*words, "-o", "json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out) if said.out else None, said.err
+
+
+def test_stop_ends_a_run_and_status_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    where = ("clickstream", "--out", str(out))
+    assert command(capsys, "status", *where)[1]["state"] is None
+    with subprocess.Popen([sys.executable, "-c", WAITING, str(out)], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "running\n"
+        code, seen, _ = command(capsys, "status", *where)
+        assert (code, seen["state"], seen["pid"]) == (0, "running", running.pid)
+        with (
+            pytest.raises(AlreadyRunningError, match=f"headrace-pipelines stop clickstream --out {out}"),
+            recorded(out, "clickstream"),
+        ):
+            pass
+        code, seen, _ = command(capsys, "stop", *where, "--timeout", "60")
+        assert (code, seen["state"], seen["pid"]) == (0, "stopped", None)
+        assert json.loads(running.stdout.read().splitlines()[-1])["stopped"]
+    assert running.returncode == 143
+    code, seen, said = command(capsys, "stop", *where)
+    assert (code, seen) == (1, None)
+    assert f"no pipeline runs in {out}" in said
+
+
+def test_a_process_that_has_the_pid_of_a_dead_run_gets_no_signal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recorded(tmp_path, "clickstream"):
+        run = find(tmp_path)
+    assert run is not None
+    assert run.process.pid == os.getpid()
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        earlier = dataclasses.replace(run.process, started=run.process.started + "0")
+        _write(tmp_path, dataclasses.replace(run, process=earlier, end=None, ended_ms=None))
+        assert command(capsys, "status", "clickstream", "--out", str(tmp_path))[1]["state"] == "died"
+        assert command(capsys, "stop", "clickstream", "--out", str(tmp_path))[0] == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == []
+
+
+def test_a_run_is_recorded_with_its_cluster_and_its_end(tmp_path: Path) -> None:
+    with recorded(tmp_path, "clickstream") as ends:
+        serving(tmp_path, "127.0.0.1:1")
+        run = find(tmp_path)
+        assert run is not None
+        assert (run.state, run.bootstrap_servers) == ("running", "127.0.0.1:1")
+        ends("done")
+    run = find(tmp_path)
+    assert run is not None
+    assert (run.state, run.bootstrap_servers) == ("done", "127.0.0.1:1")
+    with pytest.raises(RuntimeError, match="broken"), recorded(tmp_path, "clickstream"):
+        raise RuntimeError("broken")
+    run = find(tmp_path)
+    assert run is not None
+    assert run.state == "failed"
+
+
+def test_a_replay_without_a_cluster_names_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = command(capsys, "replay", "clickstream", "--out", str(tmp_path), "--from", "-2h")
+    assert code == 1
+    assert "give --bootstrap-servers" in said
+    with pytest.raises(SystemExit):
+        cli.main(["replay", "clickstream", "--from", "yesterday"])
+    assert "must be a time such as" in capsys.readouterr().err
+
+
+def written(directory: Path, commits: dict[int, dict[str, int]], offsets: dict[int, list[str]]) -> None:
+    for folder in ("commits", "offsets", "state/0/0"):
+        (directory / folder).mkdir(parents=True)
+    (directory / "metadata").write_text('{"id":"x"}')
+    (directory / "state/0/0/1.delta").write_bytes(b"x" * 7)
+    for number, commit in commits.items():
+        (directory / "commits" / str(number)).write_text(f"v1\n{json.dumps(commit)}")
+        (directory / "commits" / f".{number}.crc").write_text("")
+    for number, sources in offsets.items():
+        (directory / "offsets" / str(number)).write_text("\n".join(["v1", "{}", *sources]))
+
+
+def test_checkpoints_say_how_far_their_queries_are(tmp_path: Path) -> None:
+    assert checkpoints(tmp_path / "none") == []
+    end = ['{"clicks": {"0": 9, "1": 5}}', '{"clicks": {"0": 8, "1": 6}, "$start": {"clicks": {"0": 1}}}', "-"]
+    written(tmp_path / "joined", {9: {}, 10: {"nextBatchWatermarkMs": 77}}, {10: end, 11: end})
+    written(tmp_path / "new", {}, {0: ['{"clicks": {"0": 1}}']})
+    (tmp_path / "no checkpoint").mkdir()
+    joined, new = checkpoints(tmp_path)
+    assert (joined.query, joined.batch, joined.next_batch, joined.watermark_ms) == ("joined", 10, 11, 77)
+    assert (joined.offsets, joined.position, joined.state_bytes) == ({"clicks": {"0": 8, "1": 5}}, 13, 7)
+    assert (new.batch, new.next_batch, new.offsets, new.watermark_ms) == (None, 0, {}, None)
