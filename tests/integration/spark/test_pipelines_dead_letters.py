@@ -157,6 +157,17 @@ def test_a_replay_into_a_topic_that_is_gone_names_the_record(headrace: Any, admi
     assert "never-created" not in admin.list_topics()
 
 
+def test_dead_letters_of_a_topic_that_was_created_again_are_no_repeats(headrace: Any, make_topic: Any) -> None:
+    topic, dead = make_topic(1), make_topic(1)
+    with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+        for timestamp_ms in (1, 2, 2):
+            own = {"reason": "x", "topic": topic, "partition": 0, "offset": 7, "timestamp": timestamp_ms, "tries": 0}
+            headers = [(PREFIX + name, str(text).encode()) for name, text in own.items()]
+            producer.send(dead, b"%d" % timestamp_ms, headers=headers).result(60)
+    assert replay(dead, bootstrap_servers=headrace.bootstrap_servers) == Replayed(sent=2, repeated=1)
+    assert [record.value for record in records_of(headrace, topic)] == [b"1", b"2"]
+
+
 def test_the_command_replays_dead_letters_since_a_time(
     headrace: Any, make_topic: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,13 +185,18 @@ def test_the_command_replays_dead_letters_since_a_time(
     monkeypatch.setitem(sys.modules, "small_job", module)
     monkeypatch.setattr(cli, "pipelines", lambda: {"small": Pipeline("small", "a small one", "small_job")})
     where = ["replay", "small", "--bootstrap-servers", headrace.bootstrap_servers]
-    assert cli.main([*where, "--from", "2023-11-14T22:13:21", "-o", "json"]) == 0
+    since = [*where, "--from", "2023-11-14T22:13:21", "-o", "json"]
+    assert cli.main(since) == 1
+    assert "1 dead letters from before this time are not replayed yet" in capsys.readouterr().err
+    assert records_of(headrace, topic) == []
+    assert cli.main([*since, "--skip-older"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         f"{topic}.dead-letters": {"sent": 1, "repeated": 0, "exhausted": 0, "skipped": 1, "foreign": 0}
     }
     assert [record.value for record in records_of(headrace, topic)] == [b"1"]
+    assert cli.main(since) == 0
     assert cli.main(where) == 0
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr().out.splitlines(keepends=True)[1:])
     assert said == (
         f"{topic}.dead-letters: 0 sent, 0 repeated, 0 exhausted, 0 skipped, 0 foreign\n"
         "never-created.dead-letters: no such topic\n"

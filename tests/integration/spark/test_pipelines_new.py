@@ -40,7 +40,12 @@ def test_a_new_pipeline_is_listed_and_has_no_trace_of_the_skeleton(
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("my-pipeline", "is no name"), ("class", "is no name"), ("json", "exists"), ("clickstream", "exists")],
+    [
+        ("my-pipeline", "is not a valid name"),
+        ("class", "is not a valid name"),
+        ("json", "exists"),
+        ("clickstream", "exists"),
+    ],
 )
 def test_a_name_that_cannot_be_a_package_is_refused(
     name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

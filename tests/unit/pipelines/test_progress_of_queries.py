@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import Row
 
+from headrace.errors import InvalidArgumentError
 from headrace_pipelines import jobs
 from headrace_pipelines.lags import Lag
 from headrace_pipelines.queries import START_ATTEMPTS, Progress, Queries, cause, started
+from headrace_pipelines.sites import Site
 
 
 def batch(number: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -80,7 +83,7 @@ class StandIn:
         return None if self._before else self._error
 
     def stop(self) -> None:
-        self._error = self._error or "stopped"
+        self._before, self._error = [], self._error or "stopped"
 
 
 def test_a_query_is_started_again_only_if_its_python_process_was_late() -> None:
@@ -114,7 +117,7 @@ def test_all_queries_of_a_pipeline_start_again_together() -> None:
 def test_the_progress_line_has_rows_lag_watermark_state_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     lags = {"clean": Lag(records=50, seconds=1.5)}
     monkeypatch.setattr(jobs, "lags", lambda admin, pipeline, queries: lags)
-    clock = iter([100.0, 101.0])
+    clock = iter([100.0, 101.0, 102.0, 103.0])
     monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
     query: Any = StandIn(None)
     queries = Queries({"clean": query})
@@ -123,3 +126,28 @@ def test_the_progress_line_has_rows_lag_watermark_state_and_the_time_left(monkey
     assert line.text() == "10 rows, lag 1.5 s (50 records), time left unknown, watermark none, state 0 rows 0.0 MB"
     queries.progress["clean"].rows = 35
     assert line.text().startswith("35 rows, lag 1.5 s (50 records), 2 s left, ")
+    lags["clean"] = Lag(records=50, seconds=None)
+    assert ", lag unknown (50 records), " in jobs.ProgressLine(queries, None, "parcels").text()  # type: ignore[arg-type]
+    lags.clear()
+    assert ", lag unknown, " in jobs.ProgressLine(queries, None, "parcels").text()  # type: ignore[arg-type]
+
+
+def test_queries_without_names_of_their_own_are_stopped_and_refused() -> None:
+    queries: Any = [StandIn(None), StandIn(None)]
+    for query, name in zip(queries, ("clean", None), strict=True):
+        query.name = name
+    with pytest.raises(InvalidArgumentError, match=r"site\.write\(query=NAME\)"):
+        jobs.by_name(queries)
+    assert [query.isActive for query in queries] == [False, False]
+    queries = [StandIn(None), StandIn(None)]
+    queries[0].name, queries[1].name = "clean", "other"
+    assert list(jobs.by_name(queries)) == ["clean", "other"]
+
+
+def test_a_cluster_of_machines_needs_checkpoints_that_all_of_them_reach() -> None:
+    for master, checkpoints in (("local[2]", None), ("local-cluster[1,1,512]", None), ("yarn", "hdfs://a/b")):
+        jobs.check_checkpoints(master, checkpoints)
+    for checkpoints in (None, "/data"):
+        with pytest.raises(InvalidArgumentError, match="give --checkpoints URL"):
+            jobs.check_checkpoints("spark://127.0.0.1:7077", checkpoints)
+    assert Site("p", "s", Path("/d"), checkpoints="hdfs://a/b").write(query="q")["checkpointLocation"] == "hdfs://a/b/q"

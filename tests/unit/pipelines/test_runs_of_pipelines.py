@@ -15,7 +15,7 @@ import pytest
 
 from headrace_pipelines import cli
 from headrace_pipelines.checkpoints import checkpoints
-from headrace_pipelines.errors import AlreadyRunningError
+from headrace_pipelines.errors import AlreadyRunningError, PipelineFailedError
 from headrace_pipelines.runs import _write, find, recorded, serving
 
 #: A run of ``clickstream`` whose job waits for SIGTERM, without Spark.
@@ -135,3 +135,15 @@ def test_checkpoints_say_how_far_their_queries_are(tmp_path: Path) -> None:
     assert (joined.query, joined.batch, joined.next_batch, joined.watermark_ms) == ("joined", 10, 11, 77)
     assert (joined.offsets, joined.position, joined.state_bytes) == ({"clicks": {"0": 8, "1": 5}}, 13, 7)
     assert (new.batch, new.next_batch, new.offsets, new.watermark_ms) == (None, 0, {}, None)
+    (tmp_path / "new/offsets/0").write_text("v2\n{}")
+    (tmp_path / "new/commits/0").write_text("v2\n{}")
+    with pytest.raises(PipelineFailedError, match="version of Spark's log is 'v2'"):
+        checkpoints(tmp_path)
+
+
+def test_a_run_of_another_pipeline_gets_no_signal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with recorded(tmp_path, "fraud"):
+        for words in (("stop",), ("status",), ("replay",)):
+            code, _, said = command(capsys, *words, "clickstream", "--out", str(tmp_path))
+            assert code == 1
+            assert "has a run of fraud, not of clickstream" in said

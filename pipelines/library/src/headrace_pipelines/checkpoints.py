@@ -14,6 +14,8 @@ from typing import Any
 
 from headrace_spark.offsets import from_json, to_json
 
+from .errors import PipelineFailedError
+
 _VERSION = "v1"
 
 
@@ -103,7 +105,12 @@ def _lines(path: Path) -> list[str]:
         version, *lines = path.read_text().splitlines()
     except FileNotFoundError:
         return []
-    return lines if version == _VERSION else []
+    if version != _VERSION:
+        raise PipelineFailedError(
+            f"{path}: the version of Spark's log is {version!r}, and only {_VERSION!r} is known; run the query with "
+            "the Spark that headrace-pipelines was installed with"
+        )
+    return lines
 
 
 def _size(directory: Path) -> int:

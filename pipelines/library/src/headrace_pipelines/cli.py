@@ -95,8 +95,11 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="from_ms", type=_time, default=0, metavar="TIME",
         help="only dead letters written since TIME: 2026-11-21T08:00:00 (UTC), -2h (two hours ago), or milliseconds; "
-        "later replays do not return to the older ones",
+        "refused if older ones wait",
     )  # fmt: skip
+    parser.add_argument(
+        "--skip-older", action="store_true", help="with --from: leave the older ones out; later replays do so too"
+    )
     parser.add_argument(
         "--tries-max", type=int, default=3, metavar="N", help="replay a record at most N times (default %(default)s)"
     )

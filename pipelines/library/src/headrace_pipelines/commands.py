@@ -33,7 +33,7 @@ _COLUMNS = ("QUERY", "BATCH", "POSITION", "BEHIND", "LAG", "WATERMARK", "STATE",
 def status(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     """Print the run, and the checkpoint and lag of each query."""
     out: Path = arguments.out.resolve()
-    run = find(out)
+    run = _run_of(pipeline, out)
     found = checkpoints(out / "checkpoints")
     servers = _servers(run, arguments)
     behind = _lags(servers, pipeline.name, [each.query for each in found])
@@ -44,6 +44,16 @@ def status(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     if found:
         print_table(_COLUMNS, [_row(each, behind.get(each.query)) for each in found])
     return 0
+
+
+def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
+    run = find(out)
+    if run is not None and run.pipeline != pipeline.name:
+        raise InvalidArgumentError(
+            f"{out} has a run of {run.pipeline}, not of {pipeline.name}; name {run.pipeline}, or give another "
+            "directory with --out"
+        )
+    return run
 
 
 def _servers(run: Run | None, arguments: argparse.Namespace) -> str | None:
@@ -109,9 +119,9 @@ def _time(ms: int) -> str:
 def stop(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     """Send SIGTERM to the process of the run, and wait until it has ended."""
     out: Path = arguments.out.resolve()
-    run = find(out)
+    run = _run_of(pipeline, out)
     if run is None or run.state != "running" or not run.process.signal(signal.SIGTERM):
-        raise InvalidArgumentError(f"no pipeline runs in {out}")
+        raise InvalidArgumentError(f"no pipeline runs in {out}; give the directory of the run with --out")
     if arguments.output == "text":
         print(f"{pipeline.name}: asked process {run.process.pid} to stop after its batches", file=sys.stderr)
     if not run.process.wait(arguments.timeout):
@@ -129,10 +139,10 @@ def stop(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
 def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     """Replay the dead letters of the pipeline's source topics; print what happened to them."""
     from .dead_letters import dead_letter_topic
-    from .replays import DeadLetter
+    from .replays import DeadLetter, waiting_before
     from .replays import replay as replayed
 
-    run = find(arguments.out.resolve())
+    run = _run_of(pipeline, arguments.out.resolve())
     servers = _servers(run, arguments)
     if servers is None:
         raise InvalidArgumentError(
@@ -146,6 +156,16 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     with Admin({"bootstrap.servers": servers}) as admin:
         there = set(admin.list_topics())
     topics = [dead_letter_topic(topic) for topic in pipeline.job().SOURCES]
+    older = {
+        topic: waiting_before(topic, from_ms, bootstrap_servers=servers)
+        for topic in topics
+        if from_ms and topic in there
+    }
+    if (count := sum(older.values())) and not arguments.skip_older:
+        raise InvalidArgumentError(
+            f"{count} dead letters from before this time are not replayed yet, and later replays would not return to "
+            "them; leave out --from to replay them too, or add --skip-older"
+        )
     document = {
         topic: dataclasses.asdict(
             replayed(topic, bootstrap_servers=servers, tries_max=arguments.tries_max, only=is_wanted)
@@ -167,7 +187,7 @@ def new(arguments: argparse.Namespace) -> int:
     """Copy the package ``skeleton`` to the working directory, with another name."""
     name: str = arguments.name
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
-        raise InvalidArgumentError(f"{name!r} is no name of a Python package; use small letters, digits and _")
+        raise InvalidArgumentError(f"{name!r} is not a valid name; use small letters, digits and _")
     directory = Path.cwd() / name
     if directory.exists():
         raise InvalidArgumentError(f"{directory} exists; choose another name, or move it away")

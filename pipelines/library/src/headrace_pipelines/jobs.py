@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Admin, NewTopic
 from headrace.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_spark import session
 
 from .dead_letters import create_dead_letter_topics
@@ -54,6 +55,10 @@ class StreamingJob:
         )  # fmt: skip
         parser.add_argument("--master", metavar="URL", help="Spark's master (default: of spark-submit, or local[*])")
         parser.add_argument(
+            "--checkpoints", metavar="URL",
+            help="directory of the checkpoints, which all machines of Spark's cluster reach (default: DIR/checkpoints)",
+        )  # fmt: skip
+        parser.add_argument(
             "--once", action="store_true", help="end when all records that are in the topics now are processed"
         )
 
@@ -67,16 +72,17 @@ class StreamingJob:
             logging.getLogger("py4j").setLevel(logging.ERROR)
             spark.sparkContext.setLogLevel("ERROR")
             serving(out, servers)
-            site = Site(self._name, servers, out, ends=arguments.once)
+            site = Site(self._name, servers, out, ends=arguments.once, checkpoints=arguments.checkpoints)
             try:
+                check_checkpoints(spark.sparkContext.master or "", arguments.checkpoints)
                 return self._follow(spark, site, admin, show, stop)
             finally:
                 spark.stop()
 
     def _follow(self, spark: SparkSession, site: Site, admin: Admin, show: Show, stop: Stop) -> Outcome:
-        named = {query.name: query for query in started(lambda: self.start(spark, site))}
+        named = by_name(started(lambda: self.start(spark, site)))
         with stop.after_batch(), Queries(named) as queries:
-            show.step(f"running: {', '.join(queries.progress)}; checkpoints are in {site.directory / 'checkpoints'}")
+            show.step(f"running: {', '.join(queries.progress)}")
             progress = ProgressLine(queries, admin, self._name)
             with show.live() as live:
                 while queries.is_active and not stop.wait(LOOK_S):
@@ -117,14 +123,35 @@ class ProgressLine:
         )
 
     def _lag(self, rows: int, now_s: float) -> str:
-        if not self._lags:
+        if len(self._lags) < len(self._queries.progress):
             return "lag unknown"
         behind = sum(each.records for each in self._lags.values())
-        seconds = max((each.seconds for each in self._lags.values() if each.seconds is not None), default=0.0)
+        ages = [each.seconds if each.records else 0.0 for each in self._lags.values()]
+        known = [age for age in ages if age is not None]
+        lag = "lag unknown" if len(known) < len(ages) else f"lag {max(known):.1f} s"
         began_s, before = self._seen[0]
         rate = (rows - before) / (now_s - began_s) if now_s > began_s else 0.0
         left = "0 s left" if not behind else f"{behind / rate:.0f} s left" if rate else "time left unknown"
-        return f"lag {seconds:.1f} s ({behind:,} records), {left}"
+        return f"{lag} ({behind:,} records), {left}"
+
+
+def check_checkpoints(master: str, checkpoints: str | None) -> None:
+    """Refuse checkpoints on one machine for a cluster of several: another driver or executor would not find them."""
+    if not master.startswith("local") and (checkpoints is None or "://" not in checkpoints):
+        raise InvalidArgumentError(
+            f"the master is {master}, and the checkpoints are in a directory of this machine; give "
+            "--checkpoints URL, such as hdfs://..., or file:///... on a shared file system"
+        )
+
+
+def by_name(queries: Sequence[StreamingQuery]) -> dict[str, StreamingQuery]:
+    """The queries by their names. Without different names, stop them and raise InvalidArgumentError."""
+    named = {query.name: query for query in queries if query.name}
+    if len(named) < len(queries):
+        for query in queries:
+            query.stop()
+        raise InvalidArgumentError("a query has no name of its own; start it with .options(**site.write(query=NAME))")
+    return named
 
 
 def create_topics(admin: Admin, sources: Sequence[str]) -> None:

@@ -52,6 +52,11 @@ class DeadLetter:
     def position(self) -> tuple[str, int, int]:
         return self.topic, self.partition, self.offset
 
+    @property
+    def identity(self) -> tuple[str, int, int, int]:
+        """The position with the timestamp: a topic that is created again has the same positions again."""
+        return *self.position, self.timestamp_ms
+
     @classmethod
     def of(cls, record: Record) -> DeadLetter | None:
         """The dead letter in a record; None if the record has not the headers of a dead letter."""
@@ -120,19 +125,17 @@ def replay(
         ) as producer,
     ):
         producer.init_transactions()  # ends the transaction of a replay that died, so that its offsets are not pending
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
-        committed = consumer.committed(partitions)
-        begun = {each: found.offset for each, found in committed.items() if found is not None}
-        seen: set[tuple[str, int, int]] = set()
+        begun = _progress(consumer, topic)
+        seen: set[tuple[str, int, int, int]] = set()
         for records in records_in_topic(consumer, topic):
             letters = [(record, DeadLetter.of(record)) for record in records]
             wanted: list[DeadLetter] = []
             handled = Replayed()
             for record, letter in letters:
                 is_old = record.offset < begun.get(TopicPartition(topic, record.partition), 0)
-                is_new_position = letter is not None and letter.position not in seen
+                is_new_position = letter is not None and letter.identity not in seen
                 if letter is not None:
-                    seen.add(letter.position)
+                    seen.add(letter.identity)
                 if is_old:
                     continue
                 if letter is None:
@@ -153,6 +156,33 @@ def replay(
                 for name in Replayed.__slots__:
                     setattr(done, name, getattr(done, name) + getattr(handled, name))
     return done
+
+
+def waiting_before(topic: str, time_ms: int, *, bootstrap_servers: str) -> int:
+    """The number of dead letters that were written before ``time_ms`` and that no replay has handled."""
+    found = 0
+    with Consumer(
+        bootstrap_servers=bootstrap_servers,
+        group_id=f"{topic}.replay",
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    ) as consumer:
+        begun = _progress(consumer, topic)
+        for records in records_in_topic(consumer, topic):
+            found += sum(
+                record.timestamp_ms < time_ms
+                and record.offset >= begun.get(TopicPartition(topic, record.partition), 0)
+                and DeadLetter.of(record) is not None
+                for record in records
+            )
+    return found
+
+
+def _progress(consumer: Consumer, topic: str) -> dict[TopicPartition, int]:
+    """The next offsets of the group of replays."""
+    committed = consumer.committed([TopicPartition(topic, number) for number in consumer.partitions_for(topic)])
+    return {each: at.offset for each, at in committed.items() if at is not None}
 
 
 def _send(

@@ -20,13 +20,15 @@ from .lags import group_of
 @dataclass(frozen=True, slots=True)
 class Site:
     """``directory`` has the checkpoints. ``prefix`` begins the names of all topics, so that tests do not share topics.
-    ``ends``: the queries end at the present end of their topics; otherwise they run until they are stopped."""
+    ``ends``: the queries end at the present end of their topics; otherwise they run until they are stopped.
+    ``checkpoints``: the URL under which the queries have their checkpoints, if they are not in ``directory``."""
 
     pipeline: str
     bootstrap_servers: str
     directory: Path
     prefix: str = ""
     ends: bool = False
+    checkpoints: str | None = None
 
     def topic(self, name: str) -> str:
         """The topic's name in the cluster."""
@@ -50,7 +52,7 @@ class Site:
             "headrace.bootstrap.servers": self.bootstrap_servers,
             "headrace.delivery": "exactly-once",
             "queryName": query,
-            "checkpointLocation": str(self.directory / "checkpoints" / query),
+            "checkpointLocation": f"{self.checkpoints or self.directory / 'checkpoints'}/{query}",
             **topic,
         }
 

@@ -151,13 +151,13 @@ class Harness:
         deadline = time.monotonic() + JOB_S
         try:
             while not held.exists():
-                if driver.poll() is not None:
+                if os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                     raise JobFailedError(f"the job ended before {where}: {_end(log)}")
                 if time.monotonic() >= deadline:
                     raise JobFailedError(f"the job did not reach {where} within {JOB_S:.0f} s: {_end(log)}")
                 time.sleep(_LOOK_S)
         finally:
-            kill_session(driver.pid)
+            kill_session(driver.pid)  # before the wait: until then no other process gets this pid
             driver.wait()
 
 
@@ -167,7 +167,7 @@ def run_to_end(start: Start, spark: SparkSession, site: Site) -> None:
     deadline = time.monotonic() + JOB_S
     try:
         for query in queries:
-            if not query.awaitTermination(max(0, int(deadline - time.monotonic()))):
+            if not query.awaitTermination(max(1, int(deadline - time.monotonic()))):
                 raise JobFailedError(
                     f"the query {query.name} did not end within {JOB_S:.0f} s; start it with trigger(**site.trigger)"
                 )
