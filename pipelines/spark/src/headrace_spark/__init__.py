@@ -7,8 +7,16 @@ spark.readStream.format("headrace").option("headrace.bootstrap.servers", ...).op
 
 from .errors import DataLossError, JavaNotFoundError
 from .java import find_java
-from .session import session
+from .session import low_latency_session, session
 from .shipping import VERSION as __version__
 from .source import HeadraceDataSource
 
-__all__ = ["DataLossError", "HeadraceDataSource", "JavaNotFoundError", "__version__", "find_java", "session"]
+__all__ = [
+    "DataLossError",
+    "HeadraceDataSource",
+    "JavaNotFoundError",
+    "__version__",
+    "find_java",
+    "low_latency_session",
+    "session",
+]

@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headrace_core.errors import InvalidArgumentError
+
 from .java import find_java
 from .retries import is_local
 from .source import HeadraceDataSource
@@ -21,6 +23,18 @@ LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
+}
+
+#: Settings of a session with the shortest path from a record to the result; docs/spark-running.md has the figures.
+LOW_LATENCY = {
+    # Each batch writes two log files, and two more with their checksums. This file system writes no checksums.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # A batch stores what has changed in the state, not a new snapshot of RocksDB.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
@@ -51,6 +65,21 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
     spark = builder.getOrCreate()
     spark.dataSource.register(HeadraceDataSource)
     return spark
+
+
+def low_latency_session(name: str = "headrace", *, master: str | None = None, **settings: Any) -> SparkSession:
+    """Return ``session(...)`` with LOW_LATENCY: small batches take less time, and checkpoints have no checksums.
+
+    Checkpoints on other file systems than the local one, such as HDFS, are as always. State is in RocksDB. Arguments
+    and errors are those of ``session``. Raises InvalidArgumentError if a session is active: it keeps its settings.
+    """
+    if SparkSession.getActiveSession() is not None:
+        raise InvalidArgumentError(
+            "low_latency_session() cannot change the settings of the active Spark session; stop it first with "
+            "spark.stop(), or call low_latency_session() before session()"
+        )
+    dotted = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
+    return session(name, master=master, **{**LOW_LATENCY, **dotted})
 
 
 def defaults(master: str | None) -> dict[str, Any]:
