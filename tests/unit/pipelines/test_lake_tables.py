@@ -113,6 +113,20 @@ def test_a_write_begins_again_when_another_query_was_first(
     assert found == {0: ("new" if merge else "old", None), 1: ("new", None), 7: ("other", True)}
 
 
+def test_all_rows_are_replaced_once_and_may_be_none(open_table: Open) -> None:
+    table = open_table()
+    table.append(rows(1, 2, v=["a", "b"]))
+    before = table.versions()[-1].number
+    assert table.replace(rows(3, more=[True]), Batch("q", 0))
+    assert not table.replace(rows(4), Batch("q", 0))
+    assert table.read().to_pylist() == [{"k": 3, "v": None, "more": True}]
+    assert keys_of(table, before) == [1, 2]
+    assert table.replace(rows(), Batch("q", 1))
+    assert keys_of(table) == []
+    assert table.append(rows(5), Batch("q", 2))
+    assert keys_of(table) == [5]
+
+
 def test_two_drivers_may_create_the_table_at_once(open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     table, other = open_table(), open_table()
     exists = table.exists

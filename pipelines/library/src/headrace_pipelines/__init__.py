@@ -11,5 +11,6 @@ sites.py          options of sources and sinks for one cluster and one directory
 testing.py        a harness for tests of streaming jobs, with crash_points.py and the fixtures of pytest_plugin.py
 skeleton/         the package that ``headrace-pipelines new`` copies
 clickstream/      a real web log: requests, visits, top pages, funnel, conversions
+lake/             flights, weather and planes: bronze, silver and gold, in both formats of lake tables
 demo/             a year of departures through the log, the SDK and Spark, with a broker failure: ``make demo``
 """

@@ -55,6 +55,11 @@ LIBRARY = (
         "a real web log by its own clock: requests, visits, top pages, funnel, conversions",
         "headrace_pipelines.clickstream.job",
     ),
+    Pipeline(
+        "lake",
+        "flights, weather and planes to bronze, silver and gold tables, in Delta Lake and Iceberg",
+        "headrace_pipelines.lake.job",
+    ),
 )
 
 

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace import Admin, LocalCluster, NewTopic
+from headrace import Admin, NewTopic
 from headrace_spark import session
-from headrace_tools.local import ClusterDirectory
 
 from ..dead_letters import LARGE_RECORDS, create_dead_letter_topics, header
 from ..errors import PipelineFailedError, StoppedError
 from ..lags import group_of
 from ..outcome import Outcome
+from ..places import Places, cluster_of, positive, whole
 from ..queries import LOOK_S, Queries, started
 from ..runs import serving
 from ..show import Meter, Show
@@ -62,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
     parser.add_argument(
-        "--speed", type=_positive, default=SPEED, metavar="X",
+        "--speed", type=positive, default=SPEED, metavar="X",
         help="seconds of the log that pass in one second (default %(default)g: 83 hours in half a minute)",
     )  # fmt: skip
     parser.add_argument(
@@ -70,16 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send each line N times, with different addresses (default 1)",
     )  # fmt: skip
     parser.add_argument(
-        "--repeat-every", type=_whole, default=REPEAT_EVERY, metavar="N",
+        "--repeat-every", type=whole, default=REPEAT_EVERY, metavar="N",
         help="send each N-th line twice, which changes no number (default %(default)s; 0: none)",
     )  # fmt: skip
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return value
 
 
 def _copies(text: str) -> int:
@@ -87,38 +78,6 @@ def _copies(text: str) -> int:
     if not 1 <= value <= COPIES_MAX:
         raise argparse.ArgumentTypeError(f"{text}: must be from 1 to {COPIES_MAX}")
     return value
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be 0 or more")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Paths of a run, all under one directory."""
-
-    root: Path
-
-    @property
-    def cluster(self) -> Path:
-        return self.root / "cluster"
-
-    def checkpoint(self, query: str) -> Path:
-        return self.root / "checkpoints" / query
-
-    def clear(self) -> None:
-        """Remove the files of an earlier run, and the cluster of a run that was killed."""
-        cluster = ClusterDirectory(self.cluster)
-        if cluster.exists():
-            cluster.delete()
-        for path in (self.cluster, self.root / "checkpoints"):
-            shutil.rmtree(path, ignore_errors=True)
-        for path in (self.root / "summary.json", self.root / "details.json", *self.root.glob("*.png")):
-            path.unlink(missing_ok=True)
-        self.root.mkdir(parents=True, exist_ok=True)
 
 
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
@@ -130,7 +89,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     places = Places(out)
     places.clear()
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
-    with _spark() as spark, _cluster(arguments.bootstrap_servers, places, show) as servers:
+    with _spark() as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
         job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
         serving(out, servers)
         job.create_topics()
@@ -332,15 +291,3 @@ def _spark() -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def _cluster(servers: str | None, places: Places, show: Show) -> Iterator[str]:
-    """The address of the given cluster, or of an embedded one."""
-    if servers is not None:
-        yield servers
-        return
-    show.step("starting a cluster: real processes, three brokers, three controllers and a coordinator")
-    with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
-        show.note(f"serving on {cluster.bootstrap_servers}")
-        yield cluster.bootstrap_servers

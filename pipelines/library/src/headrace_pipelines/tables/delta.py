@@ -15,7 +15,7 @@ from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 
 from ..errors import TableNotFoundError
 from .columns import normal_schema
-from .table import Batch, Compacted, Conflict, LakeTable, Version
+from .table import Batch, Compacted, Conflict, How, LakeTable, Version
 
 
 class DeltaLakeTable(LakeTable):
@@ -75,7 +75,9 @@ class DeltaLakeTable(LakeTable):
     def _last_batch(self, query: str) -> int | None:
         return self._loaded.transaction_version(query)
 
-    def _commit(self, rows: pa.Table, new: list[pa.Field], keys: tuple[str, ...], batch: Batch | None) -> None:
+    def _commit(
+        self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
+    ) -> None:
         written = None if batch is None else [Transaction(batch.query, batch.number)]
         # No retries: delta-rs would write upon a state that _last_batch has not seen.
         properties = CommitProperties(app_transactions=written, max_commit_retries=0)
@@ -86,11 +88,11 @@ class DeltaLakeTable(LakeTable):
                     allow_protocol_versions_increase=True,
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
-            if not keys:
+            if how != "merge":
                 write_deltalake(
                     self._loaded,
                     rows,
-                    mode="append",
+                    mode="append" if how == "append" else "overwrite",
                     schema_mode="merge" if new else None,
                     commit_properties=properties,
                 )

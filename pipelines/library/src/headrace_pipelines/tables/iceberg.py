@@ -29,7 +29,7 @@ from pyiceberg.table import FileScanTask, Table, Transaction
 
 from ..errors import TableNotFoundError
 from .columns import aligned, normal_schema, rows_without
-from .table import Batch, Compacted, Conflict, LakeTable, Version
+from .table import Batch, Compacted, Conflict, How, LakeTable, Version
 
 #: Prefix of the property with the last batch of a query.
 BATCH_PROPERTY = "headrace.batch."
@@ -110,7 +110,9 @@ class IcebergTable(LakeTable):
         last = self._loaded.properties.get(BATCH_PROPERTY + query)
         return None if last is None else int(last)
 
-    def _commit(self, rows: pa.Table, new: list[pa.Field], keys: tuple[str, ...], batch: Batch | None) -> None:
+    def _commit(
+        self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
+    ) -> None:
         summary = {}
         with _conflicts(), self._loaded.transaction() as transaction:
             if batch is not None:
@@ -119,12 +121,15 @@ class IcebergTable(LakeTable):
             if new:
                 with transaction.update_schema() as update:
                     update.union_by_name(pa.schema(new))
-            if keys:
-                self._replace_rows(transaction, rows, keys, summary)
-            else:
+            if how == "append":
                 transaction.append(rows, snapshot_properties=summary)
+            elif how == "merge":
+                self._merge_rows(transaction, rows, keys, summary)
+            else:
+                every = [task.file for task in self._loaded.scan().plan_files()]
+                _swap(transaction, every, _written(transaction, rows) if rows.num_rows else [], summary)
 
-    def _replace_rows(
+    def _merge_rows(
         self, transaction: Transaction, rows: pa.Table, keys: tuple[str, ...], summary: dict[str, str]
     ) -> None:
         """Rewrite the files that have rows with these keys, and add ``rows``."""

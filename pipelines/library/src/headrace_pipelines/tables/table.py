@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ TARGET_BYTES = 128 * 1024 * 1024
 
 
 Result = TypeVar("Result")
+How = Literal["append", "merge", "replace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class LakeTable(ABC):
         One write for each table and batch: a second one is taken for a repetition. No rows: nothing happens. Raises
         InvalidColumnsError, SchemaChangeError and TableConflictError.
         """
-        return self._write(rows, (), batch)
+        return self._write(rows, "append", (), batch)
 
     def merge(self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None) -> bool:
         """Replace the rows of the table that have the ``keys`` of ``rows``, and add the others.
@@ -89,7 +90,15 @@ class LakeTable(ABC):
             raise InvalidColumnsError(
                 f"cannot merge into table {self.name} by keys={keys!r}: give a list of column names"
             )
-        return self._write(rows, tuple(keys), batch)
+        return self._write(rows, "merge", tuple(keys), batch)
+
+    def replace(self, rows: pa.Table, batch: Batch | None = None) -> bool:
+        """Replace all rows of the table by ``rows``, which may be none; a column that ``rows`` lack becomes null.
+
+        Earlier versions keep their rows. Returns as ``append`` does. Raises InvalidColumnsError, SchemaChangeError and
+        TableConflictError.
+        """
+        return self._write(rows, "replace", (), batch)
 
     def compact(self, target_bytes: int = TARGET_BYTES) -> Compacted:
         """Rewrite small files into larger ones. No row changes, and earlier versions stay readable. Raises
@@ -123,8 +132,11 @@ class LakeTable(ABC):
         """The last batch of the query in the loaded state."""
 
     @abstractmethod
-    def _commit(self, rows: pa.Table, new: list[pa.Field], keys: tuple[str, ...], batch: Batch | None) -> None:
-        """Write ``rows`` upon the loaded state. Raises Conflict if the table has another state now."""
+    def _commit(
+        self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
+    ) -> None:
+        """Write ``rows`` upon the loaded state. ``new``: the fields that the table lacks. Raises Conflict if the table
+        has another state now."""
 
     @abstractmethod
     def _compact(self, target_bytes: int) -> Compacted:
@@ -132,15 +144,15 @@ class LakeTable(ABC):
 
     # -- the loop
 
-    def _write(self, rows: pa.Table, keys: tuple[str, ...], batch: Batch | None) -> bool:
+    def _write(self, rows: pa.Table, how: How, keys: tuple[str, ...], batch: Batch | None) -> bool:
         rows = normalized(rows, self.name)
         if keys:
             check_keys(rows, keys, self.name)
-        if not rows.num_rows:
+        if not rows.num_rows and how != "replace":
             return False
-        return self._until_committed(lambda: self._attempt(rows, keys, batch))
+        return self._until_committed(lambda: self._attempt(rows, how, keys, batch))
 
-    def _attempt(self, rows: pa.Table, keys: tuple[str, ...], batch: Batch | None) -> bool:
+    def _attempt(self, rows: pa.Table, how: How, keys: tuple[str, ...], batch: Batch | None) -> bool:
         columns = normal_schema(self._load(rows.schema))
         if batch is not None:
             last = self._last_batch(batch.query)
@@ -148,8 +160,8 @@ class LakeTable(ABC):
                 return False
         new = new_fields(rows.schema, columns, self.name)
         if any(field.name in keys for field in new):
-            keys = ()  # all rows of the table have a null in this key, so none of them is replaced
-        self._commit(aligned(rows, pa.schema([*columns, *new])), new, keys, batch)
+            how = "append"  # all rows of the table have a null in this key, so none of them is replaced
+        self._commit(aligned(rows, pa.schema([*columns, *new])), new, how, keys, batch)
         return True
 
     def _until_committed(self, attempt: Callable[[], Result]) -> Result:

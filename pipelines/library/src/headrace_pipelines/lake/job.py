@@ -1,0 +1,234 @@
+"""The lake job: two releases of flights, weather and planes through a topic each into two lakes, and the checks.
+
+    feed ---> lake.flights, lake.weather, lake.planes ---> one query each ---> bronze, silver, checks ---> gold
+
+A query writes the tables of both formats from one Spark job for each batch, each table exactly once. Between the
+releases the queries end, and begin again from their checkpoints with the new fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace import Admin, NewTopic
+from headrace_spark import session
+
+from ..checkpoints import checkpoints
+from ..errors import PipelineFailedError, StoppedError
+from ..lags import group_of
+from ..outcome import Outcome
+from ..places import Places, cluster_of
+from ..queries import LOOK_S, Queries, started
+from ..runs import serving
+from ..show import Show
+from ..sites import Site
+from ..stopping import Stop
+from . import feed, pictures, schema
+from .figures import days, figures
+from .lakes import DELAYS, MAKERS, QUALITY, QUARANTINE, Lake, lakes, refine, write_batch
+
+#: No topic of this pipeline has dead letters: bad records are in the table checks.quarantine.
+SOURCES: tuple[str, ...] = ()
+PARTITIONS = 2
+#: Rows of a batch. Small batches make small files, which the compaction at the end rewrites.
+ROWS_OF_A_BATCH = 30_000
+
+_TABLES = (
+    *[f"{layer}.{source.name}" for layer in ("bronze", "silver") for source in schema.SOURCES],
+    DELAYS, MAKERS, QUARANTINE, QUALITY,
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run lake``."""
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...",
+        help="use this cluster and replace its topics lake.*; without it the command starts a cluster in DIR",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    places = Places(out)
+    places.clear()
+    for name in ("delta", "iceberg"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    show.step("starting Spark (in this process's JVM, two tasks at a time)")
+    with _spark() as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
+        serving(out, servers)
+        outcome = Job(spark, Site("lake", servers, out, ends=True), places, show, stop).run()
+    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
+    show.step("done")
+    return outcome
+
+
+class Job:
+    """The releases of a run, and what they wrote."""
+
+    def __init__(self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop) -> None:
+        self._spark, self._site, self._places, self._show, self._stop = spark, site, places, show, stop
+        self._lakes = lakes(places.root)
+        self._sent = dict.fromkeys((source.name for source in schema.SOURCES), 0)
+        self._batches = dict.fromkeys(self._sent, 0)
+
+    def run(self) -> Outcome:
+        """Both releases, gold, compaction, and the numbers."""
+        self._create_topics()
+        content = feed.tables()
+        first: dict[str, int] = {}
+        for release in schema.RELEASES:
+            self._release(release, content)
+            if release == 1:
+                first = {lake.format: lake.table("silver.flights").versions()[-1].number for lake in self._lakes}
+        self._show.step("compacting small files")
+        compacted = self._compact()
+        self._show.step("reading the tables with DuckDB, through Arrow")
+        return self._summarize(content, first, compacted)
+
+    def _create_topics(self) -> None:
+        """Create the topics, without records. The data are of 2013, so retention would delete them."""
+        new = [
+            NewTopic(source.topic, partitions=PARTITIONS, config={"retention.ms": "-1"}) for source in schema.SOURCES
+        ]
+        with Admin({"bootstrap.servers": self._site.bootstrap_servers}) as admin:
+            there = set(admin.list_topics())
+            if old := [topic.name for topic in new if topic.name in there]:
+                admin.delete_topics(old)
+            groups = {group_of("lake", source.name) for source in schema.SOURCES}
+            if old_groups := groups & {group.group_id for group in admin.list_groups()}:
+                admin.delete_groups(old_groups)
+            admin.create_topics(new)
+
+    def _release(self, release: int, content: dict[str, Any]) -> None:
+        records = {source: feed.records(content[source.name], source.name, release) for source in schema.SOURCES}
+        total = sum(table.num_rows for table in records.values())
+        self._show.step(f"release {release}: sending {total:,} records to lake.flights, lake.weather and lake.planes")
+        feed.send(self._site.bootstrap_servers, {source.topic: table for source, table in records.items()})
+        for source, table in records.items():
+            self._sent[source.name] += table.num_rows
+        self._show.step(f"release {release}: bronze and silver, three queries into two lakes")
+        self._stream(release, total)
+        self._show.step(f"release {release}: gold")
+        for lake in self._lakes:
+            refine(self._spark, lake)
+
+    def _stream(self, release: int, total: int) -> None:
+        """Run the queries until they have processed all records. Raises StoppedError and QueryFailedError."""
+        with self._stop.after_batch():
+            check_no_open_batch(self._places.root / "checkpoints")
+            every = {
+                source.name: start_source(self._spark, self._site, self._lakes, source, release)
+                for source in schema.SOURCES
+            }
+            with Queries(every) as queries, self._show.meter("records", total) as meter:
+                while queries.is_active:
+                    queries.look()
+                    meter.at(min(total, sum(each.rows for each in queries.progress.values())))
+                    if self._stop.is_asked:
+                        queries.stop_after_batch()
+                        raise StoppedError({"release": release, "queries": queries.totals()})
+                    time.sleep(LOOK_S)
+                queries.look()
+                meter.at(sum(each.rows for each in queries.progress.values()))
+        for name, progress in queries.progress.items():
+            self._batches[name] += progress.batches
+
+    def _compact(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """Data files of each table before and after."""
+        found: dict[str, dict[str, tuple[int, int]]] = {}
+        for lake in self._lakes:
+            done = {name: lake.table(name).compact() for name in _TABLES}
+            found[lake.format] = {name: (each.files_before, each.files_after) for name, each in done.items()}
+        return found
+
+    def _summarize(
+        self, content: dict[str, Any], first: dict[str, int], compacted: dict[str, dict[str, tuple[int, int]]]
+    ) -> Outcome:
+        delta, iceberg = (figures(lake) for lake in self._lakes)
+        earlier = {lake.format: lake.table("silver.flights").read(first[lake.format]) for lake in self._lakes}
+        summary = {**delta, "flights_in_release_1": earlier["delta"].num_rows}
+        wrong = [] if delta == iceberg else [f"the lakes differ: Delta has {delta}, and Iceberg has {iceberg}"]
+        for lake in self._lakes:
+            columns = earlier[lake.format].column_names
+            if earlier[lake.format].num_rows != summary["flights_in_release_1"] or "arr_delay" in columns:
+                wrong.append(f"{lake.format}: silver.flights as of release 1 has other rows or columns: {columns}")
+            for source in schema.SOURCES:
+                rows = lake.table(f"bronze.{source.name}").read(columns=["offset"]).num_rows
+                if rows != self._sent[source.name]:
+                    wrong.append(f"{lake.format}: {self._sent[source.name]} {source.name} sent, {rows} in bronze")
+        planes = content["planes"]["tailnum"].unique()
+        if summary["planes"] != len(planes):
+            wrong.append(f"{len(planes)} planes were sent, and silver has {summary['planes']}")
+        bad = sum(summary["quarantined"].values())
+        if summary["flights"] + summary["weather"] + bad != self._sent["flights"] + self._sent["weather"]:
+            wrong.append(f"{self._sent} were sent, but silver has {summary['flights']} flights, {bad} in quarantine")
+        if wrong:
+            raise PipelineFailedError("; ".join(wrong))
+        files = {
+            name: (sum(before for before, _ in each.values()), sum(after for _, after in each.values()))
+            for name, each in compacted.items()
+        }
+        path = pictures.draw(days(self._lakes[0]), delta["flights_by_maker"], files, self._places.root / "lake.png")
+        self._show.note(f"picture: {path}")
+        return Outcome(
+            summary,
+            {
+                "sent": dict(self._sent),
+                "batches": dict(self._batches),
+                "files": {name: {"before": before, "after": after} for name, (before, after) in files.items()},
+                "files_by_table": compacted,
+            },
+        )
+
+
+def start_source(
+    spark: SparkSession, site: Site, every: tuple[Lake, ...], source: schema.Source, release: int
+) -> StreamingQuery:
+    """Start the query of a source, which ends at the present end of the topic."""
+    records = (
+        spark.readStream.format("headrace")
+        .options(**site.read(source.topic, query=source.name))
+        .option("maxOffsetsPerTrigger", ROWS_OF_A_BATCH)
+        .load()
+    )
+    writer = (
+        records.writeStream.foreachBatch(write_batch(every, source, release))
+        .queryName(source.name)
+        .option("checkpointLocation", str(site.directory / "checkpoints" / source.name))
+        .trigger(**site.trigger)
+    )
+    (query,) = started(writer.start)
+    return query
+
+
+def check_no_open_batch(directory: Path) -> None:
+    """Raise PipelineFailedError if a batch has begun and is not committed: a part of the tables may have it already,
+    by the rules and fields of the release before, and the others must get it by the same."""
+    for each in checkpoints(directory):
+        if each.next_batch is not None:
+            raise PipelineFailedError(
+                f"query {each.query}: batch {each.next_batch} is not committed, and a new release would judge its "
+                "rows in another way; run the release before until it ends, then deploy the new one"
+            )
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    spark = session("headrace lake", master="local[2]", spark_sql_session_timeZone="UTC")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,44 @@
+"""From records to rows of silver: typed, judged by the rules of their source, and bad ones with a reason."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Observation
+
+from ..expectations import REASON
+from ..json_parsing import parse_json
+from .schema import Source
+
+#: The columns of a record, as they came.
+RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+
+
+def judged(records: DataFrame, source: Source, release: int, observe: Observation | None = None) -> DataFrame:
+    """Records (RECORD) with ``data``, the fields of the release, and ``reason``. The records are not changed."""
+    return source.rules.apply(parse_json(records.select(*RECORD), source.schema(release)), observe=observe)
+
+
+def bronze(rows: pa.Table) -> pa.Table:
+    """The records as they came, of the collected rows of ``judged``."""
+    return rows.select(list(RECORD))
+
+
+def silver(rows: pa.Table, source: Source) -> pa.Table:
+    """The data of good rows; with keys, of the last record of each key.
+
+    The records of a key are in one partition, because the producer gives them the same key.
+    """
+    good = rows.filter(pc.is_null(rows[REASON]))
+    if not source.keys:
+        return pa.Table.from_struct_array(good["data"])
+    good = good.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    data = pa.Table.from_struct_array(good["data"])
+    numbered = data.append_column("__row", pa.array(range(data.num_rows), pa.int64()))
+    last = numbered.group_by(list(source.keys)).aggregate([("__row", "max")])
+    return data.take(last["__row_max"].sort())
+
+
+def quarantine(rows: pa.Table) -> pa.Table:
+    """The bad records, with the reason."""
+    return rows.filter(pc.is_valid(rows[REASON])).select([*RECORD, REASON])
