@@ -308,10 +308,11 @@ def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def arrow_encode(data: bytes) -> None:
-    """Encode the rows of a table. Both encoders make the same batches, within the size limit and with exactly these
+    """Encode the rows of a table. Both encoders make the same batches, within the size limits and with exactly these
     rows."""
     reader = Reader(data)
     limit = 80 + reader.integer(2) % 2000
+    alone = limit + reader.integer(1)
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     while reader.rest and len(keys) < 200:
@@ -324,8 +325,8 @@ def arrow_encode(data: bytes) -> None:
     if len(keys) > 3 and data[-1:] > b"\x60":
         table = table.slice(1, len(keys) - 2)
         keys, values = keys[1:-1], values[1:-1]
-    found = outcome(lambda: encode_arrow(table, max_batch_bytes=limit, now_ms=5))
-    encoder = arrow_pure.Encoder(limit, {})
+    found = outcome(lambda: encode_arrow(table, max_batch_bytes=limit, max_row_bytes=alone, now_ms=5))
+    encoder = arrow_pure.Encoder(limit, alone, {})
 
     def reference() -> list[tuple[bytes, int]]:
         encoder.add({"key": pa.array(keys, kind), "value": pa.array(values, kind)}, 5, None)
@@ -338,7 +339,7 @@ def arrow_encode(data: bytes) -> None:
     assert [(bytes(made), count) for made, count in found[1]] == [(bytes(made), count) for made, count in plain[1]]
     records = [record for made, _ in found[1] for record in _compiled.decode_batch(made)]
     assert [(record.key, record.value) for record in records] == list(zip(keys, values, strict=True))
-    assert all(len(made) <= limit for made, _ in found[1])
+    assert all(len(made) <= (alone if count == 1 else limit) for made, count in found[1])
 
 
 def _iterator_seeds() -> list[bytes]:

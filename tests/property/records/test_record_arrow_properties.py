@@ -53,12 +53,20 @@ def _table(written, cuts: list[int]) -> pa.Table:
 
 
 @settings(max_examples=150)
-@given(record_lists, st.lists(st.integers(0, 40), max_size=3), st.integers(300, 3_000), compressions, st.integers(0, 5))
-def test_tables_become_the_same_batches_as_records(written, cuts, max_bytes, compression, skip):
+@given(
+    record_lists,
+    st.lists(st.integers(0, 40), max_size=3),
+    st.integers(100, 3_000),
+    st.integers(0, 3_000),
+    compressions,
+    st.integers(0, 5),
+)
+def test_tables_become_the_same_batches_as_records(written, cuts, max_bytes, row_bytes, compression, skip):
     table = _table(written, cuts).slice(skip)
+    limits = {"max_batch_bytes": max_bytes, "max_row_bytes": row_bytes}
 
     def encode():
-        return arrow.encode_arrow(table, max_batch_bytes=max_bytes, now_ms=5, compression=compression)
+        return arrow.encode_arrow(table, **limits, now_ms=5, compression=compression)
 
     plain, native = _on("pure", encode), _on("native", encode)
     assert plain == native

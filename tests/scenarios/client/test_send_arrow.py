@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import AsyncProducer, Producer
-from headrace.errors import ClosedError, InvalidArgumentError
+from headrace.errors import ClosedError, InvalidArgumentError, RecordTooLargeError
 
 pa = pytest.importorskip("pyarrow")
 arrow_batches = pytest.importorskip("headrace.producer.arrow").arrow_batches
@@ -138,3 +138,12 @@ def test_close_while_rows_are_encoded_raises_the_producers_error(
     with pytest.raises(ClosedError, match="this producer is closed"):
         out.send_arrow("t", pa.table(rows).select(columns))
     assert bool(written(fake)) == bool(batches_before)
+
+
+def test_a_row_above_the_batch_size_is_sent_alone_up_to_the_largest_request(fake: Any) -> None:
+    values = [b"a", b"b" * 5_000, b"c"]
+    with Producer(bootstrap_servers=fake.bootstrap_servers, batch_size=400, max_request_size=6_000) as out:
+        assert out.send_arrow("t", pa.table({"value": values})).result(60).record_count == 3
+        with pytest.raises(RecordTooLargeError, match="row 0 alone needs more than 6000 bytes"):
+            out.send_arrow("t", pa.table({"value": [b"d" * 6_000]}))
+    assert sorted(value for _, value in written(fake)) == values

@@ -166,6 +166,20 @@ def test_a_row_too_large_is_named():
     assert len(_encode(table, max_batch_bytes=600)) == 1
 
 
+def test_a_row_above_the_limit_of_a_batch_is_alone_in_its_batch():
+    limits = {"max_batch_bytes": 400, "max_row_bytes": 9_100}
+    for values, counts in (
+        ([b"a", b"b" * 5_000, b"c" * 700, b"d", b"e" * 9_000], [1, 1, 1, 1, 1]),
+        ([b"e" * 9_000, b"f", b"g"], [1, 2]),
+        ([b"f", b"g", b"e" * 9_000], [2, 1]),
+    ):
+        batches = _encode(pa.table({"value": values}), **limits)
+        assert [count for _, count in batches] == counts
+        assert [record.value for record in _records(batches)] == values
+    with pytest.raises(RecordTooLargeError, match="row 1 alone needs more than 9100 bytes"):
+        _encode(pa.table({"value": [b"a", b"b" * 9_100]}), **limits)
+
+
 def test_a_record_that_fits_to_the_byte_is_taken_and_one_more_byte_is_not():
     exact = len(_pure.encode_batch([(NOW, None, b"x" * 100, None)]))
     assert len(_encode(pa.table({"value": [b"x" * 100]}), max_batch_bytes=exact)[0][0]) == exact

@@ -274,17 +274,20 @@ cdef void _describe(Column* column, object description) noexcept:
 
 
 cdef class Encoder:
-    """Packs the rows of several chunks, one after the other, into batches of at most ``max_batch_bytes``."""
+    """Packs the rows of several chunks, one after the other, into batches of at most ``max_batch_bytes``. A larger row
+    gets a batch of its own, of at most ``max_row_bytes``."""
 
     cdef Py_ssize_t _max_batch_bytes
+    cdef Py_ssize_t _max_row_bytes
     cdef object _fields
     cdef PyObject* _buffer
     cdef Sink _sink
     cdef Py_ssize_t _rows_done
     cdef readonly list batches
 
-    def __cinit__(self, Py_ssize_t max_batch_bytes, fields):
+    def __cinit__(self, Py_ssize_t max_batch_bytes, Py_ssize_t max_row_bytes, fields):
         self._max_batch_bytes = max_batch_bytes
+        self._max_row_bytes = max_row_bytes
         self._fields = fields
         self.batches = []
 
@@ -340,8 +343,16 @@ cdef class Encoder:
                 outcome = fill(&source, &row, &self._sink)
             if outcome == FULL or outcome == TOO_LARGE:
                 if self._sink.capacity < self._max_batch_bytes:  # the buffer was sized for fewer rows
-                    self._widen()
+                    self._widen(self._max_batch_bytes)
                     continue
+            if outcome == TOO_LARGE and self._sink.capacity < self._max_row_bytes:
+                self._widen(self._max_row_bytes)
+                source.row_count = row + 1  # no other row in this batch
+                with nogil:
+                    outcome = fill(&source, &row, &self._sink)
+                source.row_count = row_count
+                if outcome == DRAINED:
+                    outcome = FULL
             if outcome == FULL:
                 self._finish()
             elif outcome != DRAINED:
@@ -364,17 +375,17 @@ cdef class Encoder:
         self._sink.max_timestamp = -1
         return 0
 
-    cdef int _widen(self) except -1:
+    cdef int _widen(self, Py_ssize_t capacity) except -1:
         self._sink.capacity = 0
-        _PyBytes_Resize(&self._buffer, self._max_batch_bytes)
+        _PyBytes_Resize(&self._buffer, capacity)
         self._sink.data = <unsigned char*>_bytes_data(self._buffer)
-        self._sink.capacity = self._max_batch_bytes
+        self._sink.capacity = capacity
         return 0
 
     cdef int _refuse(self, int outcome, Py_ssize_t row) except -1:
         if outcome == TOO_LARGE:
             raise RecordTooLargeError(
-                f"row {row} alone needs more than {self._max_batch_bytes} bytes, the limit of a batch"
+                f"row {row} alone needs more than {self._max_row_bytes} bytes, the limit of a batch"
             )
         if outcome == NAMELESS_HEADER:
             raise InvalidArgumentError(f"row {row}: a header has no name (null)")

@@ -16,10 +16,11 @@ _TIMESTAMP_US_MAX = 2**63 - 1
 
 
 class Encoder:
-    """Packs the rows of several chunks into batches of at most ``max_batch_bytes``."""
+    """Packs the rows of several chunks into batches of at most ``max_batch_bytes``. A larger row gets a batch of its
+    own, of at most ``max_row_bytes``."""
 
-    def __init__(self, max_batch_bytes: int, fields: dict[str, Any]) -> None:
-        self._max_batch_bytes = max_batch_bytes
+    def __init__(self, max_batch_bytes: int, max_row_bytes: int, fields: dict[str, Any]) -> None:
+        self._max_row_bytes = max_row_bytes
         self._fields = fields
         self._builder = BatchBuilder(max_batch_bytes)
         self._rows_done = 0
@@ -46,9 +47,9 @@ class Encoder:
                 self._builder.append(timestamp_ms, key, value, headers)
         except InvalidTimestampError as error:
             raise InvalidTimestampError(f"row {row}: {error.message}") from None
-        if self._builder.size > self._max_batch_bytes:
+        if self._builder.size > self._max_row_bytes:
             raise RecordTooLargeError(
-                f"row {row} alone needs more than {self._max_batch_bytes} bytes, the limit of a batch"
+                f"row {row} alone needs more than {self._max_row_bytes} bytes, the limit of a batch"
             )
 
     def finish(self) -> list[tuple[bytes, int]]:

@@ -55,6 +55,7 @@ def encode_arrow(
     table: pa.Table | pa.RecordBatch,
     *,
     max_batch_bytes: int,
+    max_row_bytes: int = 0,
     now_ms: int,
     compression: Compression = Compression.NONE,
     level: int | None = None,
@@ -73,18 +74,22 @@ def encode_arrow(
     Columns: ``value`` (required) and ``key``, binary or string of any width, dictionary-encoded too; ``headers``, a
     list of structs of key and value; ``timestamp``, a timestamp or int64 milliseconds. Others are ignored. A missing
     column or a null means a record without key or headers, or with the time ``now_ms``. ``rows`` (row numbers) selects
-    and orders the rows to encode. A batch has at most ``max_batch_bytes`` before compression.
+    and orders the rows to encode. A batch has at most ``max_batch_bytes`` before compression. A row that does not fit
+    into ``max_batch_bytes`` gets a batch of its own, of at most ``max_row_bytes`` before compression.
 
     Raises RecordTooLargeError and InvalidTimestampError, which name the row (its index in ``rows``, where given), and
     InvalidArgumentError for columns of other types.
     """
     if not HEADER_BYTES < max_batch_bytes <= BYTES_MAX:
         raise InvalidArgumentError(f"max_batch_bytes={max_batch_bytes}: must be {HEADER_BYTES + 1} to {BYTES_MAX}")
+    if max_row_bytes > BYTES_MAX:
+        raise InvalidArgumentError(f"max_row_bytes={max_row_bytes}: must be at most {BYTES_MAX}")
     check_level(compression, level)
     require(compression)
     columns = _canonical(table)
     encoder: Any = Encoder(
         max_batch_bytes,
+        max(max_row_bytes, max_batch_bytes),
         {
             "compression": compression,
             "level": level,

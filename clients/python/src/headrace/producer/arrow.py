@@ -69,9 +69,15 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         return
     queues = core.accumulator.topics.get(topic)
     core.check_open()  # a closed producer has dropped its topics
-    limit = min(core.accumulator.batch_bytes, queues.max_batch_bytes)
+    alone = min(queues.max_batch_bytes, core.accumulator.buffer_bytes)
+    limit = min(core.accumulator.batch_bytes, alone)
     sender = core.sender
-    options = {"compression": sender.compression, "level": sender.compression_level}
+    options = {
+        "compression": sender.compression,
+        "level": sender.compression_level,
+        "max_batch_bytes": limit,
+        "max_row_bytes": alone,  # as in send(), a record larger than batch.size is sent alone
+    }
     routed = "partition" in table.column_names or (
         "key" in table.column_names and not core.accumulator.ignore_keys and table["key"].null_count < table.num_rows
     )
@@ -82,7 +88,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         chunk = table.slice(start, chunk_rows)
         now_ms = time.time_ns() // 1_000_000
         if not routed:
-            for data, count in encode_arrow(chunk, max_batch_bytes=limit, now_ms=now_ms, **options):
+            for data, count in encode_arrow(chunk, now_ms=now_ms, **options):
                 queues.choose_sticky()
                 yield queues.sticky, data, count
             continue
@@ -96,7 +102,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         for partition, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             rows = order.slice(begin, end - begin)
             begin = end
-            for data, count in encode_arrow(chunk, max_batch_bytes=limit, now_ms=now_ms, rows=rows, **options):
+            for data, count in encode_arrow(chunk, now_ms=now_ms, rows=rows, **options):
                 if partition < 0:
                     queues.choose_sticky()
                 yield (queues.sticky if partition < 0 else partition), data, count
