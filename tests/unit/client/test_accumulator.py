@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import weakref
 from collections import Counter
@@ -349,6 +350,26 @@ def test_encoded_batch_goes_behind_what_is_open() -> None:
     assert (batch.count, batch.size) == (3, 300)
     assert h.values(h.take()) == [b"first"]
     assert h.take() is batch
+
+
+def test_a_producer_closed_by_a_finalizer_takes_no_encoded_batch() -> None:
+    """The allocation of the batch may start a collection, and a finalizer may let another thread run close()."""
+    h = Harness()
+    threshold = gc.get_threshold()
+
+    def close(phase: str, info: dict[str, int]) -> None:
+        h.acc.state = CLOSED
+
+    gc.callbacks.append(close)
+    try:
+        gc.set_threshold(1)
+        batch = h.acc.append_encoded("t", 0, b"d" * 300, 3)
+    finally:
+        gc.callbacks.remove(close)
+        gc.set_threshold(*threshold)
+    assert h.acc.state == CLOSED, "no collection began"
+    assert batch is None
+    assert not h.acc.unfinished
 
 
 def test_outcome_is_set_once() -> None:

@@ -263,6 +263,8 @@ cdef class Accumulator(Ledger):
             return None
         queue = self._queue_for(known, None, partition)
         batch = SendBatch(queue, None, data, count)
+        if self.state != OPEN_STATE:  # the allocation ran a finalizer, and with it perhaps another thread's close()
+            return None
         self._seal(queue)
         self.unfinished.add(batch)
         queue.sealed.append(batch)

@@ -98,9 +98,11 @@ class ProducerCore:
 
     def _hold(self, is_held: bool) -> None:
         """Forbid or allow sends; runs on the I/O thread."""
-        if self.accumulator.state == (OPEN if is_held else HELD):
+        with self._closing:  # or a close() of another thread between the two lines would be undone
+            if self.accumulator.state != (OPEN if is_held else HELD):
+                return
             self.accumulator.state = HELD if is_held else OPEN
-            self.accumulator.space_freed()  # a send that waits for room finds out
+        self.accumulator.space_freed()  # a send that waits for room finds out
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
