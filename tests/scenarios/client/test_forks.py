@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 _PROGRAM = """
-import asyncio, gc, json, os, threading, weakref
+import asyncio, gc, json, os, signal, threading, weakref
 from headrace import Admin, AsyncProducer, Consumer, Producer, TopicPartition
 TP, out = TopicPartition("t", 0), {}
 
@@ -49,6 +49,8 @@ out["close only"] = in_child(lambda: [client.close() for client in (producer, co
 out["parent"] = producer.send("t", b"parent").result(60).partition
 out["used"] = in_child(lambda: producer.send("t", b"x"))
 out["beside a used one"] = in_child(lambda: consumer.poll(1))
+with producer._core._closing:  # as the I/O thread may hold it at the moment of the fork
+    out["closed in the child"] = in_child(lambda: (signal.alarm(20), producer.close())[1])
 producer.close(), consumer.close(), admin.close()
 unused = Producer()
 kept = weakref.ref(unused._core)
@@ -80,5 +82,6 @@ def test_client_that_was_not_used_before_the_fork_works_in_the_child(fake: Any) 
         "admin": "fake",
         "close only": "[None, None, None]",
         "parent": 0,
+        "closed in the child": "None",
         "kept": False,
     }

@@ -373,6 +373,7 @@ class ProducerCore:
 
     def after_fork(self) -> None:
         self.accumulator.state = FORKED
+        self._closing = threading.Lock()  # a thread that the child does not have may hold the old one
 
     def at_exit(self) -> None:
         self.close(EXIT_FLUSH_S)
