@@ -49,6 +49,8 @@ class Truth:
         self.offsets: dict[bytes, int] = {}
         #: The last record of each producer.
         self.last: dict[bytes, int] = {}
+        #: The epoch and the offset of the last committed record of each producer id.
+        self.producers: dict[int, tuple[int, int]] = {}
         self.is_tainted = False
         #: The offsets up to which operators requested deletions; the last known log starts by host; the replicas that a
         #: host has lost.
@@ -153,6 +155,16 @@ class BrokerChecks(UpkeepChecks):
                 f"{leader.log_end}, but records up to {truth.end} are committed",
             )
         self._compare(host, truth, replica.log, max(leader.log_start, truth.end - 40), truth.end)
+        for producer_id, committed in truth.producers.items():
+            entry = replica.log.producers.get(producer_id)
+            known = (-1, -1) if entry is None else (entry.epoch, entry.last_batch.last_offset if entry.batches else -1)
+            if known < committed:
+                raise Violation(
+                    "producers",
+                    f"{host} leads {replica.partition} from offset {leader.log_start} on, and knows of producer "
+                    f"{producer_id} only (epoch, last offset) {known}, but {committed} is committed: it would take a "
+                    "repeated batch for a new one",
+                )
 
     def _advanced(self, host: BrokerHost, truth: Truth, log: PartitionLog, start: int, high_watermark: int) -> int:
         """Check the new part below a replica's high watermark; return the offset up to which it could be read."""
@@ -220,6 +232,8 @@ class BrokerChecks(UpkeepChecks):
                     f"committed batches end at {truth.end} (read from {start}): {_shown(batch)}",
                 )
             self._commit(truth, header.base_offset, batch)
+            if header.producer_id >= 0:
+                truth.producers[header.producer_id] = header.producer_epoch, header.next_offset - 1
             truth.end = header.next_offset
 
     def _commit(self, truth: Truth, base_offset: int, batch: bytes) -> None:

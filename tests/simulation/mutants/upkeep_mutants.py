@@ -228,6 +228,7 @@ MUTANTS = (
         "RestartsForgetProducers",
         "idempotence: a follower that begins again at the leader's start does not know what was sent before",
         Patch(LogDirectory, "restart", _restart_without_producers),
+        hard=("deletes",),
     ),
     _mutant(
         "EpochsBeginLate",
