@@ -49,7 +49,7 @@ class Truth:
         self.offsets: dict[bytes, int] = {}
         #: The last record of each producer.
         self.last: dict[bytes, int] = {}
-        #: The epoch and the offset of the last committed record of each producer id.
+        #: The epoch and the last committed offset of each producer id; without a batch of this epoch: -1.
         self.producers: dict[int, tuple[int, int]] = {}
         self.is_tainted = False
         #: The offsets up to which operators requested deletions; the last known log starts by host; the replicas that a
@@ -233,7 +233,9 @@ class BrokerChecks(UpkeepChecks):
                 )
             self._commit(truth, header.base_offset, batch)
             if header.producer_id >= 0:
-                truth.producers[header.producer_id] = header.producer_epoch, header.next_offset - 1
+                # A marker with a new epoch begins a producer without batches (KIP-890).
+                last = header.producer_epoch, -1 if header.is_control else header.next_offset - 1
+                truth.producers[header.producer_id] = max(truth.producers.get(header.producer_id, last), last)
             truth.end = header.next_offset
 
     def _commit(self, truth: Truth, base_offset: int, batch: bytes) -> None:

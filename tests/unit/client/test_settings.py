@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import InvalidConfigError
 from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
+from headrace_core.config.topic_keys import TOPIC
 
 #: The client keys that users paste in (the ecosystem's list).
 KAFKA_KEYS = [
@@ -143,6 +144,8 @@ def test_transactional_id_needs_a_name_and_idempotence(settings: dict[str, Any],
         (PRODUCER, {"linger_ms": float("inf")}, "must be between"),
         (PRODUCER, {"batch_size": "many"}, "whole number"),
         (PRODUCER, {"compression_type": "lzma"}, "must be one of"),
+        (PRODUCER, {"compression_type": None}, "must be one of .*did you mean 'none'"),
+        (TOPIC, {"log_flush": None}, "must be one of commit, interval, os"),
         (PRODUCER, {"interceptor_classes": ["x"]}, "interceptors are not supported"),
         (PRODUCER, {"delivery_timeout_ms": 10, "linger_ms": 5}, "at least linger.ms"),
         (PRODUCER, {"security_protocol": "SSL"}, "only PLAINTEXT is built so far"),

@@ -373,7 +373,8 @@ for number in range(first, 10_000):
     print(number, table.merge(rows, ["k"], batch) if number % 3 == 2 else table.append(rows, batch), flush=True)
     if number == dies_after:
         os.kill(os.getpid(), signal.SIGKILL)            # the table has the batch, and the log does not
-    done.write_text(str(number))
+    (directory / "done.new").write_text(str(number))
+    (directory / "done.new").replace(done)              # a kill between truncation and write would leave it empty
 """
 
 

@@ -153,7 +153,7 @@ class ConfigKey:
                 raise InvalidConfigError(
                     f"{self.shown(raw)}: must be between {_number(low)} and {_number(high)}{_unit_hint(self, raw)}"
                 )
-        if self.choices is not None and value is not None:
+        if self.choices is not None:
             for item in value if self.kind is Kind.LIST else (value,):
                 if item not in self.choices:
                     raise InvalidConfigError(f"{self.shown(raw)}: must be {self.allowed}{_near(item, self.choices)}")
