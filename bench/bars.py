@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from measure import Samples
 
-#: The flush policy of the bars.
+#: The flush policy of Headrace in the required results (bars).
 POLICY = "commit"
 
 
@@ -26,7 +26,7 @@ class Bar:
     unit: str  # "x" for ratios
     value: Callable[[Samples], float | None]
     at_least: bool = True
-    #: The peer's sample in a ratio; the table shows its setting.
+    #: Name of the peer's sample in a ratio; the table shows the setting of that sample.
     peer: str | None = None
 
 

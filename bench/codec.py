@@ -150,7 +150,7 @@ def main() -> None:
     asked = parser.parse_args()
     tuned = not asked.no_tune and tune_malloc()
     rounds, seconds = (1, 0.02) if asked.smoke else (asked.rounds, 0.4)
-    batch, bulk, slow = Workloads(9_000), Workloads(90_000), Workloads(2_000)  # 9,000 are one batch of 1 MiB
+    batch, bulk, slow = Workloads(9_000), Workloads(90_000), Workloads(2_000)  # 9,000 records make one batch of 1 MiB
     plan: list[tuple[str, Workloads, Callable[[], None]]] = [
         ("aiokafka.codec.encode", batch, batch.aiokafka_encode),
         ("headrace.codec.encode", batch, batch.encode),

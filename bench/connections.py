@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from headrace_core.rpc import environment  # before grpc: it sets grpc's switches
+from headrace_core.rpc import environment  # import headrace_core before grpc: it sets grpc's switches
 
 # isort: split
 import grpc.aio

@@ -82,7 +82,7 @@ class Load:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-        #: (sent at, acknowledged at, number, offset), in the order of the acknowledgements
+        #: (send time, acknowledgement time, number, offset), in the order of the acknowledgements
         self.acknowledged: list[tuple[float, float, int, int]] = []
         self.failed: list[tuple[float, HeadraceError]] = []
 
@@ -335,7 +335,7 @@ def main() -> int:
     print(f"log: {found}")
     if asked.save:
         for name in [name for name in samples.values if name.endswith("produce_ms")]:
-            del samples.values[name], samples.units[name]  # one value per record; the spread summarizes them
+            del samples.values[name], samples.units[name]  # there is one value per record; the spread summarizes them
         extra = {"bars": bars, "spread": summary, "log": found}
         print(save(samples, what="failover", extra=extra).relative_to(ROOT))
     for failed in samples.failures:

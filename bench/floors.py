@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measure import percentiles
 
-#: The time from the start signal to the first portion, in which all three processes get ready.
+#: Seconds from the start signal to the first portion, in which all three processes get ready.
 START_S = 0.2
 
 

@@ -55,7 +55,7 @@ class Member(threading.Thread):
         self._last: dict[int, float] = {}  # partition -> time of its last record
         self._longest: dict[int, float] = {}
         self._since = 0.0
-        #: [partition, first offset, next offset, time of the first record], in order; one per assignment of the
+        #: [partition, first offset, next offset, time of the first record], in order; one entry per assignment of the
         #: partition.
         self._runs: list[list[float]] = []
         self._run_of: dict[int, list[float]] = {}

@@ -143,7 +143,7 @@ async def commits(asked: dict[str, Any], stubs: list[Any]) -> None:
                 latencies.append(time.perf_counter() - sent)
 
     groups = asked["groups"]
-    for group in groups:  # their shards may still be loading
+    for group in groups:  # the shards of the groups may still be loading
         while True:
             request = groups_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
             request.offsets.add(topic=asked["topic"], partition=0, offset=0, leader_epoch=-1)

@@ -668,7 +668,7 @@ def main() -> int:
     print(shown(bars))
     if asked.save:
         for name in [name for name in samples.values if name.endswith(".ms")]:
-            del samples.values[name], samples.units[name]  # one value per request; the spread summarizes them
+            del samples.values[name], samples.units[name]  # there is one value per request; the spread summarizes them
         print(save(samples, what="groups", extra={"bars": bars, "spread": summary}).relative_to(ROOT))
     for failed in samples.failures:
         print(f"failed: {failed}")

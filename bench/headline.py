@@ -34,7 +34,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition, tune_m
 
 PORTION_S = 0.005
 STALL_S = 30.0
-_STAMP = struct.Struct(">QQ")  # number of the portion, perf_counter_ns at its send
+_STAMP = struct.Struct(">QQ")  # (number of the portion, perf_counter_ns when it was sent)
 _MAGIC_BYTES = 8
 
 
@@ -73,7 +73,7 @@ def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
 
     with Producer({"bootstrap.servers": asked.bootstrap, "acks": asked.acks, "linger.ms": 0}) as producer:
         producer.partitions_for(asked.topic)
-        for number in range(200):  # warm up connections and caches, unmeasured and unread
+        for number in range(200):  # these records warm up connections and caches; nothing measures or reads them
             producer.send_arrow(asked.topic, portions.table(number)).result(timeout=30)
         print("ready", flush=True)
         sys.stdin.readline()
@@ -114,7 +114,7 @@ def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
         consumer.assign(partitions)
         for partition, end in consumer.end_offsets(partitions).items():
             consumer.seek(partition, end)
-        consumer.fetch_arrow(timeout=1.0)  # empty: the cost of streams and first calls is not measured
+        consumer.fetch_arrow(timeout=1.0)  # an empty fetch: the cost of streams and first calls is not measured
         print("ready", flush=True)
         last = time.monotonic()
         while records < wanted:

@@ -49,7 +49,7 @@ RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
-#: The number of members of one group, each with its own stream, and the number of members on a connection.
+#: The number of members of one group, each with its own stream, and the number of members on one connection.
 CROWD, CROWD_PER_CONNECTION = 1_000, 100
 #: Slices per attacker. Time that an attacker has to end before a quiet slice, and to connect before its own slice.
 ROUNDS = 2
@@ -491,7 +491,7 @@ class Client:
         self._last = 0.0  # records that a member reads again after a rebalance count once
         self._rate, self._over, self._over_reading = rate, threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._latencies_ms: dict[float, float | None] = {}  # by send time; None: not received yet
+        self._latencies_ms: dict[float, float | None] = {}  # send time -> latency; None: the record is not received yet
         self.sent = self.received = self.failed = 0
         self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
 

@@ -81,7 +81,8 @@ def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
             "fetch.message.max.bytes": 10_485_760,
         }
     )
-    # Assigned, not subscribed: joining a group is not measured.
+    # The consumer gets its partitions by ``assign``, because the benchmark does not measure how a consumer joins a
+    # group.
     partitions = consumer.list_topics(topic, 20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     read = size = 0

@@ -25,7 +25,7 @@ class Setting:
         ]
 
 
-#: Kafka's defaults first. The buffer grows with the largest batches: 32 MiB hold 32 of them.
+#: Kafka's defaults first. The buffer grows with the largest batches: 32 MiB hold 32 batches.
 SETTINGS = (
     Setting("default", 16 * KIB, linger_ms=5),
     Setting("batch-128k", 128 * KIB, linger_ms=10),

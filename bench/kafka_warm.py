@@ -50,7 +50,7 @@ class WarmClient:
             try:
                 self._warm(self)
             except BaseException:
-                self.close()  # the next use starts it again
+                self.close()  # ``close`` ends the warm JVM; the next use starts another JVM
                 raise
             finally:
                 self._warming = False

@@ -26,7 +26,7 @@ WORK = ROOT / "build" / "bench"
 PYTHON = sys.executable
 
 
-#: Units of rates: a larger figure is better. For all other units a smaller figure is better.
+#: Units of rates: a larger figure is better; in all other units a smaller figure is better.
 RATES = frozenset({"rec/s", "req/s", "rows/s", "txn/s", "MiB/s"})
 
 

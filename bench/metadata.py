@@ -63,7 +63,7 @@ TERM = 1
 SINGLE = 2_000
 SESSION_MS = 9_000
 
-#: sample -> (description, upper limit)
+#: sample -> (description of the limit, upper limit)
 BARS = {
     "decide_us": ("one decision among all of them, us (2,000 writes a second leave 500)", 250.0),
     "fence_ms": ("deciding what follows when a broker dies, ms", 1_000.0),
@@ -216,7 +216,7 @@ def single_decisions(bench: Bench) -> float:
         CreateTopics((NewTopic(name=f"single-{number}", partitions=1, replication_factor=FACTOR),))
         for number in range(SINGLE)
     ]
-    begun = time.process_time()  # of this process alone, independent of other load
+    begun = time.process_time()  # CPU time of this process alone, independent of other load
     for request in requests:
         bench.ask(request, to_disk=False)
     return (time.process_time() - begun) / SINGLE * 1e6

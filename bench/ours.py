@@ -29,7 +29,7 @@ class Sizes:
     many: int
     object: int
     asynchronous: int
-    seconds: float  # of workloads with a fixed time
+    seconds: float  # duration of the workloads with a fixed time
     echo_bytes: tuple[int, ...]
 
     def records(self, api: str) -> int:

@@ -40,8 +40,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 @dataclass(frozen=True, slots=True)
 class Sizes:
     partitions: int
-    topics: int  # with the same number of partitions in the second layout
-    records: int  # of 100 bytes, in one produce run
+    topics: int  # each topic has as many partitions as a topic of the second layout
+    records: int  # records of 100 bytes in one produce run
     rounds: int
     idle_s: float
     suspect_records: int  # of 1,000 bytes
@@ -198,7 +198,7 @@ def produce(samples: Samples, sizes: Sizes) -> None:
             for name, each in (("with_50", few), ("with_all", one)):
                 cpu_s = each.cpu_s("broker")
                 records_per_s = each.produce("few", sizes.records)
-                if number:  # the first round creates the files
+                if number:  # the first round creates the files and is not measured
                     found[name].append(records_per_s)
                     samples.add(f"produce.{name}", records_per_s, "rec/s")
                     samples.add(f"produce.{name}.cpu", each.cpu_s("broker") - cpu_s, "s")

@@ -150,7 +150,7 @@ class Quorum:
         deadline = time.monotonic() + 30
         for node_id, stub in self.stubs.items():
             while lost := await self._lost(stub):
-                if time.monotonic() > deadline:  # the controller has the log, but does not show its content
+                if time.monotonic() > deadline:  # the controller has the log, but does not return the written values
                     raise RuntimeError(f"controller {node_id} {lost}")
                 await asyncio.sleep(0.02)
         return len(self.written)

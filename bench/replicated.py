@@ -293,7 +293,7 @@ def memory(samples: Samples, cluster: ours.Headrace, kafka: KafkaNode | None, mo
     read = rss_mib if moment == "idle" else peak_rss_mib
     samples.add(f"headrace.rf3.rss.{moment}", max(read(pid) for pid in cluster.pids("broker")), "MiB")
     samples.add(f"headrace.rf3.rss.controller.{moment}", max(read(pid) for pid in cluster.pids("controller")), "MiB")
-    if kafka is not None and moment == "loaded":  # idle memory is its heap, touched at the start
+    if kafka is not None and moment == "loaded":  # Kafka's idle memory is its heap, touched at the start
         samples.add(f"kafka.rf3.rss.{moment}", max(read(pid) for pid in kafka.pids), "MiB")
 
 

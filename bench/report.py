@@ -18,7 +18,7 @@ from measure import ROOT, Samples
 from replicated_bars import judge as judge_replicated
 
 PAGES = ROOT / "docs" / "performance"
-#: Every sample of a run; the other pages have the bars.
+#: The page with every sample of a run; the other pages show only the required results.
 SAMPLES_PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 
 
@@ -168,7 +168,7 @@ def idle_table(result: dict[str, Any]) -> str:
     lines += ["| process, idle | PSS, new / worked with | % of a core | sleeps/s |", "|---|---|---|---|"]
     medians = result["medians"]
     names = [name.removeprefix("new.pss.") for name in result["samples"] if name.startswith("new.pss.")]
-    for name in sorted(names, key=lambda name: name == "all"):  # stable: the sum comes last
+    for name in sorted(names, key=lambda name: name == "all"):  # a stable sort: the sum comes last
         pss, cpu, sleeps = (
             [medians.get(f"{state}.{kind}.{name}", float("nan")) for state in ("new", "used")]
             for kind in ("pss", "cpu", "sleeps")

@@ -19,7 +19,7 @@ from headrace_spark import session
 from headrace_spark.session import LOW_LATENCY
 
 FILES = "fs.AbstractFileSystem.file.impl"
-#: Seconds before the latencies count. The first query also starts the workers, and Java compiles its code.
+#: Seconds of warm-up whose latencies do not count. The first query also starts the workers, and Java compiles its code.
 WARM_UP_S, FIRST_WARM_UP_S = 8.0, 28.0
 
 
@@ -73,7 +73,7 @@ def _run(spark: Any, servers: str, number: int, arguments: argparse.Namespace, w
                 time.sleep(max(0.0, began_s + index / arguments.rate - time.time()))
                 producer.send(origin, repr(time.time()).encode())
         query.processAllAvailable()
-        ended.wait(1.0)  # the consumer reads the last records
+        ended.wait(1.0)  # the consumer reads the last records meanwhile
         ended.set()
         reader.join()
         query.stop()

@@ -34,7 +34,7 @@ def measure(bootstrap: str, daemon: str) -> dict[str, float]:
 
     spark = headrace_spark.session("start", master="local[2]", spark_python_daemon_module=daemon)
     frame = spark.range(0, 4_000, 1, 4).selectExpr("string(id) value")
-    frame.count()  # the JVM's own start-up is not measured
+    frame.count()  # run one job first: the JVM's own start-up is not measured
     found = {}
     for name in ("first", "second"):
         cpu, begun = python_cpu_s(), time.perf_counter()

@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-#: Scheduled departures, actual departures, and their minutes of delay.
+#: (scheduled departures, actual departures, minutes of delay of the actual departures).
 Sums = tuple[int, int, int]
 
 
@@ -94,7 +94,8 @@ def run(servers: str, master: str, records: int) -> bool:
         streamed = pipeline.run(frame, ROOT / "hours", ROOT / "checkpoint", on_batch)
         answer = pipeline.ask(spark, ROOT / "hours")
         keys = pipeline.publish_result(spark, ROOT / "hours", servers)
-        workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver counts as one
+        # Subtract the driver, which the status counts as a worker.
+        workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     finally:
         spark.stop()
     say(f"{streamed.rows:,} rows streamed in {streamed.seconds:.1f} s by {workers} workers; {answer.groups:,} hours")

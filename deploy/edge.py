@@ -39,14 +39,16 @@ from dataclasses import dataclass
 logger = logging.getLogger("headrace.edge")
 
 CONNECT_S = 2.0
-#: Limit of data that one side has sent and the other has not read; above it the edge stops reading from the first.
+#: Limit of data that one side has sent and the other has not read; above the limit the edge stops reading from the
+#: sender.
 BUFFER_BYTES = 64 * 1024
 #: Bytes per read, by which a buffer may exceed its limit.
 READ_BYTES = 64 * 1024
 NO_LIMIT = 2**31 - 1
 #: Interval of log lines about refused connections (seconds).
 TELL_S = 10.0
-#: Descriptors of each connection: the client's and the node's end. Others: ports, the event loop, name lookups.
+#: Descriptors of each connection: the client's and the node's end. Descriptors for other purposes: ports, the event
+#: loop, name lookups.
 DESCRIPTORS_EACH, DESCRIPTORS_ELSE = 2, 100
 #: Detects a vanished machine within two minutes: keep-alive on an idle connection; the user timeout (RFC 5482) with
 #: unacknowledged or unread data.

@@ -11,7 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-#: Image -> our distributions in it, with their extras.
+#: Image -> Headrace's distributions in the image, with their extras.
 IMAGES = {
     "service": {
         "protos": (),

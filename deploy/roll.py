@@ -37,9 +37,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: In the order of their turns. The other services have no state: `docker compose up` replaces them.
+#: Services in the order in which the roll replaces them. Services that are not in the list have no state: `docker
+#: compose up` replaces them.
 SERVICES = ("controller", "broker", "coordinator", "edge")
-#: The job that the others depend on. Compose also replaces dependents, so the script renews it itself.
+#: The job that the other services depend on. The script renews the job itself, because Compose would also replace the
+#: services that depend on it.
 JOB = "format"
 #: Suffix of the former container's name until the new one is healthy.
 FORMER = "-former"
@@ -62,7 +64,8 @@ class RollError(Exception):
     """The roll stopped. The message says why, and what to do."""
 
 
-#: Errors of a replacement step: the engine refuses it, or the engine, its client or its answer is missing.
+#: Errors of a step that replaces a container: the engine refuses the step, or the engine, its client or its answer is
+#: missing.
 FAILURES = (RollError, OSError, ValueError, subprocess.SubprocessError, http.client.HTTPException)
 
 
@@ -139,7 +142,7 @@ def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, lis
     networks with their aliases (an engine before 25 accepts one network at creation)."""
     config = dict(wanted.inspected["Config"])
     if config.get("Hostname") == wanted.inspected["Id"][:12]:
-        del config["Hostname"]  # the engine sets a new host name
+        del config["Hostname"]  # drop the name, so that the engine sets a new host name
     config["Labels"] = config["Labels"] | {_LABEL + "container-number": str(replaced.number)}
     first = wanted.inspected["HostConfig"]["NetworkMode"]
     names: dict[str, list[str]] = {}
@@ -262,7 +265,7 @@ class Engine:
         return found if isinstance(found, dict) else None
 
     def _run(self, *command: str) -> str:
-        # (A new session: this script handles Ctrl-C, between two containers.)
+        # (The command runs in a new session, because this script handles Ctrl-C itself, between two containers.)
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
@@ -337,7 +340,7 @@ class Roll:
                 self._engine.docker("rm", former.name)
             else:
                 self._put_back(former, name)
-        # (The engine restarts failed containers; one stopped by a command stays stopped.)
+        # (The engine restarts failed containers; a container that a command stopped stays stopped.)
         stopped = [each.name for each in self._engine.containers(SERVICES) if each.health == "exited"]
         if stopped:
             raise RollError(
@@ -473,7 +476,7 @@ def _ends_between_two(roll: Roll) -> Any:
             tell("roll: it ends when the container that is being replaced serves, and all is whole")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # (under nohup SIGHUP stays ignored)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # (under nohup, SIGHUP stays ignored)
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:

@@ -27,7 +27,7 @@ def work(bootstrap: str, payments: str, receipts: str) -> None:
         for records in consumer.batches(max_records=10):
             for record in records:
                 producer.send(receipts, receipt(record)).result(timeout=30)
-            consumer.commit()  # the commit follows the work; it covers these records
+            consumer.commit()  # the commit follows the work, and covers these records
             if records[-1].offset == PAYMENTS - 1:
                 break
 

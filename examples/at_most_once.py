@@ -25,7 +25,7 @@ def work(bootstrap: str, payments: str, receipts: str) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer, Consumer(settings) as consumer:
         consumer.subscribe([payments])
         for records in consumer.batches(max_records=10):
-            consumer.commit()  # the commit precedes the work; it returns when all in-sync replicas have the commit
+            consumer.commit()  # the commit precedes the work, and returns when all in-sync replicas have it
             for record in records:
                 producer.send(receipts, receipt(record)).result(timeout=30)
             if records[-1].offset == PAYMENTS - 1:

@@ -48,7 +48,7 @@ class Worker(threading.Thread):
             "enable.auto.commit": False,  # the transactions commit the offsets
             "isolation.level": "read_committed",
         }
-        transactional_id = f"{self.name}-{self._suffix}"  # each worker has its own
+        transactional_id = f"{self.name}-{self._suffix}"  # each worker has a transactional id of its own
         with (
             Producer(bootstrap_servers=self._servers, transactional_id=transactional_id) as producer,
             Consumer(settings) as consumer,

@@ -26,7 +26,8 @@ PAYMENTS = 2_000
 #: A worker that writes nothing for this number of seconds has failed.
 SILENT_S_MAX = 120.0
 
-#: work(bootstrap, payments topic, receipts topic): reads all payments that its group has not committed.
+#: A worker is called as work(bootstrap, payments topic, receipts topic), and reads all payments that its group has not
+#: committed.
 Work = Callable[[str, str, str], None]
 
 

@@ -50,7 +50,7 @@ class Totals:
             .collect()
         )
         with contextlib.closing(self._connect()) as connection:
-            with connection:  # one transaction: the totals and the batch's number
+            with connection:  # one transaction writes the totals and the batch's number
                 first_time = connection.execute("insert or ignore into batches values (?)", [batch_id]).rowcount
                 if first_time:
                     connection.executemany(

@@ -28,9 +28,9 @@ def write_batch(spark: SparkSession, bootstrap: str) -> None:
     (
         readings.write.format("headrace")
         .option("headrace.bootstrap.servers", bootstrap)
-        .option("headrace.compression.type", "zstd")  # any key of the producer
+        .option("headrace.compression.type", "zstd")  # an option with the prefix headrace. sets any key of the producer
         .option("topic", "readings")
-        .mode("append")  # Spark's default mode, errorifexists, is not for Python sinks
+        .mode("append")  # Python sinks do not support Spark's default mode, errorifexists
         .save()
     )
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from headrace_core.testing import verdicts
 
 # No time limit per example: on a machine with two busy cores it would measure other processes. The parent profile is
-# named explicitly. With CI=true the parent would otherwise be Hypothesis's profile "ci", which ignores the seed of the
+# named explicitly, because with CI=true the default parent is Hypothesis's profile "ci", which ignores the seed of the
 # day.
 settings.register_profile(
     "headrace",
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     waiting = [file for file in files if file.startswith(_WAIT)]
     computing = [file for file in files if file.startswith(_COMPUTE)]
     ranks = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
-    # All other tests are short. The short tests run last, so that the workers end at nearly the same time.
+    # The short tests, which no list names, run last, so that the workers end at nearly the same time.
     items[:] = [item for file in sorted(files, key=lambda file: ranks.get(file, 1.0)) for item in files[file]]
 
 

@@ -13,7 +13,7 @@ import textwrap
 from dataclasses import dataclass, field
 from html import escape
 
-CHARACTER, LINE = 7.0, 17.0  # of the text, pixels
+CHARACTER, LINE = 7.0, 17.0  # width of a character and height of a line of text, in pixels
 COLUMNS_OF_A_LABEL = 30
 MARGIN = 12.0
 

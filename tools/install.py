@@ -176,7 +176,8 @@ def add_bytecode_to_spark() -> None:
             old.extractall(directory)
             for path in sorted(Path(directory).rglob("*.py")):
                 if "tests" not in path.relative_to(directory).parts:
-                    # Beside its source, and unchecked: the times in an archive are too coarse.
+                    # Write the bytecode beside its source, and unchecked, because the times in an archive are too
+                    # coarse for a check.
                     compileall.compile_file(
                         path,
                         stripdir=directory,
@@ -210,7 +211,7 @@ def enable_hooks() -> None:
 def main() -> None:
     started = time.monotonic()
     with (STAMP.parent / "headrace-setup.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the second of two `make` waits, then finds nothing to do
+        fcntl.flock(lock, fcntl.LOCK_EX)  # if two `make` run, the second waits, then finds nothing to do
         stamp = load_stamp()
         wanted = what_is_installed_from()
         native = [directory for directory in DISTRIBUTIONS if native_sources(directory)]

@@ -101,7 +101,7 @@ def on_a_terminal(arguments: Sequence[str], environment: dict[str, str], directo
     )
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # the program has ended and closed its end of the terminal
+    with contextlib.suppress(OSError):  # ignore the error: the program has ended and closed its end of the terminal
         while part := os.read(ours, 65_536):
             shown += part
     os.close(ours)

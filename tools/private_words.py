@@ -59,7 +59,7 @@ WORDS = {
 }
 _PATTERN = re.compile("|".join(rf"(?P<w{i}>(?<![\w.])(?:{p})\b)" for i, (p, _) in enumerate(WORDS.values())), re.I)
 _MARGIN = re.compile(r"^\s*(?:#+:?|//+|/?\*+/?|--)?\s*")
-_TEXTS = re.compile(  # a docstring, a string, or comments on lines of their own and after code
+_TEXTS = re.compile(  # matches a docstring, a string, or comments on lines of their own and after code
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*(?:\n\s*#[^\n]*)*', re.DOTALL
 )
 _CODE = {".py", ".pyi", ".pyx", ".pxd"}
@@ -85,7 +85,7 @@ def uses(path: Path) -> Iterator[tuple[int, str, str]]:
             offsets.append(offsets[-1] + len(line) + 1)
         joined = " ".join(margins)
         for match in _PATTERN.finditer(joined):
-            if match[0].isupper():  # the name of a constant
+            if match[0].isupper():  # a match in capitals is the name of a constant
                 continue
             number = sum(offset <= match.start() for offset in offsets) - 1
             word = list(WORDS)[int(str(match.lastgroup)[1:])]

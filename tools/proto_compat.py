@@ -21,9 +21,9 @@ from google.protobuf.descriptor_pb2 import (
 
 class Field(TypedDict):
     name: str
-    type: str  # "int32", or the full name of a message or enum
+    type: str  # field type: "int32", or the full name of a message or enum
     cardinality: str  # "singular", "optional" (explicit presence) or "repeated"
-    oneof: str  # "" outside of a oneof
+    oneof: str  # name of the oneof; "" for a field outside of a oneof
 
 
 class Method(TypedDict):

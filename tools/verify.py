@@ -143,7 +143,7 @@ def run(shard: Shard, state: str) -> bool:
         try:
             code = process.wait(shard.seconds_max)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the whole group, because tests start clusters
+            os.killpg(process.pid, signal.SIGKILL)  # kill the whole process group, because tests start clusters
             code = process.wait() or 124
     seconds = time.monotonic() - started
     result = {"files": state, "exit": code, "seconds": round(seconds, 1), "command": shard.command}

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("protos", "core", "services", "clients", "pipelines")
 
-#: Packages that may use protobuf and gRPC. All others use our own types.
+#: Packages that may use protobuf and gRPC. All other packages use Headrace's own types.
 EDGE = re.compile(
     r"""
       core/src/headrace_core/(rpc|membership)/.*

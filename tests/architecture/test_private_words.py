@@ -8,7 +8,7 @@ from pathlib import Path
 import private_words
 import pytest
 
-#: A use of each word.
+#: For each private word, a text that uses the word.
 USES = {
     "nobody": "nobody reads it",
     "somebody": "Somebody must",

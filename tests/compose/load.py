@@ -13,7 +13,7 @@ from tests.compose.stack import BOOTSTRAP, LIMIT_S, until
 
 TOPIC = "orders"
 PARTITIONS = 12
-#: The maximum time for an acknowledgement. This time is longer than any event of the stack takes on a slow machine.
+#: The maximum time for an acknowledgement: longer than any event of the stack takes on a slow machine.
 DELIVERY_MS = 280_000
 
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_gr
 
 IMAGE = "headrace/service"
 SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"
-#: The tag of images that tests build. These images are removed at the end.
+#: The tags of images that tests build; the end of the test run removes these images.
 OTHER_TAGS: list[str] = []
 ROLLED = ("controller", "broker", "coordinator", "edge")
 SERVICE_IMAGE_BYTES_MAX = 200_000_000
@@ -161,8 +161,8 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
     note(demo_s=round(time.monotonic() - began, 1))
     assert f"demo: ok: {DEMO_RECORDS:,} departures" in output, output
     assert "by 2 workers" in output, output
-    # Do not rely on the demo's own report. Read both topics on the host, and compute the sums by hour, airport and
-    # carrier.
+    # Do not rely on the demo's own report: read the demo's two topics on the host, and compute the sums by hour,
+    # airport and carrier.
     wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for _, value in stored("departures"):
         event = json.loads(value)
@@ -220,8 +220,8 @@ def test_a_copied_volume_is_refused_while_the_first_lives(stack: Stack, admin: A
         take = "cp -a /from/. /data/; cmp /from/slot-1/meta.properties /data/slot-1/meta.properties"
         mounts = ("-v", f"{PROJECT}_broker:/from:ro", "-v", f"{volume}:/data")
         docker("run", "--rm", "--network=none", *mounts, SERVICE_IMAGE, "sh", "-c", take)
-        # Without slots.host the node takes the lowest free slot of its volume. This is the first slot, because no
-        # process holds its lock.
+        # Without slots.host the node takes the lowest free slot of its volume: the first slot, because no process holds
+        # the lock of that slot.
         stack.compose("run", "-d", "--no-deps", "--name", copy, "-v", f"{volume}:/data", "-e", "HEADRACE_SLOTS_HOST=",
                       "broker")  # fmt: skip
         until(lambda: "broker id 1 is in use by a live broker" in logs_of(copy), "the copy is refused")

@@ -25,7 +25,7 @@ from types import FrameType
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path(__file__).resolve().parents[2] / "build" / "fuzz"
 
-#: The limits of time and memory growth for one input. The limits are far above the needs of an input on a busy machine.
+#: The limits of time and memory growth for one input: far above what an input needs on a busy machine.
 SECONDS_MAX = 10.0
 GROWTH_BYTES_MAX = 256 << 20
 INPUT_BYTES_MAX = 1 << 16

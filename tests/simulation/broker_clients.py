@@ -115,8 +115,8 @@ class ProducerModel(Client):
         self._is_stopped = False
         self._refused = 0
         self._retry_ms = -1.0
-        #: A broker accepts any number from a producer that it does not know (Kafka's rule since 2.5). So the producer
-        #: sends nothing besides the very first batch until that batch is acknowledged.
+        #: A broker accepts any number from a producer that it does not know (Kafka's rule since 2.5). Until its very
+        #: first batch is acknowledged, the producer sends no other batch.
         self._is_known = False
 
     def __str__(self) -> str:

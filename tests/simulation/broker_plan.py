@@ -78,8 +78,8 @@ class BrokerPlan(Schedule):
     brokers: int
     partitions: int
     min_insync: int
-    #: unclean.leader.election.enable, with faults that cause unclean elections. The checks then expect the consequences
-    #: of these elections.
+    #: unclean.leader.election.enable, with faults that cause unclean elections. Where unclean elections are allowed,
+    #: the checks expect the consequences of these elections.
     unclean: bool
     producers: int
     consumers: int

@@ -258,7 +258,7 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
             done = expire(self, judged)
             for log, _ in done:
                 # On a full disk only the names of the segments show the log start offset. DeleteRecords may have moved
-                # it to a record within a segment.
+                # the log start offset to a record within a segment.
                 is_written = LOG_STARTS not in self._unwritten
                 world.checks.start_moved(log, None if is_written else log.segments[0].base_offset)
             return done

@@ -75,7 +75,8 @@ class Machine:
     is_up: bool = False
     stream: int = 0
     view: MetadataImage = EMPTY_IMAGE
-    #: The requested ISRs without a decision, as (partition epoch of the request, ISR). Outdated requests are removed.
+    #: The requested ISRs without a decision, as (partition epoch of the request, ISR). Requests of an outdated
+    #: partition epoch are removed.
     pending: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     #: The life (process) in which the leader last saw each follower.
     seen: dict[tuple[Key, int], int] = field(default_factory=dict)

@@ -24,7 +24,7 @@ class FlushWatch:
         self.fs = fs
         self.path = ""
         #: The number of records that only the page cache has, and the end offset of those on the first lost page. After
-        #: these records are committed, no write may touch that page again.
+        #: the records on the first lost page are committed, no write may touch that page again.
         self.records_at_stake = 0
         self.end_offset = -1
         self.has_lost_power = False

@@ -94,8 +94,8 @@ class GroupPlan(Schedule):
     loop_ms: tuple[float, float]
     replication_ms: tuple[float, float]
     metadata_ms: tuple[float, float]
-    #: How long a member's connection may be broken. If this is shorter than the controllers need to remove a
-    #: coordinator, no member reads without a coordinator.
+    #: How long a member's connection may be broken. If the grace period is shorter than the time that the controllers
+    #: need to remove a coordinator, no member reads without a coordinator.
     grace_ms: int
     #: A member's session.
     session_ms: int

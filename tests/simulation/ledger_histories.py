@@ -43,10 +43,11 @@ from tests.worlds.cluster_world import CLUSTER, id16
 
 COPIES_MAX = 1
 RATE = 1_000_000
-#: In this many rounds of two seconds at the end, leaders still drop followers and miss messages sometimes ...
+#: Number of rounds of two seconds at the end of a history in which leaders still drop followers and miss messages
+#: sometimes.
 FITFUL_ROUNDS = 60
-#: ... and in at most this number of further rounds they do neither. The number is two for each of the (at most) 34
-#: partitions, and the same again for moves that are planned only after the first moves.
+#: Maximum number of further rounds, in which leaders drop no follower and miss no message: two rounds for each of the
+#: (at most) 34 partitions, and the same again for moves that are planned only after the first moves.
 CALM_ROUNDS = 140
 
 

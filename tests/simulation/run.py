@@ -244,8 +244,8 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     return work, outcomes
 
 
-#: A mutant may be killed by a broken promise, an assertion of the product, or an error that ends a process. Any other
-#: exception means that the mutant itself is broken.
+#: A mutant may be killed by a broken promise, an assertion of the product, or an error that ends a process. An
+#: exception of one of these types means that the mutant itself is broken.
 _NOT_BY = ("TypeError", "AttributeError", "NameError", "ImportError")
 
 
@@ -293,7 +293,7 @@ class PartTally:
 class Tally(PartTally):
     """All results so far; ``beside`` are the results of the parts in ``BESIDE``."""
 
-    #: Number of schedules of brokers among these.
+    #: The number of schedules with brokers among all schedules of the run.
     brokers: int = 0
     beside: dict[str, PartTally] = field(default_factory=lambda: {part: PartTally() for part in BESIDE})
     failures: list[Outcome] = field(default_factory=list)

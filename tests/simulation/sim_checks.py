@@ -64,7 +64,7 @@ class ShadowLog:
     ends: list[int]
     #: The offset at which the first entry begins.
     base: int = 0
-    #: Entries below this offset have been compared with the history.
+    #: Entries below this offset have been compared with the committed history.
     checked: int = 0
 
     @classmethod

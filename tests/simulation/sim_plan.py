@@ -136,7 +136,7 @@ class Plan(Schedule):
     #: split all the time.
     spread: float
     #: Size of the segments of the metadata log. An entry has 100 to 700 bytes, and a schedule writes about 80 KiB, so
-    #: that the log rolls many times; with SEGMENT_BYTES it never rolls.
+    #: that the log rolls many times; with the default SEGMENT_BYTES the log never rolls.
     segment_bytes: int
 
 
@@ -161,7 +161,7 @@ def make_plan(seed: int, *, hard_on: Collection[str] = ()) -> Plan:
         message_bytes_max=rng.choice([400, 2_000, 1 << 20]),
         in_flight_messages_max=rng.choice([1, 4, 64]),
         spread=rng.choice([1.0, 1.0, 1.0, 0.3, 0.0]),
-        # (A separate random source, so that the rest of a seed's plan is the same as before logs rolled.)
+        # (The choice has a separate random source, so that it does not change the rest of a seed's plan.)
         segment_bytes=random.Random(f"segments {seed}").choice(
             [700, 1_500, 1_500, 4_000, 4_000, 10_000, SEGMENT_BYTES]
         ),

@@ -34,8 +34,8 @@ ANSWER_S = 0.35
 #: A batch that is not acknowledged within this time fails its transaction (delivery.timeout.ms).
 DELIVERY_S = 1.2
 FETCH_BYTES = 1_500
-#: Errors of a batch that fail its transaction. The producer then aborts; the answer to the abort shows whether it is
-#: fenced.
+#: Errors of a batch that fail its transaction. After such an error the producer aborts; the answer to the abort shows
+#: whether the producer is fenced.
 _FAILS_THE_TRANSACTION = frozenset(
     {
         "INVALID_PRODUCER_EPOCH",

@@ -71,7 +71,8 @@ class _Known:
     #: True: the commit was acknowledged; False: the transfer was certainly aborted; None: unknown.
     is_committed: bool | None = None
     committed_s: float | None = None
-    #: When an entry of the transfer was first read. Later passes must soon contain all entries of the transfer.
+    #: When a pass over the log first read an entry of the transfer. Soon after that time, every pass must contain all
+    #: entries of the transfer.
     visible_s: float | None = None
 
     @property

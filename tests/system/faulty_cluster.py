@@ -39,7 +39,8 @@ import grpc  # isort: skip
 
 #: Time limits are multiplied by this factor in CI, whose machine is slow and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
-#: Timeout for conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
+#: Timeout for conditions that a healthy cluster meets in a second or two. The machine of the CI is slow, and other jobs
+#: share it.
 TIMEOUT_S = 120.0
 eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.05)
 

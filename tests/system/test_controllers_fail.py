@@ -161,7 +161,8 @@ def test_a_leader_that_is_frozen_is_followed_and_shows_nothing_old_when_it_thaws
         frozen = time.monotonic()
         writers.first_asked_after(frozen)
         controllers.local.resume("controller", leader)
-        # From here on, every decision of this leader is in the one history, or is refused.
+        # After the thaw, every decision of the former leader is in the common history of the controllers, or is
+        # refused.
         with Admin(bootstrap_servers=controllers.addresses[leader]) as admin:
 
             def takes_a_write() -> bool:

@@ -45,7 +45,7 @@ CONFIG = {
     "broker.session.disconnect.grace.ms": "1000",
     "offsets.topic.num.partitions": str(SHARDS),
     "log.dir.reserve.bytes": str(4 << 20),
-    # A member that returns after a moment must be in time, also on a slow machine.
+    # A member that returns after a short break must reconnect within the grace period, also on a slow machine.
     "group.consumer.connection.grace.ms": "4000",
 }
 
@@ -237,7 +237,7 @@ def a_member_is_cut_off_until_others_have_its_partitions(cluster: FaultyCluster,
             owned = lonely.partitions
             for number in (1, 2):
                 cluster.network.refuse("member", f"coordinator-{number}")
-            # (One commit may have been in transit when the refusal began.)
+            # (One commit may have been in transit when the network began to refuse the member's connections.)
             eventually(lambda: not cluster.network.reset("member"), "the member's connections do not break")
             others = [each for each in group.living if each is not lonely]
             eventually(

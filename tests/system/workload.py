@@ -207,7 +207,7 @@ class Load:
             "bootstrap.servers": cluster.everybody,
             "acks": "all",
             "enable.idempotence": idempotent,
-            # The time-out is longer than every fault that should not fail a send.
+            # The time-out of a send is longer than every fault that the send should survive.
             "delivery.timeout.ms": int(TIMEOUT_S * 1000),
             "request.timeout.ms": 10_000,
             "max.block.ms": int(TIMEOUT_S * 1000),

@@ -301,8 +301,8 @@ class CompactionWorld:
         self.epochs: dict[int, int] = {}
         self.history: dict[int, Rec] = {}
         self.next_producer = 1
-        #: Whether a crash has left this log. Then producer snapshots may be torn, because they are not forced when a
-        #: segment is rolled.
+        #: Whether a crash has left this log. After a crash, producer snapshots may be torn, because they are not forced
+        #: when a segment is rolled.
         self.has_crashed = False
         #: Ids of producers that have expired at some time.
         self.forgotten: set[int] = set()
@@ -367,8 +367,8 @@ class CompactionWorld:
 
     def end_transaction(self, producer_id: int) -> None:
         epoch = self.epochs.get(producer_id, 0)
-        # A marker makes a forgotten producer known; its next batch must be the epoch's first, as in Kafka. The producer
-        # then uses another epoch.
+        # A marker makes a forgotten producer known; its next batch must be the epoch's first, as in Kafka. After the
+        # marker, the producer uses another epoch.
         was_forgotten = self.sequences.get(producer_id, 0) > 0 and self.table.get(producer_id) is None
         if self.rng.random() < 0.3 or was_forgotten:  # KIP-890: the marker has the next epoch
             epoch += 1
@@ -529,8 +529,8 @@ class CompactionWorld:
         assert transactions_of(after).open_from == transactions_of(before).open_from, f"seed {self.seed}"
         active = [entry.producer_id for entry in self.table]
         rebuilt, known = last_of(producers_of(after), active), last_of(self.table, active)
-        # The log may still have an older batch of a producer that expired and returned. Recovery then finds more state
-        # than the table has.
+        # The log may still have an older batch of a producer that expired and returned. From such a batch, recovery
+        # finds more state than the table has.
         earlier = last_of(producers_of(before), active)
         assert all(rebuilt[producer_id] in (known[producer_id], earlier[producer_id]) for producer_id in active), (
             f"seed {self.seed}: producer state lost, {rebuilt} of {known}"

@@ -57,7 +57,7 @@ class StandinGroupsWorld:
         self.has_shards = True
         #: Whether the cluster has any coordinator; ``owner`` assigns groups to the two coordinators.
         self.have_coordinators = True
-        #: The coordinator of a group; None if it has none. Tests may replace this function.
+        #: Returns the coordinator of a group; None if the group has no coordinator. Tests may replace this function.
         self.owner: Callable[[str], int | None] = lambda group: 0 if group.startswith("a") else 1
 
     def names(self, index: int) -> list[str]:

@@ -52,7 +52,7 @@ class Program:
     transaction: str = ""
     transactions: int = 0
     acked: set[TopicPartition] = field(default_factory=set)
-    #: Whether another producer of the transactional id may have replaced it.
+    #: Whether another producer of the transactional id may have replaced this producer.
     may_be_fenced: bool = False
 
 

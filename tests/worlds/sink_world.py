@@ -192,7 +192,8 @@ class SinkWorld:
 
     def _drive(self) -> None:
         if not self.drivers:
-            # The checkpoint: a batch is not repeated after the answer to its commit, except the last batch.
+            # A restarted driver begins with the batch after the last answered commit, or repeats the batch of that
+            # commit.
             batch = max(self.answered, default=0) + (self.random.random() < 0.7 if self.answered else 0)
             self.drivers.append(Driver(int(batch)))
         driver = self.random.choice(self.drivers)

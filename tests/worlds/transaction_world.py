@@ -78,7 +78,7 @@ class Instance:
     identity: ProducerIdentity
     transaction: str = ""
     transactions: int = 0
-    #: The last request without an answer: (request, transaction).
+    #: The last request that got no answer, as a pair (request, transaction).
     unanswered: tuple[EndTransaction | CompleteTransaction, str] | None = None
     #: The identity of the transaction that the instance has prepared or taken over.
     token: ProducerIdentity | None = None

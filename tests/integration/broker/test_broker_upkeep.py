@@ -15,7 +15,7 @@ from headrace_core.testing.verdicts import NotInTimeError
 from tests.worlds.broker_world import Cluster
 from tests.worlds.waiting import until
 
-#: All intervals are short.
+#: Intervals of upkeep that are so short that the tests need not wait.
 QUICK = {
     "log.initial.task.delay.ms": "50",
     "log.retention.check.interval.ms": "100",
@@ -221,8 +221,8 @@ class Reader(threading.Thread):
                         assert number > seen.get(record.key, -1), "an older value after a newer one"
                         seen[record.key] = number
                 missing = {key: (seen.get(key), number) for key, number in before.items() if seen.get(key, -1) < number}
-                # Compaction may remove an unread value because a newer value exists beyond ``end``. So read on until
-                # that newer value.
+                # Compaction may remove an unread value because a newer value exists beyond ``end``. The reader
+                # therefore continues until it finds the newer value.
                 if not missing or is_at_end:
                     break
         assert not missing, f"lost the last value of {missing}"

@@ -21,7 +21,7 @@ from tests.worlds.broker_world import (
     values_of,
 )
 
-#: A wait time that no test may reach. This wait time is longer than the deadline of the call.
+#: A wait time that no test may reach, because it is longer than the deadline of the call.
 FOREVER_MS = 600_000
 
 

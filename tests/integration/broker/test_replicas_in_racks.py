@@ -13,7 +13,7 @@ from tests.worlds.broker_world import Node, Stream, fetch_partition, fetch_reque
 from tests.worlds.fleet_world import LONG_S, Fleet, Load, ReplicatedTopic
 from tests.worlds.waiting import until
 
-#: This lag is well above the largest lag of a replica on the live lane.
+#: A lag that is well above the largest lag of a replica on the live stream.
 FAR_BEHIND_BYTES = 24 * 1024 * 1024
 
 

@@ -54,7 +54,8 @@ _PRINTS = {
     "random-uuid": "",
     "version": "",
 }  # fmt: skip
-#: Commands that change or measure something. Such commands print a line or two at the end, after their work is done.
+#: Commands that change or measure something. A command that changes or measures something prints a line or two at the
+#: end, after its work is done.
 _CHANGES = {
     "up", "down", "restart", "format", "produce", "topics create", "topics alter", "topics delete", "configs alter",
     "records delete", "groups delete", "groups delete-offsets", "groups remove-members",

@@ -18,7 +18,7 @@ from tests.worlds.broker_world import Cluster
 from tests.worlds.transactional_log import Row, TransactionalLog
 from tests.worlds.transactional_topics import serving
 
-#: Topic -> its log. Some logs end in an open transaction, some do not.
+#: Topic name -> the log that the topic serves. Some logs end in an open transaction, some do not.
 LOGS = {f"log-{seed}": TransactionalLog.random(seed, steps=150) for seed in range(4)}
 SETTINGS: dict[str, Any] = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
 

@@ -24,7 +24,7 @@ GOOD = [
     '{"user":"u","geo":{"lat":1},"colour":"unknown fields are ignored"}',
     '{"user":"u","items":[]}',
 ]
-#: Each bad text, and its reason.
+#: Each invalid JSON text, and the reason that the parser gives for it.
 BAD = {
     '{"amount":1}': "user: missing",
     '{"user":null}': "user: null",

@@ -19,7 +19,7 @@ from headrace_core.log.segment import LOG_SUFFIX, segment_name
 from headrace_core.records import ABORT, BatchHeader
 from tests.worlds.compaction_world import Counts, run_history
 
-#: Histories to try when the known history no longer exposes a mutant.
+#: Numbers of the random histories to try when the recorded history of a mutant no longer detects the mutant.
 HISTORIES = range(60)
 
 
@@ -98,8 +98,8 @@ def readers_find_the_old_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "replace_segments", lambda self, old, new: None)
 
 
-#: Each mutant with the number of a history in which a check detects the mutant. If the number is out of date, the test
-#: runs for fifteen seconds longer.
+#: Each mutant with the recorded number of a history in which a check detects the mutant. If the recorded number of a
+#: history is out of date, the test of the mutant runs for fifteen seconds longer.
 MUTANTS = {
     markers_go_with_their_data: 16,
     aborted_records_stay: 16,

@@ -344,8 +344,8 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             directory = broker.storage.directory_of(ORDERS)
             assert directory is not None
             assert reported[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
-            # The controllers have recorded the empty replica, but the broker's metadata do not show it yet. Meanwhile
-            # the metadata bring an in-sync set that was requested earlier.
+            # The controllers have recorded the empty replica, but the broker's metadata do not show it yet. Before the
+            # metadata show the empty replica, they bring an in-sync set that was requested earlier.
             broker.roles.fresh_recorded(reported[0][0], 0, broker.image.next_offset + 2)
             await change(broker, isr=(OTHER,))
             assert broker.fs.exists("/data/orders-0/headrace-quarantine")

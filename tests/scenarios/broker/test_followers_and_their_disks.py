@@ -29,7 +29,8 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
             assert leader.said_cannot_append == leader.left == 1, "the leader hears it at once, and once"
             assert leader.acks[-1].log_end == 1
             # While space is short, the follower joins to learn the log start, asks for one batch, and accepts none.
-            # Otherwise a disk near the threshold would change the in-sync set again and again.
+            # If a follower accepted batches near the threshold of free space, its disk would change the in-sync set
+            # again and again.
             join = await leader.welcome()
             assert (join.log_end, join.window_bytes) == (1, 1)
             leader.push(batches(1, b"b"))

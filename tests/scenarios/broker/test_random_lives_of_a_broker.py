@@ -26,7 +26,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEnt
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, batch
 
-#: The number of random lives. HEADRACE_RANDOM_LIVES sets another number.
+#: The number of random lives. The variable HEADRACE_RANDOM_LIVES sets another number of random lives.
 LIVES = int(os.environ.get("HEADRACE_RANDOM_LIVES", "24"))
 ROOTS = ("/one", "/two", "/three")
 TOPICS = ("a", "b", "c")

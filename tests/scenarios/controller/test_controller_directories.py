@@ -27,7 +27,7 @@ class StandIn:
 
     def __init__(self, address: str, *directories: bytes) -> None:
         self.follower = MetadataFollower([address], "scenario", on_change=self._on_change)
-        #: The assignments that the broker reports. ``session.hurry`` reports them at once.
+        #: The assignments that the broker reports. ``session.hurry`` reports the assignments at once.
         self.cannot_lead: list[CannotLead] = []
         self.session = BrokerSession(
             [address],

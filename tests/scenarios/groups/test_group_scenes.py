@@ -147,7 +147,7 @@ def test_a_group_replays_from_the_start_and_from_a_time(bootstrap: str) -> None:
     with consumer_of(bootstrap, group) as consumer:
         consumer.subscribe([topic])
         assert places(poll_some(consumer, 60)) == all_of(counts)
-    # The group continues at its committed offsets, so there are no new records for it.
+    # The group continues at its committed offsets, so there are no new records for the group.
     send(bootstrap, topic, {0: 1, 1: 1}, timestamps_ms=[times[-1] + 1_000])
     with consumer_of(bootstrap, group) as consumer:
         consumer.subscribe([topic])
@@ -322,7 +322,7 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
         for old in before:
             group.stop(old)
             group.add()
-            # (The next one starts at once, in the middle of the group's rebalance.)
+            # (The next member starts at once, in the middle of the group's rebalance.)
         group.until_shared()
         ended = time.monotonic()
         assert set(group.living).isdisjoint(before)
@@ -333,8 +333,8 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
         moves = [change for each in group.every for change in each.changes if begun < change.at < ended]
         assert {change.what for change in moves} <= {"assigned", "revoked"}, "nobody was taken for dead"
         given = sum(len(change.partitions) for change in moves if change.what == "assigned")
-        # Each restart moves the partitions of the old member and those of the new member. Both have two partitions, or
-        # three while one member is missing.
+        # Each restart moves the partitions of the old member and those of the new member. The old member and the new
+        # member have two partitions each, or three while one member is missing.
         assert given <= STORM_MEMBERS * 2 * 3, f"{given} partitions moved in {STORM_MEMBERS} restarts"
         stood = standstills(group.every, begun, ended)
         assert stood, "some partition stayed where it was for a while"

@@ -26,7 +26,7 @@ from tests.worlds.log_world import (
 )
 
 HOUR_MS = 3_600_000
-#: A segment holds two of the batches below.
+#: A segment holds two of the batches that ``filled`` appends.
 TINY = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=10 * HOUR_MS, file_delete_delay_ms=60_000)
 
 

@@ -691,7 +691,7 @@ def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None
     assert log.epochs.latest_epoch == 5
     directory.truncate(log, log.log_end_offset)
     assert (log.log_end_offset, log.epochs.latest_epoch) == (2, 3)
-    # The next leader's records of epoch 4 begin at this offset.
+    # The next leader's records of epoch 4 begin at offset 2, the end of the cut log.
     after = encode_batch([(NOW_MS, None, b"value", [])], base_offset=2, leader_epoch=4)
     (outcome,) = log.append_many([Append(data=after, leader_epoch=6, replicated=True, follows=2)])
     assert isinstance(outcome, AppendInfo), outcome

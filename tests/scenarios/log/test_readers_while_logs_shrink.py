@@ -164,8 +164,8 @@ class ShrinkingLogWorld:
                     seen[record.key] = record.offset
             offset = result.next_offset
         for key, last in wanted.items():
-            # A roll makes records durable too. A newer value after the end of this pass may then have replaced the
-            # record.
+            # A roll makes records durable too. A newer value after the end of the pass may have replaced a record that
+            # a roll made durable.
             assert seen.get(key, -1) >= last or last < log.log_start_offset or self.latest[key] >= end, (
                 f"the last value of {key!r}, at {last}, was not read: {seen.get(key)}"
             )

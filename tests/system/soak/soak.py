@@ -44,7 +44,7 @@ DOWN_S = (5.0, 15.0)
 #: Retention by size keeps the records of about this many seconds, so the logs are full before the early window begins.
 #: A record takes some 60 bytes beside its value.
 KEPT_S, RECORD_BYTES = 300, 260
-#: Retention deletes whole segments.
+#: The number of segments that hold the retained bytes; retention deletes whole segments.
 SEGMENTS = 6
 CONFIG = {
     "log.retention.check.interval.ms": "10000",
@@ -62,7 +62,8 @@ END_S = 600.0
 
 def topic_config(topic: str) -> dict[str, str]:
     if topic == COMPACTED:
-        # At this rate, one or two records stay in the active segment for minutes, so segments are also rolled by time.
+        # At the rate of the compacted topic, one or two records stay in the active segment for minutes, so segments are
+        # also rolled by time.
         return {
             "cleanup.policy": "compact", "segment.bytes": str(MIB // 4), "segment.ms": "60000",
             "min.cleanable.dirty.ratio": "0.2",

@@ -19,7 +19,7 @@ from tests.worlds.waiting import until_async as until
 
 LEADER, FOLLOWER = 1, 2
 CLOCK = SystemClock()
-#: The time is so long that no replica falls behind by accident.
+#: A replica lag time that is so long that no replica falls behind by accident.
 LONG_MS = 3_600_000
 
 

@@ -12,8 +12,8 @@ from headrace_core.errors import HeadraceError, NotControllerError
 from tests.worlds.raft_world import RaftWorld, Replica, key, voters
 
 #: The events, with their possible weights. Each schedule draws its own weights (swarm testing; Groce and others, 2012).
-#: So some schedules have mainly elections, some mainly losses, and some few events. An event with weight 0 does not
-#: happen in its schedule.
+#: Because of the random weights, some schedules have mainly elections, some mainly losses, and some few events. An
+#: event with weight 0 does not happen in its schedule.
 EVENTS: dict[str, tuple[float, ...]] = {
     "deliver": (20, 40, 60),
     "tick_all": (5, 10, 20),

@@ -423,7 +423,8 @@ def _tick_and_hear(world: QuorumWorld) -> None:
 def test_answers_to_heartbeats_cost_an_idle_leader_no_turn(world: QuorumWorld) -> None:
     _tick_and_hear(world)
     assert world.leader.until_due_ms() > 0
-    # The answers still count, so the leader continues to lead even if no other message arrives for a long time.
+    # Answers to heartbeats prove that the followers are alive, so the leader continues to lead even if no other message
+    # arrives for a long time.
     term = world.leader.term
     for _ in range(50):
         _tick_and_hear(world)

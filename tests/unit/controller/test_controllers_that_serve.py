@@ -195,8 +195,8 @@ def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
 
         monkeypatch.setattr(RealFile, "sync", failing)
         (lost,) = await asyncio.gather(set_to(others[0], 6_000), return_exceptions=True)
-        # The entry was about to be written to that log. (On a busy machine another controller may lead by now, and
-        # accept the entry. Then the disk of a follower fails, which tests the same.)
+        # The entry was about to be written to the log whose disk fails. (On a busy machine another controller may lead
+        # by now, and accept the entry; in this case the disk of a follower fails, which tests the same property.)
         assert isinstance(lost, int) or (isinstance(lost, HeadraceError) and lost.retriable)
         with pytest.raises(OSError, match="Input/output"):
             await leader.ended()

@@ -36,8 +36,8 @@ BY_SCHEDULES: tuple[type[RaftNode], ...] = (
     broken.InstallsWhatItHas,
 )
 
-#: For a mutant that is hard to detect, the schedule that last detected it is tried first. If the schedules have
-#: changed, the test searches another one.
+#: For a mutant that is hard to detect, the schedule that last detected it is tried first. If that schedule no longer
+#: detects the mutant, the test searches for another schedule.
 KILLED_BY: dict[type[RaftNode], int] = {
     broken.ForgetsItsTerm: 90,
     broken.InstallsWhatItHas: 257,
@@ -45,7 +45,8 @@ KILLED_BY: dict[type[RaftNode], int] = {
     broken.StandsOnlyWhileItVotes: 273,
 }
 
-#: Mutants that a test written for them detects. (The simulator must detect them too; these schedules are too coarse.)
+#: Mutants that a test written for them detects. (The simulator must detect these mutants too; the random schedules of
+#: this test are too coarse.)
 BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (broken.ForgetsItsVote, stories.test_a_voter_says_yes_once_in_a_term_also_after_a_restart),
     (broken.CountsWhatItHasNotWritten, stories.test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose),

@@ -66,7 +66,7 @@ def test_a_clock_that_is_ahead_for_less_than_a_check_costs_an_empty_group_nothin
     world.expire(NOW_MS + 2 * CHECK_MS)  # set right again
     _wait(world, NOW_MS + DAY_MS, since_ms=NOW_MS + 2 * CHECK_MS)
     assert len(world.fetch("g")) == 1
-    # If the clock runs on from the new value, the coordinator takes the new value for the time.
+    # If the wall clock runs on from the value to which it leapt, the coordinator accepts that value as the time.
     world.expire(leap_ms)
     world.expire(leap_ms + CHECK_MS)
     assert world.fetch("g") == {}

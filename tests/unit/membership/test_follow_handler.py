@@ -350,7 +350,7 @@ def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: py
             assert answer.age_ms > 100
             assert answer.age_ms <= passed_ms + 2_000
             assert leader.hurried == 0
-            # A barrier that is older than half a second is not used. The next heartbeats bring a new one.
+            # A barrier that is older than half a second is not used. The next round of heartbeats brings a new barrier.
             monkeypatch.setattr(read_index, "RECENT_MS", 0)
             deferred = asyncio.ensure_future(_confirm(stub, is_deferred=True))
             await until(lambda: served.asked_for == 2, "it to be asked")

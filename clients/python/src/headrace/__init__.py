@@ -156,7 +156,7 @@ def __getattr__(name: str) -> Any:
 
     if name == "__all__":
         return _public()
-    if name in _MODULES:  # the import binds the name
+    if name in _MODULES:  # ``_public`` binds the name by an import
         return importlib.import_module(f".{name}", __name__)
     wanted = "Record" if name == "ConsumerRecord" else name
     home = _HOMES.get(wanted)

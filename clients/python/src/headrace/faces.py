@@ -53,7 +53,7 @@ class Done:
 
     def __await__(self) -> Generator[Any, None, None]:
         return
-        yield  # a generator that ends at once
+        yield  # the ``yield`` makes this function a generator, which ends at once
 
     def __repr__(self) -> str:
         return "Done()"

@@ -17,7 +17,7 @@ class Samples:
     def __init__(self, width_s: float, windows: int) -> None:
         self._width_s = width_s
         self._count = windows
-        self._windows: deque[list[float]] = deque()  # [begin, sum, count, max]
+        self._windows: deque[list[float]] = deque()  # windows as [begin, sum, count, max]
         self.started_s = time.monotonic()
         self.total = 0.0
         self.total_count = 0
@@ -40,7 +40,8 @@ class Samples:
 
     def _recent(self) -> list[list[float]]:
         oldest = time.monotonic() - self._width_s * self._count
-        return [window for window in list(self._windows) if window[0] >= oldest]  # a copy: another thread records
+        # Iterate over a copy, because another thread records values.
+        return [window for window in list(self._windows) if window[0] >= oldest]
 
     def rate(self) -> float:
         """The sum per second over the last windows."""

@@ -18,7 +18,8 @@ from headrace_core.errors import InvalidConfigError
 __all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "resolve"]
 
 logger = logging.getLogger("headrace")
-logger.addHandler(logging.NullHandler())  # every client imports this module; headrace/__init__ imports nothing
+# Set here, because every client imports this module; headrace/__init__ imports nothing.
+logger.addHandler(logging.NullHandler())
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
@@ -89,7 +90,7 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
             f"transactional.id={values['transactional.id']!r} needs idempotence: leave enable.idempotence out, and set "
             "acks=all, retries of 1 or more, and max.in.flight.requests.per.connection of 5 or less"
         )
-    least = min(values["linger.ms"] + values["request.timeout.ms"], INT_MAX)  # (capped as in Kafka)
+    least = min(values["linger.ms"] + values["request.timeout.ms"], INT_MAX)  # (capped at INT_MAX, as in Kafka)
     if values["delivery.timeout.ms"] < least:
         if any(PRODUCER.key(name).name == "delivery.timeout.ms" for name in given):
             raise InvalidConfigError(

@@ -91,7 +91,7 @@ def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> It
     name = f"{readable}-{secrets.token_hex(4)}"
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.create_topics([name])
-    yield name  # no client is open during the test, because a test may fork
+    yield name  # close the client before the test, because a test may fork
     with (
         contextlib.suppress(UnknownTopicOrPartitionError),  # the test has deleted the topic
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,

@@ -37,23 +37,24 @@ class Kind(enum.Enum):
     STRING = "string"
     LIST = "list"
     PASSWORD = "password"  # a string that is never shown: not in errors, descriptions or logs
-    CLASS = "class"  # any Python object: serializers, partitioners; never comes from text
+    CLASS = "class"  # any Python object, such as a serializer or a partitioner; a CLASS value never comes from text
 
 
 class Scope(enum.Enum):
     """How a key can be changed. For a broker key, the scope is Kafka's "update mode"; a topic key is changed per
     topic."""
 
-    READ_ONLY = "read-only"  # set in the properties file (or when a client is created); a change needs a restart
-    PER_BROKER = "per-broker"  # may change while the broker runs, for one broker only
-    CLUSTER_WIDE = "cluster-wide"  # may change while brokers run, for all brokers or for one broker
+    # A value set in the properties file (or when a client is created); a change needs a restart.
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"  # a value that may change while the broker runs, for one broker only
+    CLUSTER_WIDE = "cluster-wide"  # a value that may change while brokers run, for all brokers or for one broker
     PER_TOPIC = "per-topic"
 
 
 class Status(enum.Enum):
     HONOURED = "honoured"
-    ACCEPTED = "accepted"  # without effect: ``note`` names the replacement
-    REFUSED = "refused"  # ``refusal`` gives the reason
+    ACCEPTED = "accepted"  # the key is accepted and has no effect: ``note`` names the replacement
+    REFUSED = "refused"  # the key is refused, and ``refusal`` gives the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class ConfigKey:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] | None = None
-    check: Callable[[Any], str | None] | None = None  # returns the error, or None
+    check: Callable[[Any], str | None] | None = None  # returns an error message for a wrong value, or None
     note: str | None = None
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
@@ -358,7 +359,8 @@ class ConfigDef:
         mean"."""
         found = self.keys.get(name) or self.keys.get(self._snake.get(name, "")) or self._of_family(name)
         if found is None:
-            shown = name[:NAME_CHARACTERS_MAX]  # clients send names too, and comparing a long name takes long
+            # Cut the name: clients send names too, and comparing a long name takes long.
+            shown = name[:NAME_CHARACTERS_MAX]
             dotted = shown.replace("_", ".")
             hint = f"; {self.hints[dotted]}" if dotted in self.hints else _near(dotted, self.keys)
             raise InvalidConfigError(f"unknown {self.where} configuration key {shown!r}{hint}")

@@ -109,7 +109,7 @@ def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     milliseconds."""
     result = dict(values)
     fixed = set(given)
-    for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
+    for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # keys with finer units come first
         value = given.get(coarse)
         if isinstance(value, int) and fine not in fixed:
             result[fine] = value * factor if value >= 0 else value

@@ -159,7 +159,8 @@ def validate(
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
     InvalidTimestampError, UnsupportedVersionError.
     """
-    earliest_ms, latest_ms = 0, LONG_MAX  # no client writes times before 1970; from -2^63 on, deltas would overflow
+    # The allowed range: no client writes times before 1970; from -2^63 on, deltas would overflow.
+    earliest_ms, latest_ms = 0, LONG_MAX
     if config.timestamp_type is TimestampType.CREATE_TIME:
         if config.timestamp_before_max_ms < LONG_MAX:
             earliest_ms = max(now_ms - config.timestamp_before_max_ms, 0)

@@ -113,7 +113,7 @@ def _names(fs: FileSystem, path: str) -> list[str]:
     try:
         return fs.listdir(path)
     except OSError:
-        return []  # no permission: not our log
+        return []  # no permission to read the directory: it is not a log directory of this user
 
 
 def _is_directory(fs: FileSystem, path: str) -> bool:

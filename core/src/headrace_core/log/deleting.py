@@ -39,7 +39,7 @@ class DeletedFiles:
         #: Lock held while files are removed, so that only one thread at a time removes files.
         self._removing = threading.Lock()
         self._numbers = itertools.count()
-        #: (due, on the monotonic clock, number, path, bytes), a heap.
+        #: A heap of (due time on the monotonic clock, number, path, bytes).
         self._waiting: list[tuple[float, int, str, int]] = []
 
     def __len__(self) -> int:

@@ -80,13 +80,13 @@ class CachedFile:
         return file
 
     def _descriptor_to_write(self) -> File:
-        self._unsynced = True  # set the mark before taking the descriptor: see the module
+        self._unsynced = True  # set the mark before taking the descriptor: see the docstring of the module
         return self._descriptor()
 
     def size(self) -> int:
         return self._descriptor().size()
 
-    def pread(self, size: int, position: int) -> bytes:  # the same as _descriptor(), but without the call
+    def pread(self, size: int, position: int) -> bytes:  # does the same as _descriptor(), but without the call
         file = self._file
         if file is None:
             file = self._cache._reopen(self)
@@ -101,7 +101,7 @@ class CachedFile:
         return file.is_cached(size, position)
 
     def drop_cache(self, size: int, position: int) -> None:
-        forget = getattr(self._file, "drop_cache", None)  # a hint that not every file supports
+        forget = getattr(self._file, "drop_cache", None)  # drop_cache is a hint that not every file supports
         if forget is not None:
             forget(size, position)
 
@@ -122,7 +122,7 @@ class CachedFile:
 
     def _begin_sync(self) -> File:
         file = self._descriptor()
-        self._unsynced = False  # later writes need another sync
+        self._unsynced = False  # writes after this line need another sync
         return file
 
     def _end_sync(self) -> None:

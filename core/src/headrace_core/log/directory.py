@@ -220,7 +220,7 @@ class LogDirectory:
             self._forget(lambda partition: partition not in found)
         with _full_disk_left_out(self.root):
             self.compaction.keep_only(set(found))
-        if self._last_stop is not None:  # files change from here on, so the next stop must write a new marker
+        if self._last_stop is not None:  # from here on files change, so the next stop must write a new marker
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
         with _full_disk_left_out(self.root):
@@ -312,7 +312,7 @@ class LogDirectory:
             try:
                 outcomes.append(self._of_topic(partition, topic_id))
             except HeadraceError as error:
-                outcomes.append(error.copy())  # whose traceback does not keep this frame
+                outcomes.append(error.copy())  # append a copy, whose traceback does not keep this frame
         return outcomes
 
     def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
@@ -351,7 +351,8 @@ class LogDirectory:
         self.quarantined[partition] = error
         self._quarantined_ids[partition] = log.topic_id
         logger.error("%s is quarantined: %s", partition, error.message)
-        with contextlib.suppress(CorruptLogError):  # closing would complete an index, perhaps from damaged data
+        # Ignore damage here: closing would complete an index, perhaps from damaged data.
+        with contextlib.suppress(CorruptLogError):
             log.close(flush=False)
         # If the disk has no room for this file, the clean stop names the damaged log; after an unclean stop the log is
         # checked again.
@@ -391,7 +392,7 @@ class LogDirectory:
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Rename the directories of closed logs, given as {partition: (bytes, delay in ms)}."""
-        # Also if a step below fails, because the entries belong to no log now.
+        # Drop the entries first, so that they are gone even if a step below fails: the entries belong to no log now.
         self._drop_entries(partitions.__contains__)
         gone: list[tuple[str, int, int]] = []
         for partition, (size, delay_ms) in partitions.items():
@@ -501,7 +502,7 @@ class LogDirectory:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            one_by_one = True  # what makes room must not need any
+            one_by_one = True  # an operation that frees space must not need any space
         for log, _ in done:
             self._drop(log, one_by_one=one_by_one)
         return done

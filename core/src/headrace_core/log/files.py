@@ -167,7 +167,7 @@ class RealFile:
         data = os.pread(self._fd, size, position)
         if len(data) == size or not data:
             return data
-        parts = [data]  # short: the end of the file, or a signal
+        parts = [data]  # a short read means the end of the file, or a signal
         got = len(data)
         while got < size and (data := os.pread(self._fd, size - got, position + got)):
             parts.append(data)
@@ -175,8 +175,8 @@ class RealFile:
         return b"".join(parts)
 
     def is_cached(self, size: int, position: int) -> bool:
-        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so we only ask it for one byte in every 64 KiB: the page cache
-        # is read and dropped in runs far longer than a page.
+        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so ask it for only one byte in every 64 KiB: the kernel reads
+        # and drops the page cache in runs far longer than a page.
         probe = bytearray(1)
         try:
             for at in range(position, position + size, _PROBE_STEP_BYTES):
@@ -186,7 +186,7 @@ class RealFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            # RWF_NOWAIT is not supported here, so just read.
+            # This system does not support RWF_NOWAIT, so read in the usual way.
             return error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
         return True
 
@@ -308,7 +308,7 @@ class RealFileSystem:
             return
         for first in range(0, len(paths), _DIRECTORIES_AT_ONCE):
             some = paths[first : first + _DIRECTORIES_AT_ONCE]
-            # fdatasync is enough for a directory, because the names are the directory's data.
+            # For a directory fdatasync is enough, because the names are the directory's data.
             self.sync_files(
                 [RealFile(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) for path in some]
             )

@@ -208,7 +208,7 @@ class _SparseIndex:
         self.entries_max = size_max_bytes // self._entry.size
         self.file = IndexFile(fs, path, self._entry.size)
         self._entries: tuple[array[int], array[int]] | None = None
-        self._changes = 0  #: Number of replacements of the entries, so that no reader stores entries from before one.
+        self._changes = 0  #: Number of times that the entries were replaced, so that no reader stores older entries.
 
     @staticmethod
     def _parse(data: bytes, path: str) -> tuple[array[int], array[int]]:

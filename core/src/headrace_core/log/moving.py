@@ -221,7 +221,7 @@ class LogCopy:
                 self._copy(segment, is_sealed=number < len(segments) - 1)
             except OSError:
                 if segment in self.log.segments:
-                    raise  # a segment that was deleted or compacted during the copy is left to the next pass
+                    raise  # the segment was deleted or compacted during the copy: the next pass copies it
         self.end_offset = end_offset
         self._check_not_cut()
 
@@ -331,7 +331,7 @@ class LogCopy:
         self.log.roll()
         self._copy_all()
         for copy in self._copies.values():
-            if copy.file is not None:  # the new active segment: empty
+            if copy.file is not None:  # ``copy.file`` is open only for the new active segment, which is empty
                 self._complete(copy.segment, copy, f"{self.path}/{segment_name(copy.segment.base_offset)}")
         for name in self._fs.listdir(self.log.directory):
             if _SEGMENT_FILE.match(name) or name.endswith(_PASSING):

@@ -93,7 +93,7 @@ class _Opening:
             ):
                 self.leftovers.append(name)
         bases.sort()
-        while len(bases) > 1 and bases[1] <= log_start_offset:  # a deletion interrupted by a crash
+        while len(bases) > 1 and bases[1] <= log_start_offset:  # a crash interrupted the deletion of these segments
             gone = segment_name(bases.pop(0)) + "."
             self.leftovers += [name for name in names if name.startswith(gone) and name not in self.leftovers]
         return [
@@ -256,7 +256,8 @@ def open_segments(
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
-        epochs_known = False  # Kafka's file, which lost entries in a crash: Headrace's are always written first
+        # The file is Kafka's, and lost entries in a crash: Headrace always writes the epoch file before the batches.
+        epochs_known = False
     if not segments:
         if recovery_point > log_start_offset:
             raise CorruptLogError(f"{directory}: the log has no segment, but was flushed up to offset {recovery_point}")
@@ -272,7 +273,7 @@ def open_segments(
         scans = _scan_unflushed(opening, segments, recovery_point, checksummed)
         log_end_offset = scans[len(segments) - 1].next_offset
         if not epochs.is_checksummed:
-            epochs_known = False  # the checksum comes with a rebuild from the batches, not from unverified entries
+            epochs_known = False  # Write a checksum only after a rebuild from the batches, not for unverified entries.
     _remove(opening, segments[0].base_offset)
     doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}
     if doubtful:
@@ -304,7 +305,7 @@ def open_segments(
                 "log starts was lost"
             )
         else:
-            epochs_known = False  # deleted records are back
+            epochs_known = False  # the log lost its log start, so deleted records are back
     _restore_epochs(opening, epochs, epochs_known, segments, scans, log_start_offset, log_end_offset)
     # A log that ends below its log start is empty: the records below the start were deleted, and the records above it
     # were never flushed.

@@ -301,7 +301,8 @@ class PartitionLog(LogReader):
         if self._should_roll(group, prepared, now_ms):
             outcomes += self._write(group)
             self.roll()
-            if prepared.metas[0].base_offset != self.log_end_offset:  # the group before this one was refused
+            # The log refused the group of appends before this one.
+            if prepared.metas[0].base_offset != self.log_end_offset:
                 if append.fence is not None:
                     self._check_fence(append.fence, group)
                 prepared = self._prepare(append, group, now_ms)
@@ -315,7 +316,7 @@ class PartitionLog(LogReader):
                 # The batch that this append repeats is not written yet, and its write may fail.
                 outcomes += self._write(group)
                 return self._add(append, group, outcomes, now_ms)
-        try:  # only now: a refused or repeated append adds no record of this epoch, and forces no file
+        try:  # add the epoch only now: a refused or repeated append adds no record of the epoch, and forces no file
             self.epochs.assign(append.leader_epoch, prepared.metas[0].base_offset)
         except OSError:
             self._take_back(group, at_first)
@@ -426,7 +427,8 @@ class PartitionLog(LogReader):
                 )
             self.roll()
         if not self.active.size and not group.metas and not self.active.fits(part.next_offset - 1):
-            self._begin_again_at(part.metas[0].base_offset)  # behind a gap that the segment's indexes cannot express
+            # The batches begin behind a gap that the segment's indexes cannot express.
+            self._begin_again_at(part.metas[0].base_offset)
         at_first = len(group.remembered)
         try:
             for header, meta in part.producers:
@@ -529,7 +531,8 @@ class PartitionLog(LogReader):
             segment.undo_write()
             self._not_written(write.remembered)
             return [self._disk_full(error) for _ in write.infos]
-        except (ServerBusyError, CorruptLogError) as error:  # no descriptor, or damage: nothing was written
+        # No descriptor is free, or the log is damaged: the append has written nothing.
+        except (ServerBusyError, CorruptLogError) as error:
             self._not_written(write.remembered)
             return [error for _ in write.infos]
         self._published(segment, write.metas)
@@ -707,7 +710,7 @@ class PartitionLog(LogReader):
             self._delete_from(len(keep))
             last.truncate_to(place)
             last.txn_index.truncate_to(end_offset)
-            self._forget_places()  # places read while file size and log end disagreed
+            self._forget_places()  # forget the places that were read while file size and log end disagreed
             last.log.sync()
         if producers is not None:
             producers.inherit_undecided(self.producers, end_offset)
@@ -785,7 +788,7 @@ class PartitionLog(LogReader):
                 table = ProducerTable.from_snapshot(
                     producers, f"{self.topic_partition}: the leader's producers", offset
                 )
-            except CorruptLogError as error:  # this log is sound
+            except CorruptLogError as error:  # the error belongs to the other log: this log is sound
                 raise CorruptMessageError(error.message) from error
             table.loaded(self._clock.monotonic_ms())
         file, start = self._next_segment_file(), self.log_start_offset
@@ -793,7 +796,8 @@ class PartitionLog(LogReader):
         try:
             self._remove_all()
             try:
-                # First: after a crash, a log that begins at ``offset`` must have its producers.
+                # Write the producer snapshot first: after a crash, a log that begins at ``offset`` must have its
+                # producers.
                 self._snapshots.take(table, offset, ())
                 self._snapshots.force(offset)
                 self._fs.sync_directory(self.directory)
@@ -951,7 +955,7 @@ class PartitionLog(LogReader):
             except FileNotFoundError:
                 if self._segments is segments:
                     raise
-                continue  # compacted or deleted meanwhile
+                continue  # the segment was compacted or deleted meanwhile
             except CorruptLogError as error:
                 raise self._unless_cut(error, cuts) from error
             if len(found) > 1:

@@ -266,7 +266,7 @@ class LogReader:
             places.put(up_to, segment, size)
             return size
         position, header = place
-        # A batch at its cached place was appended at these offsets just now, and needs no check.
+        # A batch whose place is cached was appended just now, so its offsets need no check.
         if places.get(header.base_offset, segment) != position:
             after = position + header.size
             if after < segment.size:
@@ -311,7 +311,7 @@ class LogReader:
                 f"{len(records)}"
             )
         is_exact = self._check(records, segment, following, position, offset, next_offset)
-        # A batch header alone is no proof of a gap, so the reader continues at the end of these records.
+        # A batch header alone is no proof of a gap, so the reader continues at the end of the records that it has read.
         if not is_exact and end < data_end:
             next_offset = _end_offset(records)
         places.put(next_offset, segment, end)

@@ -137,7 +137,7 @@ def scan(
                     f"offset {header.last_offset} is too far from {base_offset}, the first offset of the segment"
                 )
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
-            if header.leader_epoch < latest_epoch:  # also for epoch -1 (none): a log that had a leader keeps an epoch
+            if header.leader_epoch < latest_epoch:  # check also epoch -1 (none): a log that had a leader keeps an epoch
                 raise CorruptMessageError(
                     f"a batch of leader epoch {header.leader_epoch} cannot follow a batch of epoch {latest_epoch}"
                 )
@@ -262,7 +262,8 @@ def is_cut_short(file: File, found: Scan) -> bool:
         return False
     if size <= len(rest):
         return False
-    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # perhaps only the length field is wrong
+    # Perhaps only the length field of the batch is wrong.
+    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]
     try:
         check_batch(whole)
     except CorruptMessageError:

@@ -127,6 +127,7 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
         if after.leader_epoch > before.leader_epoch
     ]
     first = headers[0]
-    if first.leader_epoch >= max(latest_epoch, 0):  # also for the latest epoch, whose recorded start may be too high
+    # Replace also the start of the latest epoch, whose recorded start may be too high.
+    if first.leader_epoch >= max(latest_epoch, 0):
         starts.insert(0, (first.leader_epoch, min(first.base_offset, log_end_offset)))
     return starts

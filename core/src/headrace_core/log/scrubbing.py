@@ -166,7 +166,7 @@ class _IndexesBeside:
                 )
             self._last_entry_ms = time_entry[1]
             self._next_time_entry = next(self._times, None)
-        if header.record_count:  # compaction leaves empty batches, with times of removed records
+        if header.record_count:  # skip batches that compaction has emptied: they have the times of removed records
             self._latest_ms = max(self._latest_ms, header.max_timestamp_ms)
 
     def ended(self) -> str | None:

@@ -39,7 +39,8 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
 #: Readers compute values (a largest timestamp, rebuilt indexes) and store them in a segment; a truncation discards the
-#: values. Both hold this lock. All segments share one lock, because threads hold the lock only briefly.
+#: values. Readers and truncations hold this lock meanwhile. All segments share one lock, because threads hold the lock
+#: only briefly.
 _NOTING = threading.Lock()
 
 
@@ -108,7 +109,7 @@ class LogSegment:
         self.created_ms = 0
         #: Description of a fault in the index files; None if no fault was found, or after the files were rebuilt.
         self.index_fault: str | None = None
-        #: (segment's size, offset after its last batch at this size); None: not looked up.
+        #: (size of the segment, offset after its last batch at this size); None before the first lookup.
         self._end: tuple[int, int] | None = None
         #: Whether the time index is known to match the log; True unless the index was loaded from its file and not
         #: checked.
@@ -264,7 +265,7 @@ class LogSegment:
             return
         self._is_changed = True
         self._check_times()
-        with _NOTING:  # a reader that rebuilt the indexes must not restore removed entries
+        with _NOTING:  # take the lock, so that a reader that rebuilt the indexes does not restore removed entries
             self.index.truncate_to(place.header.base_offset)
             self.time_index.truncate_to(place.header.base_offset)
             self.size = place.position
@@ -286,7 +287,7 @@ class LogSegment:
         self._largest = TimestampOffset(-1, self.base_offset)
         self.first_timestamp_ms = None
         self.publish(batches)
-        with full_disk_tolerated():  # the entries stay in memory until the disk has room
+        with full_disk_tolerated():  # on a full disk, the entries stay in memory until the disk has room
             self.write_indexes()
         self.index_fault = None
         self._times_checked = True
@@ -439,7 +440,8 @@ class LogSegment:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
         with _NOTING:
-            if self.size < size:  # truncated meanwhile: the bytes read are gone, and the owner writes the indexes
+            # The segment was truncated meanwhile: the bytes read are gone, and the owner writes the indexes.
+            if self.size < size:
                 raise IndexMismatchError(why)
             self.index.keep_in_memory(offsets)
             self.time_index.keep_in_memory(times)
@@ -528,7 +530,7 @@ class LogSegment:
         offset of the next segment, or the log end offset. A cut cannot be undone, so the last kept and the first
         removed batch are checked first. The checks verify the CRCs of the two batches, and compare their base offsets
         (which no CRC covers) with the neighbouring batches. Raises CorruptLogError if a check fails."""
-        self._check_times()  # the cut needs the indexes, and must not fail halfway
+        self._check_times()  # check the indexes before the cut, which needs them and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)
         except IndexMismatchError as mismatch:

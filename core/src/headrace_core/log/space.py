@@ -80,7 +80,7 @@ class SpaceGauge:
         self.reserve_bytes = 0
         self.free_bytes = 0  #: Free bytes of the disk at the last measurement.
         self.total_bytes = 0
-        self._headroom = 0  # above the reserve, by the last measurement and what was written since
+        self._headroom = 0  # free bytes above the reserve, by the last measurement and the bytes written since
         self._remeasure_below = 0
         self._measured_ms = -_MEASURE_INTERVAL_MS
         self._was_refused = False

@@ -201,7 +201,8 @@ def _verify_offsets(
             continue  # the log start has advanced since the checkpoint was written
         if offset > log.end_offset:
             what = f"says {offset} of {partition}, whose log ends at {log.end_offset}"
-            if name == LOG_STARTS:  # below a recovery point the partition itself is at fault
+            # Only the log starts are at fault: below a recovery point the partition itself is at fault.
+            if name == LOG_STARTS:
                 yield Problem(path, 0, offset, what, _SAFE[name])
 
 
@@ -276,7 +277,8 @@ class _Partition:
     def _seams(self, segments: list[_Segment]) -> Iterator[Problem]:
         was_compacted = any(segment.was_compacted for segment in segments[:-1])
         last = segments[-1]
-        if last.first_gap is not None and not was_compacted:  # an active segment was never compacted
+        # The gap is damage, because an active segment was never compacted.
+        if last.first_gap is not None and not was_compacted:
             position, expected, found = last.first_gap
             yield Problem(
                 last.path, position, expected, f"begins with offset {found}, but {expected} should come", _RESTORE
@@ -337,7 +339,7 @@ class _Segment:
         self.base_offset = self.next_offset = base_offset
         self.size = 0
         self.is_sound = True
-        #: (position, expected offset, found offset); None: no gap.
+        #: The first gap as (position, expected offset, found offset); None without a gap.
         self.first_gap: tuple[int, int, int] | None = None
         #: Whether the segment has a gap between batches, or a batch from which compaction removed records.
         self.was_compacted = False
@@ -455,7 +457,7 @@ class _Segment:
     def verify_txn_index(self, begun: dict[int, int], *, is_sealed: bool) -> Iterator[FileLine | Problem]:
         """Check the transaction index. ``begun``: for each producer, the first offset of the transaction that is open
         at the segment's start; the check updates ``begun``."""
-        aborted: dict[int, tuple[int, int | None]] = {}  # marker's offset: (producer id, first remaining offset)
+        aborted: dict[int, tuple[int, int | None]] = {}  # offset of a marker -> (producer id, first remaining offset)
         for producer_id, offset, kind in self._transactional:
             if kind is None:
                 begun.setdefault(producer_id, offset)

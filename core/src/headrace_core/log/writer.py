@@ -84,7 +84,7 @@ OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
-    outcomes: list[tuple[Done, Any]]  #: (waiter, outcome), in the order of the turn.
+    outcomes: list[tuple[Done, Any]]  #: A list of (waiter, outcome), in the order of the turn.
     logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in this turn of the directory writer.
     failure: StorageError | None
     sync_ms: float
@@ -205,7 +205,7 @@ class DirectoryWriter:
         """Return the error for a failed read. An unreadable disk fails the directory, as in Kafka. Any thread may call
         ``read_failed``."""
         if error.errno not in _NOT_THE_DISK:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no callback is needed any more
                 self._loop.call_soon_threadsafe(self.fail, error)
         return StorageError(f"{partition}: cannot read the log: {error}")
 
@@ -351,7 +351,7 @@ class DirectoryWriter:
             go_on()
 
     def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no waiter is left
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no waiter is left
             self._loop.call_soon_threadsafe(self._tell_written, logs, _nothing)
 
     def _call(self, function: Callable[[Any], object], argument: object) -> None:
@@ -392,7 +392,7 @@ class DirectoryWriter:
         deadline_ms: float | None = None
         for log in list(self._dirty):
             due_ms = flush_deadline_ms(log.config, log.unflushed_since_ms)
-            if due_ms is None or log.is_closed:  # closed: deleted, with records that need no flush
+            if due_ms is None or log.is_closed:  # a closed log is deleted, and its records need no flush
                 self._dirty.discard(log)
             elif deadline_ms is None or due_ms < deadline_ms:
                 deadline_ms = due_ms

@@ -4,4 +4,4 @@ Every service uses the package ``membership``; the SDK does not. The package ``m
 ``headrace_core.rpc``, and not the reverse.
 """
 
-from .. import rpc as rpc  # before grpc: rpc sets environment variables that grpc reads at its import
+from .. import rpc as rpc  # import rpc before grpc: rpc sets environment variables that grpc reads at its import

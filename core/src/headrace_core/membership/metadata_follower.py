@@ -125,7 +125,7 @@ class MetadataFollower:
         self._clock = clock or SystemClock()
         self._events = events or Emitter()
         self._freshness = freshness or Freshness(image.next_offset)
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # (offset, order, waiter), sorted
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # sorted list of (offset, order, waiter)
         self._order = itertools.count()
         self._current_waiters: list[tuple[float, asyncio.Future[None]]] = []  # (as of, waiter)
         self._ask_now = asyncio.Event()
@@ -161,7 +161,7 @@ class MetadataFollower:
         backoff, outage, in_vain = Backoff(), Outage(logger, "following the metadata log"), 0
         candidates = self.controllers.candidates()
         first = self._node_id if self._node_id >= 0 else random.randrange(len(candidates))
-        address = candidates[first % len(candidates)]  # spreads followers evenly over the controllers
+        address = candidates[first % len(candidates)]  # the node id spreads followers evenly over the controllers
         while True:
             channel = open_channel(address, ChannelPurpose.CONTROL)
             self._connected_ms = self._answered_ms = 0.0
@@ -257,7 +257,7 @@ class MetadataFollower:
         self._bytes_since_save, self._saved_ms = 0, began_ms
         try:
             saved = await asyncio.to_thread(store.save, image)
-        except OSError as error:  # a snapshot only shortens the next start
+        except OSError as error:  # ignore a failed save: a snapshot only shortens the next start
             logger.warning("cannot write a snapshot of the metadata, trying again later: %s", error)
             return
         finally:
@@ -334,7 +334,7 @@ class MetadataFollower:
             await asyncio.sleep(max(left_s, every_s / 10))
 
     async def _confirm_when_asked(self, stub: Any) -> None:
-        if self._current_waiters:  # since the last connection
+        if self._current_waiters:  # requests have waited for current metadata since the last connection
             self._ask_now.set()
         while True:
             await self._ask_now.wait()

@@ -60,7 +60,7 @@ class MetadataView:
         self._image: MetadataImage | None = None
         self._brokers: list[metadata_pb2.BrokerMetadata] = []
         self._coordinators: list[metadata_pb2.CoordinatorMetadata] = []
-        # brokers that are fenced or have failed directories
+        # Brokers that are fenced or have failed directories, as (id, fenced, failed directories)
         self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 

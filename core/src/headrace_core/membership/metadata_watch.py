@@ -52,7 +52,7 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
 
     def on_closed(self) -> None:
         self._unsubscribe()
-        self._unsubscribe = lambda: None  # the callback refers to this watch, whose request may be large
+        self._unsubscribe = lambda: None  # drop the callback, which refers to this watch, whose request may be large
 
     def _changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if concerns(self._request, image, delta, self._topics):

@@ -53,7 +53,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
             open_descriptors=self._open_descriptors(),
             descriptors_max=descriptors_max(),
             started_at_ms=self._started_at_ms,
-            time_ms=self._clock.now_ms(),  # last: as late as possible
+            time_ms=self._clock.now_ms(),  # read the clock last, so that the time is as late as possible
         )
 
     def _open_descriptors(self) -> int:

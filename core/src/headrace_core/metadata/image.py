@@ -238,7 +238,7 @@ class ImageBuilder:
         self._topics = SortedMap.of(base.topics).edit()
         self._topic_ids = SortedMap.of(base.topic_ids).edit()
         self._configs = SortedMap.of(base.configs).edit()
-        self._loads: dict[int, list[int]] = {}  # broker -> [replicas, preferred leaders], as changes
+        self._loads: dict[int, list[int]] = {}  # broker -> changes of [replicas, preferred leaders]
         self._open_topics: dict[bytes, list[PartitionImage]] = {}  # topics whose partitions are being changed
         self._changed_brokers: set[int] = set()
         self._changed_partitions: dict[bytes, set[int]] = {}
@@ -247,7 +247,8 @@ class ImageBuilder:
         self._changed_configs: set[ConfigResource] = set()
         self._ledger: LedgerBuilder | None = None
         self._flush_weakened = base.flush_weakened
-        self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}  # thousands of partitions have equal directories
+        # Shared tuples of directories, because thousands of partitions have equal directories.
+        self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
         """Apply one record. Apply one record. Raises CorruptLogError when the record names an entity that does not
@@ -494,7 +495,8 @@ class ImageBuilder:
             self._changed_configs.add(resource)
         self._changed_partitions.pop(record.topic_id, None)
         if record.topic_id in self._created:
-            self._created.discard(record.topic_id)  # added and removed: never published
+            # A topic that was added and removed in one change is never published.
+            self._created.discard(record.topic_id)
         else:
             self._removed[record.topic_id] = self._base.topics[record.topic_id]
 

@@ -138,7 +138,7 @@ class SortedMap(Mapping[K, V]):
                 uneven.append(at)
         if uneven:
             bounds = list(bounds)
-            for at in sorted(uneven, reverse=True):  # from the end, so that earlier chunks keep their positions
+            for at in sorted(uneven, reverse=True):  # go backwards, so that earlier chunks keep their positions
                 _even_out(bounds, chunks, at)
         return SortedMap._made(bounds, chunks, size)
 

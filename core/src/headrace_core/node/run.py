@@ -32,8 +32,8 @@ _owns_process = False
 
 #: Thresholds of the garbage collector in a broker and in a coordinator. Requests create few reference cycles, so rare
 #: garbage collections of many objects cost less than frequent small ones. (By default, Python starts a garbage
-#: collection after 700 allocations.) The product of the first two numbers bounds the pause of a collection of young
-#: objects: 50,000 objects take about 30 ms, and 8,000 unfinished calls have 260,000 objects. The last number decides
+#: collection after 700 allocations.) The product of the first two thresholds bounds the pause of a collection of young
+#: objects: 50,000 objects take about 30 ms, and 8,000 unfinished calls have 260,000 objects. The last threshold decides
 #: how long unreachable objects that live for minutes stay in memory, such as the log of a deleted topic with its file
 #: descriptor.
 GC_THRESHOLDS = (5_000, 10, 20)
@@ -143,7 +143,7 @@ async def serve_until(server: Server, stop: asyncio.Event) -> None:
         await asyncio.gather(starting, return_exceptions=True)
         try:
             await server.stop(at_once=at_once)
-        except asyncio.CancelledError:  # the clean stop takes too long
+        except asyncio.CancelledError:  # the clean stop takes too long: stop at once
             await server.stop(at_once=True)
             raise
 
@@ -157,7 +157,7 @@ def raise_descriptor_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # an infinite hard limit, above what the kernel allows
+    except (OSError, ValueError) as error:  # the hard limit is infinite, and above what the kernel allows
         logger.warning("the limit of %d file descriptors could not be raised to %d: %s", soft, hard, error)
 
 

@@ -201,7 +201,7 @@ def own_number(
 def _addresses_of(name: str) -> set[str]:
     try:
         return {str(each[4][0]) for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except (OSError, ValueError):  # ValueError: an invalid name (a part of more than 63 letters)
+    except (OSError, ValueError):  # getaddrinfo raises ValueError for an invalid name (a part of more than 63 letters)
         return set()
 
 

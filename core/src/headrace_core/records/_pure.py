@@ -92,7 +92,8 @@ class BatchBuilder:
         The first record of a batch always fits. Raises InvalidTimestampError for a negative timestamp other than -1
         (none), TypeError for a key or value that is not bytes-like, and RecordTooLargeError for a record above 2 GiB.
         """
-        headers = None if headers is None else list(headers)  # first, because the caller's iterable may run any code
+        # Iterate first, because the caller's iterable may run any code.
+        headers = None if headers is None else list(headers)
         check_timestamp(timestamp_ms)
         base = self._base_timestamp_ms if self.count else timestamp_ms
         if timestamp_ms - base > INT64_MAX:
@@ -294,7 +295,7 @@ class RecordIterator:
             except (CorruptMessageError, InvalidRecordError):
                 if not taken:
                     raise
-                break  # sound records are returned first; the next call raises
+                break  # return the sound records first; the next call raises the error
         return taken
 
     def _leave_batch(self) -> None:
@@ -311,7 +312,8 @@ class RecordIterator:
                 self._slice, self._at = self._slice + 1, 0
                 continue
             header = read_whole_header(data, self._at)
-            if check_crc:  # also of skipped batches: a flipped bit must not make a wanted batch look like a skipped one
+            # Check also the CRC of skipped batches: a flipped bit must not make a wanted batch look like a skipped one.
+            if check_crc:
                 check_batch(data, self._at)
             is_wanted = header.last_offset >= self.position or self._is_stuck
             if is_wanted and (include_control or not header.is_control):

@@ -73,7 +73,7 @@ class Record:
 
     @property
     def headers(self) -> Headers:
-        if self._headers is None:  # most records have none: their list is created on first use
+        if self._headers is None:  # most records have no headers, so the list of headers is created on first use
             super().__setattr__("_headers", [])
         return self._headers  # type: ignore[return-value]
 
@@ -160,7 +160,7 @@ def encode_record(
     headers: Iterable[tuple[str, Buffer | None]] | None,
 ) -> bytes:
     """Append one encoded record, with its length in front."""
-    body = bytearray(1)  # attributes: no bit is defined
+    body = bytearray(1)  # the attributes of a record: no bit is defined
     append_varint(body, timestamp_delta)
     append_varint(body, offset_delta)
     _append_nullable(body, key)
@@ -182,7 +182,7 @@ def _append_nullable(out: bytearray, data: Buffer | None) -> None:
     if data is None:
         append_varint(out, -1)
     else:
-        view = memoryview(data)  # TypeError for what is not bytes-like
+        view = memoryview(data)  # memoryview raises TypeError for a value that is not bytes-like
         append_varint(out, view.nbytes)
         out += view
 

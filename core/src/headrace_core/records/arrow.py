@@ -151,7 +151,7 @@ def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_null(kind)
     ):
-        if pa.types.is_decimal(kind):  # a fixed width too, but not meant as bytes
+        if pa.types.is_decimal(kind):  # decimals have a fixed width too, but are not meant as bytes
             raise InvalidArgumentError(f"column {name!r} has type {kind}, not binary or string")
         return column
     if kind in (pa.binary_view(), pa.string_view()):
@@ -182,7 +182,8 @@ def _timestamps(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _one_chunk(columns: pa.Table) -> pa.RecordBatch:
     if all(column.num_chunks == 1 for column in columns.columns):
         return columns.to_batches()[0]
-    wide = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}  # 2 GiB and more in one chunk
+    # Types for columns with 2 GiB and more in one chunk.
+    wide = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
     fields = [column.cast(wide.get(column.type, column.type)) for column in columns.columns]
     return pa.table(fields, names=columns.column_names).combine_chunks().to_batches()[0]
 
@@ -400,7 +401,7 @@ def _header_lists(column: tuple[Any, ...], rows: int) -> pa.Array:
     if not ascii_names:
         try:
             keys.validate(full=True)
-        except pa.ArrowInvalid:  # not UTF-8: readable all the same, as in Kafka's clients
+        except pa.ArrowInvalid:  # a key that is not UTF-8 is readable all the same, as in Kafka's clients
             raw = keys.cast(pa.binary()).to_pylist()
             keys = pa.array([name.decode(errors="replace") for name in raw], pa.string())
     pairs = pa.StructArray.from_arrays([keys, _binary_array(pa.binary(), contents, count)], fields=list(_HEADER))

@@ -137,7 +137,7 @@ def _gzip_back(data: Buffer, max_bytes: int) -> Buffer:
                 rest = unpacker.unused_data
                 if not rest:
                     return b""
-                unpacker = zlib.decompressobj(wbits=31)  # gzip members may follow each other
+                unpacker = zlib.decompressobj(wbits=31)  # several gzip members may follow each other
             part = unpacker.decompress(rest, size)
             rest = unpacker.unconsumed_tail
             if part:
@@ -177,7 +177,7 @@ def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
             raise _damaged("snappy", f"the block length at byte {position} is cut short")
         length = _INT.unpack_from(view, position)[0]
         if length == _XERIAL_HEADER_AS_LENGTH and view[position : position + 8] == _XERIAL_MAGIC:
-            position += len(_XERIAL_HEADER)  # streams may follow each other
+            position += len(_XERIAL_HEADER)  # several Xerial streams may follow each other
             continue
         position += 4
         if not 0 <= length <= len(view) - position:
@@ -233,7 +233,7 @@ def _lz4_back(data: Buffer, max_bytes: int) -> Buffer:
                     rest = unpacker.unused_data or b""
                     if not rest:
                         return b""
-                    unpacker = frame.LZ4FrameDecompressor()  # frames may follow each other
+                    unpacker = frame.LZ4FrameDecompressor()  # several LZ4 frames may follow each other
                 part: bytes = unpacker.decompress(rest, limit)
                 rest = b""
                 if part:

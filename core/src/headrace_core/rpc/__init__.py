@@ -3,7 +3,8 @@
 The server's code is in ``headrace_core.rpc.server``, which is imported separately because clients do not need it.
 """
 
-from . import environment as environment  # before grpc: environment sets variables that grpc reads at its import
+# Import environment before grpc: it sets variables that grpc reads at its import.
+from . import environment as environment
 from .channel import ChannelPurpose, open_channel
 from .status import error_from_rpc, error_to_proto, raise_proto_error, status_of
 

@@ -35,7 +35,7 @@ class ChannelPurpose(enum.StrEnum):
     HEARTBEAT = "heartbeat"
     RAFT = "raft"
     REPLICATION = "replication"
-    CATCH_UP = "catch-up"  # replication of replicas far behind
+    CATCH_UP = "catch-up"  # connections that replicate to replicas far behind the leader
 
 
 #: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so unacknowledged heartbeats end the connections to

@@ -94,7 +94,7 @@ class Duplex(Generic[Request, Response]):
         try:
             await asyncio.wait([*tasks, self._cancelled], return_when=asyncio.FIRST_COMPLETED)
             why = self._why or self._error_of(next((task for task in tasks if task.done()), None))
-        finally:  # in a separate task, so that a second cancellation does not interrupt the clean-up
+        finally:  # clean up in a separate task, so that a second cancellation does not interrupt the clean-up
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
         # An error's traceback keeps this frame. A Python stack frame that keeps the error would keep the call alive
         # until the next full garbage collection, which may be minutes away.

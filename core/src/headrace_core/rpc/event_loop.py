@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 try:
     import uvloop
-except ImportError:  # Windows, PyPy: https://github.com/MagicStack/uvloop builds for neither
+except ImportError:  # https://github.com/MagicStack/uvloop has no builds for Windows and PyPy
     uvloop = None  # type: ignore[assignment]
 
 

@@ -26,8 +26,9 @@ ITEMS_MAX = 10_000  #: Maximum number of items of one kind in a request, unless 
 NAME_BYTES_MAX = 32_767
 REQUEST_BYTES_MAX = 8 * MIB  #: Maximum number of bytes of one request, unless LIMITS has a different maximum.
 #: Maximum number of partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords, and
-#: all requests for committed offsets. Kafka limits the bytes of these requests, but not their partitions. 2,000 is
-#: Kafka's limit for a response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
+#: all requests for committed offsets. For these requests, Kafka limits the number of bytes, but not the number of
+#: partitions. 2,000 is Kafka's limit for a response to DescribeTopicPartitions (max.request.partition.size.limit,
+#: KIP-966).
 PARTITIONS_MAX = 2_000
 #: Maximum number of bytes of a request that commits offsets. The records of a commit must fit into one batch, of at
 #: most 1,000,000 bytes, and each record is larger than its offset in the request.
@@ -191,7 +192,7 @@ class RequestCheck:
                 f"{self._method}: the request has {size} bytes, at most {limits.bytes_max} are accepted; "
                 "split the request"
             )
-        if size <= min(self._smallest, NAME_BYTES_MAX):  # each item has at least one byte
+        if size <= min(self._smallest, NAME_BYTES_MAX):  # each item of a request has at least one byte
             return None
         counts = [0] * len(self._most)
         try:

@@ -28,7 +28,7 @@ REFUSED_BYTES_PER_S = 4 * 1024 * 1024
 #: Number of bytes that a smaller refused request counts as. To receive and to refuse a request of a few bytes costs a
 #: tenth of a millisecond or more, so a listener refuses at most about 1,000 requests per second.
 REFUSED_BYTES_MIN = 4 * 1024
-PENALTY_S_MAX = 30.0  #: Longest penalty in seconds.
+PENALTY_S_MAX = 30.0  #: Longest penalty of a connection, in seconds.
 #: Size in bytes of a refused request from which its memory is returned to the system (memory.py).
 LARGE_REFUSED_BYTES = 1024 * 1024
 ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay in seconds of the response to a refused request.
@@ -61,7 +61,7 @@ class Penalties:
         self._free_s = min(
             max(self._free_s, now) + max(size, REFUSED_BYTES_MIN) / REFUSED_BYTES_PER_S, now + PENALTY_S_MAX
         )
-        until_s = self._until_s  # connection -> end of its penalty, in the order of the ends
+        until_s = self._until_s  # connection -> end of the connection's penalty, in the order of the ends
         until_s.pop(peer, None)
         until_s[peer] = self._free_s
         while until_s[first := next(iter(until_s))] <= now:
@@ -100,7 +100,7 @@ def arrivals_of(
     parse = handler.request_deserializer
     package, _, method = path.rpartition("/headrace.v1.")
     check: Callable[[bytes], HeadraceError | None] = lambda data: None  # noqa: E731
-    if package == "" and method != path:  # (libraries' services, such as health, have no limits here)
+    if package == "" and method != path:  # (services of libraries, such as health, have no limits in LIMITS)
         check = RequestCheck(method, parse.__self__.DESCRIPTOR)
 
     def arrive(data: bytes) -> Arrival:

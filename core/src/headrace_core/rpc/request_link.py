@@ -82,9 +82,9 @@ class RequestLink(Generic[Request, Response]):
         except TimeoutError:
             raise RequestTimedOutError(f"{self.address}: no answer to {self._what} for {timeout_s:g} s") from None
         finally:
-            self._waiting.pop(number, None)  # a request that is still queued is then not sent
+            self._waiting.pop(number, None)  # a request that is still queued is not sent after this line
             self._written.discard(number)
-            del answer  # the traceback of the answer's error would keep this frame
+            del answer  # drop the answer: the traceback of its error would keep this frame
 
     async def close(self) -> None:
         """Fail pending requests, and end the stream."""
@@ -106,7 +106,7 @@ class RequestLink(Generic[Request, Response]):
             error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None
         self._fail(error)
-        del error  # the error's traceback keeps this frame (see Duplex.run)
+        del error  # drop the error: its traceback keeps this frame (see Duplex.run)
 
     async def _write(self, stream: Duplex[Any, Any]) -> None:
         await stream.connected()

@@ -183,7 +183,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return grpc.stream_stream_rpc_method_handler(guarded, parse, serialize)
 
         async def answered(request: Any, context: Any) -> bytes:
-            self._answers.check(context, method)  # check before the call has an effect
+            self._answers.check(context, method)  # check the size of unread answers before the call has an effect
             data: bytes = serialize(await behaviour(request, context))
             self._answers.hold(len(data), context, method)
             return data

@@ -37,7 +37,7 @@ LEADER_KEY = "headrace-controller-leader"
 _NO_CONNECTION = "failed to connect to all addresses"
 #: gRPC's text for a message that is refused by its announced length, before it is received.
 _TOO_LARGE = "SERVER: Received message larger than max"
-#: grpc.aio's text, with the status INTERNAL, for a stream that broke during a write.
+#: Text with which grpc.aio reports, as status INTERNAL, a stream that broke during a write.
 _BROKE_INSIDE = "Internal error from Core"
 
 _STATUS = {

@@ -170,8 +170,9 @@ class ServerStream(Generic[Request, Response]):
             self.resume()
             self._wake_writer()
             handler.on_closed()
-            self._handler = StreamHandler()  # the handler keeps the stream: without a cycle both are freed at once
-            del reader, writer  # the names kept both tasks alive; from here on the tasks end by themselves
+            # Break the reference cycle: the handler keeps the stream, and without a cycle both are freed at once.
+            self._handler = StreamHandler()
+            del reader, writer  # drop both names, which kept the tasks alive; from here on the tasks end by themselves
 
     def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -310,7 +311,7 @@ class ServerPush(Generic[Response]):
             self.closed = True
             self.wake()
             handler.on_closed()
-            del writer  # the name kept the task alive; from here on the task ends by itself
+            del writer  # drop the name, which kept the task alive; from here on the task ends by itself
 
     async def _write(self, handler: PushHandler[Response], idle_s: float | None) -> None:
         write, last_s = self._context.write, self._loop.time()

@@ -142,7 +142,7 @@ class Turns:
     async def next(self) -> None:
         """End the current turn, so that other tasks and other long work can run, and wait for the next turn."""
         if self._desk is not None:
-            # This piece keeps the turn during the pause, so that other long work pauses too.
+            # The current work keeps the turn during the pause, so that other long work pauses too.
             await asyncio.sleep(self._pause_s())
         await self._begin()
 
@@ -159,10 +159,10 @@ class Turns:
         except asyncio.CancelledError:
             end.cancel()
             self._end()
-            self._desk = None  # no more work follows
+            self._desk = None  # no more work follows in this task
             raise
         finally:
-            if self._has_turn:  # the work did not wait
+            if self._has_turn:  # the work has the turn if it did not wait
                 end.cancel()
             else:
                 await self._begin()

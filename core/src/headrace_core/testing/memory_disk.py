@@ -36,7 +36,7 @@ class Change(NamedTuple):
     """An unsynced change of a file: new bytes at a position, or a new size."""
 
     position: int
-    data: bytes | None  # None: truncate to position
+    data: bytes | None  # the written bytes; None: the change truncates the file to ``position``
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +88,7 @@ class Inode:
         self.pending = cuts
         pages = {page for page in pages if page * BLOCK_BYTES < len(self.live)}
         if rng is not None:
-            self.make_durable()  # the journal was written before the data
+            self.make_durable()  # the cuts reach the disk first: the journal was written before the data
             for page in sorted(pages):
                 if rng.random() < 0.5:
                     at = page * BLOCK_BYTES

@@ -193,8 +193,8 @@ class _Pending:
 
     def __init__(self) -> None:
         self.files: dict[int, _FileState] = {}
-        #: For each journal entry that changes a name: the present name of a directory. A sync of this directory makes
-        #: the change durable.
+        #: For each journal entry that changes a name: the present name of the directory whose sync makes the change
+        #: durable.
         self.names: dict[int, str] = {}
         self.next_entry = 0
 
@@ -208,7 +208,7 @@ class _Pending:
             case _Seen(file, path):
                 self.files[file] = _FileState(file, path)
             case _Write(file=file) | _Cut(file=file):
-                # otherwise the file was removed, and its open descriptors stay valid
+                # An unknown file was removed, and its open descriptors stay valid
                 if (known := self.files.get(file)) is not None:
                     known.unsynced[number] = _pages(entry)
             case _Synced(files, before):
@@ -278,9 +278,9 @@ class PowerLossFileSystem(RealFileSystem):
         self._dials_path = str(directory / _DIALS)
         self._dials, self._dials_at = Dials(), -1
         self._pending = _Pending()
-        self._numbers: dict[tuple[int, int], int] = {}  #: (device, inode) -> the number of a file.
+        self._numbers: dict[tuple[int, int], int] = {}  #: (device, inode) -> number of the file in the journal.
         journal = directory / _JOURNAL
-        for entry in _read_journal(journal):  # of an earlier process, unsynced since
+        for entry in _read_journal(journal):  # entries of an earlier process, unsynced since
             self._pending.apply(entry)
         for number, state in list(self._pending.files.items()):
             with contextlib.suppress(FileNotFoundError):
@@ -336,7 +336,7 @@ class PowerLossFileSystem(RealFileSystem):
                 number, self._next_file = self._next_file, self._next_file + 1
                 self._numbers[key] = number
                 self._append(_Seen(number, path))
-            # A duplicate, because ``file`` closes its own descriptor.
+            # Use a duplicate of the descriptor, because ``file`` closes its own descriptor.
             return _JournaledFile(path, os.dup(file.fileno()), self, number)
 
     def sync_files(self, files: Sequence[File]) -> None:
@@ -372,7 +372,7 @@ class PowerLossFileSystem(RealFileSystem):
     def rename(self, old: str, new: str) -> None:
         with self._lock:
             replaced = Path(new).read_bytes() if os.path.isfile(new) else None
-            if os.path.exists(old):  # otherwise the rename fails and changes nothing
+            if os.path.exists(old):  # a rename without its source fails and changes nothing
                 self._append(_Renamed(old, new, replaced))
             super().rename(old, new)
 

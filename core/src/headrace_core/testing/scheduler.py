@@ -52,7 +52,7 @@ class Scheduler:
 
     def after(self, delay_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
         """Plan ``action(*arguments)`` for ``delay_ms`` from now."""
-        at_ms = self.now_ms  # (as ``at``, inlined for speed)
+        at_ms = self.now_ms  # (the same as ``at``, inlined for speed)
         if delay_ms > 0.0:
             at_ms += delay_ms
         planned = Planned(at_ms, action, arguments)

@@ -12,7 +12,7 @@ _bytes = st.one_of(st.binary(max_size=20), st.integers(0, 300).map(lambda size: 
 headers = st.lists(st.tuples(_names, st.none() | _bytes), max_size=4)
 #: Timestamps of producers' records: most are close together, some are arbitrary, and some are -1 (none).
 timestamps = st.one_of(st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(0, 2**62), st.just(-1))
-#: (timestamp_ms, key, value, headers)
+#: Records as (timestamp_ms, key, value, headers)
 records = st.tuples(timestamps, st.none() | _bytes, st.none() | _bytes, headers)
 record_lists = st.lists(records, min_size=1, max_size=40)
 compressions = st.sampled_from(Compression)

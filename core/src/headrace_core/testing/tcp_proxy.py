@@ -67,7 +67,8 @@ class _Pipe:
         self._network = network
         self.source, self.target = source, target
         self._reader, self._writer = reader, writer
-        self._held: deque[tuple[float, bytes]] = deque()  #: (earliest time, bytes); b"": the end.
+        #: (earliest time of delivery, bytes); b"" stands for the end of the stream.
+        self._held: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
         self._moved = asyncio.Event()
         self._free_at = 0.0
@@ -93,7 +94,8 @@ class _Pipe:
                     self.is_torn = True
                     self._network.dropped_bytes += len(data)
                     continue
-                if self.is_torn or weather.is_cut:  # the end is not forwarded either
+                # A torn or cut connection does not forward the end of the stream either.
+                if self.is_torn or weather.is_cut:
                     self.is_torn = True
                     return
             self._held.append((loop.time() + weather.delay_ms / 1000, data))

@@ -53,7 +53,8 @@ def record(test: str, error: BaseException) -> None:
     if not path:
         return
     line = {"test": test, "kind": kind_of(error), "error": f"{type(error).__name__}: {error}"[:500]}
-    with open(path, "a", encoding="utf-8") as file:  # (a short line is written at once, beside other writers)
+    # (append and close: a short line is written at once, beside other writers)
+    with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 

@@ -118,6 +118,6 @@ def _size(directory: Path) -> int:
     for path in directory.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # Spark deletes old state
+        except FileNotFoundError:  # Spark may delete old state meanwhile
             continue
     return total

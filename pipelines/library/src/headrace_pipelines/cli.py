@@ -75,7 +75,7 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
                 help="directory of the run: summary, pictures, checkpoints, cluster (%(default)s)",
             )  # fmt: skip
             _add_output(named)
-            if command == "run" and words[:2] == ["run", pipeline.name]:  # only then import Spark
+            if command == "run" and words[:2] == ["run", pipeline.name]:  # import Spark only for this command
                 pipeline.job().add_arguments(named)
             elif command == "stop":
                 named.add_argument(
@@ -148,7 +148,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
             show.line(stopped.message)
             print(json.dumps({"pipeline": pipeline.name, "stopped": True, **stopped.progress}), flush=True)
             return EXIT_CODE
-        except SystemExit:  # SIGTERM before the streams
+        except SystemExit:  # SIGTERM arrived before the streams began
             ends("stopped")
             raise
         except HeadraceError as error:

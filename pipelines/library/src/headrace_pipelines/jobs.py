@@ -33,9 +33,9 @@ from .stopping import Stop
 Start = Callable[[SparkSession, Site], Started]
 #: Settings of the sessions of pipelines.
 SETTINGS = {"spark.sql.session.timeZone": "UTC"}
-#: Seconds between two questions about the lags.
+#: Seconds between two requests for the lags.
 _ASK_S = 2.0
-#: Looks over which the rate of a run is measured.
+#: Number of samples of progress over which the rate of a run is measured.
 _LOOKS = 20
 
 
@@ -110,7 +110,7 @@ class ProgressLine:
             self._asked_s = now_s
             try:
                 self._lags = lags(self._admin, self._pipeline, self._queries.progress)
-            except HeadraceError:  # the queries have their own connections, and say what is wrong
+            except HeadraceError:  # ignore the error: the queries have their own connections, and report errors
                 self._lags = {}
         rows = sum(each.rows for each in self._queries.progress.values())
         self._seen.append((now_s, rows))

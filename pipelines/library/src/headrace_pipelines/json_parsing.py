@@ -57,8 +57,9 @@ EXCERPT_CHARACTERS, REASON_CHARACTERS = 40, 1_000
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS = (FloatType, DoubleType, DecimalType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
-#: Ends the array in which a text is parsed. Spark's parser ignores all text after the first value, so a text is parsed
-#: as the first of two elements: if other text follows the value, the second element is not this one.
+#: A marker that ends the JSON array in which a text is parsed. Spark's parser ignores all text after the first value,
+#: so a text is parsed as the first of two elements: if other text follows the value, the second element is not the
+#: marker.
 _END = "headrace:end-of-record"
 
 
@@ -96,7 +97,7 @@ def parse_json(
     is_one = F.coalesce(is_one & F.try_variant_get(everything, "$[2]", "variant").isNull(), F.lit(False))
     parsed = parsed.withColumn(_PARSED, F.when(is_one, F.try_variant_get(everything, "$[0]", "variant")))
     record = F.col(_PARSED)
-    # In stages, so that Spark computes each member and each typed value once.
+    # Compute in stages, so that Spark computes each member and each typed value once.
     members = [F.col(f"{_PARSED}_{number}") for number in range(len(wanted.fields))]
     typed = [F.col(f"{_PARSED}_typed_{number}") for number in range(len(wanted.fields))]
     parsed = parsed.withColumns(

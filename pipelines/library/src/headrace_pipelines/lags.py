@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace import Admin
 
-#: Seconds that a question about lags may take.
+#: Timeout in seconds of a request for the lags.
 TIMEOUT_S = 5.0
 
 

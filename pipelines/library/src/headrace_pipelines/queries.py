@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from .errors import QueryFailedError
 
-#: Seconds between two looks at the queries.
+#: Seconds between two checks of the queries.
 LOOK_S = 0.5
 #: Seconds that a batch may take to end after a stop request.
 STOP_S = 120.0
@@ -73,7 +73,8 @@ class Queries:
         for name, query in self._queries.items():
             last = query.lastProgress
             if last is not None and last["batchId"] > self.progress[name].last_batch:
-                for batch in query.recentProgress:  # costs more: a hundred batches
+                # Look through the last hundred batches, which costs more than ``lastProgress``.
+                for batch in query.recentProgress:
                     self.progress[name].take(batch)
             error = query.exception()
             if error is not None:
@@ -131,11 +132,11 @@ class Queries:
 
     def __exit__(self, *exception: object) -> None:
         for query in self._queries.values():
-            with contextlib.suppress(PySparkException):  # show the error of the block, not this one
+            with contextlib.suppress(PySparkException):  # suppress this error, so that the error of the block is shown
                 query.stop()
 
 
-#: What a function that starts queries returns.
+#: The result of a function that starts queries.
 Started = StreamingQuery | Iterable[StreamingQuery]
 
 

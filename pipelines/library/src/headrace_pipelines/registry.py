@@ -38,7 +38,7 @@ class Pipeline:
 
     def job(self) -> Job:
         """The job; imports Spark."""
-        if str(Path.cwd()) not in sys.path:  # last, so that no file there hides an installed module
+        if str(Path.cwd()) not in sys.path:  # put the directory last, so that no file there hides an installed module
             sys.path.append(str(Path.cwd()))
         module = importlib.import_module(self.module)
         if not hasattr(module, "start"):

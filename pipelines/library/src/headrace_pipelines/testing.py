@@ -157,7 +157,7 @@ class Harness:
                     raise JobFailedError(f"the job did not reach {where} within {JOB_S:.0f} s: {_end(log)}")
                 time.sleep(_LOOK_S)
         finally:
-            kill_session(driver.pid)  # before the wait: until then no other process gets this pid
+            kill_session(driver.pid)  # kill before the wait: until the wait no other process gets this pid
             driver.wait()
 
 
@@ -181,7 +181,7 @@ def kill_session(leader: int) -> None:
     """Send SIGKILL to all processes of the session that ``leader`` leads: a driver, its JVM, its workers."""
     deadline = time.monotonic() + 60
     while members := _members(leader):
-        for pid in sorted(members, key=os.getpid().__eq__):  # this process, if it is a member, at last
+        for pid in sorted(members, key=os.getpid().__eq__):  # kill this process, if it is a member, last
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() >= deadline:

@@ -35,7 +35,7 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     numpy = sys.modules.get("numpy")
-    if numpy is not None:  # without this, all workers would draw the same random numbers
+    if numpy is not None:  # without a new seed, all workers would draw the same random numbers
         os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()

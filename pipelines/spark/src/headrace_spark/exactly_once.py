@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's local properties that contain the query and batch of a task. Spark does not document them.
+#: Spark's local properties that contain the query and batch of a task. Spark does not document these properties.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 ABORT_S = 5.0  #: Maximum number of seconds for a failed task to abort its transaction.
 

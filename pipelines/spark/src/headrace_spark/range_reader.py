@@ -69,9 +69,9 @@ def read_range(
                 logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
                 return
             if isinstance(error, UnknownTopicOrPartitionError) and earliest <= position and end <= latest:
-                raise  # the topic exists: a lagging node, no loss
+                raise  # raise, because the topic exists: a node lags, and nothing is lost
             if isinstance(error, RequestTimedOutError) and latest >= end:
-                raise  # the records exist: a slow cluster, no loss
+                raise  # raise, because the records exist: the cluster is slow, and nothing is lost
             message = f"{where}: offsets {position} to {end} were not read: the log has {earliest} to {latest}"
             if fail_on_data_loss:
                 raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error

@@ -27,7 +27,8 @@ LOCAL_DEFAULTS = {
 
 #: Settings of a session with the shortest path from a record to the result; docs/spark-running.md has the figures.
 LOW_LATENCY = {
-    # Each batch writes two log files, and two more with their checksums. This file system writes no checksums.
+    # Each batch writes two log files, and two more with their checksums. The file system of this setting writes no
+    # checksums.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -50,9 +51,9 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
     if master is None and not submitted:
         master = "local[*]"
     chosen = defaults(master)
-    if master is not None and master.startswith("local"):  # local-cluster[...] too is on this machine
+    if master is not None and master.startswith("local"):  # a master local-cluster[...] too is on this machine
         python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if python == sys.executable:  # the workers have this package
+        if python == sys.executable:  # the workers run the same Python, so they have this package
             chosen["spark.python.daemon.module"] = "headrace_spark.daemon"
     if not submitted and SparkSession.getActiveSession() is None:
         os.environ["JAVA_HOME"] = str(find_java())

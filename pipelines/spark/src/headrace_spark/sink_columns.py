@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXT_OR_BYTES = "string or binary"
-_HEADERS = HEADERS.simpleString()  # without nullability, which the Kafka sink does not compare either
+_HEADERS = HEADERS.simpleString()  # a type without nullability, which the Kafka sink does not compare either
 #: For a row with a null topic, show this many characters of key and value.
 SHOWN_CHARACTERS = 40
 
@@ -113,7 +113,7 @@ def rows_by_topic(
         for name in names:
             yield name, wanted
         return
-    order = pc.sort_indices(codes.indices)  # stable: the rows of a topic keep their order
+    order = pc.sort_indices(codes.indices)  # a stable sort: the rows of a topic keep their order
     begin = 0
     counted = {item["values"]: item["counts"] for item in pc.value_counts(codes.indices).to_pylist()}
     for code, name in enumerate(names):

@@ -21,8 +21,9 @@ from .options import client_settings, lower_case, unknown_notes
 #: the options of the source, so that a query can use the same options for source and sink.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
-#: Spark's option for progress that is written later than the batch. Spark refuses it for Python sinks, unless an
-#: internal option overrides the check. A restarted query then gives the numbers of decided batches to other rows.
+#: Spark's option for progress that is written later than the batch. Spark refuses the option for Python sinks, unless
+#: an internal option overrides the check. With the option, a restarted query would give the numbers of decided batches
+#: to other rows.
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 
 #: Client keys that the user cannot set because the sink sets them, each with the reason.
@@ -33,7 +34,8 @@ REFUSED_CLIENT_KEYS = {
     "interceptor.classes": "the sink writes Arrow batches and calls no interceptor",
     "transactional.id": "each task has an id of its own; set headrace.delivery to exactly-once",
 }
-#: Options that select the delivery guarantee. Their names begin like client keys, but the producer has no such keys.
+#: Options that select the delivery guarantee. The names of delivery options begin like client keys, but the producer
+#: has no such keys.
 DELIVERY, APP_ID, APP_VERSION = "headrace.delivery", "headrace.txn.app.id", "headrace.txn.version"
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 #: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The

@@ -139,7 +139,7 @@ def write_rows(
     tally = Tally()
     sent: deque[Outcome] = deque()
     rows = 0
-    sending = ""  # the current topic: an error during its send names no partition
+    sending = ""  # the topic of the current send; an error during a send names no partition
     try:
         for table in gathered(batches):
             for sending, part in rows_by_topic(table, columns, topic, rows):
@@ -165,7 +165,7 @@ def write_rows(
         raise SinkWriteError(
             f"{where}{error.message} [{error.code}]. {_written_by_failed(tally, in_transaction)}. {retry_text()}"
         ) from error
-    except BaseException:  # Spark ends the task, or passes an invalid batch
+    except BaseException:  # Spark ended the task, or passed an invalid batch
         give_up()
         raise
     return tally.commit()

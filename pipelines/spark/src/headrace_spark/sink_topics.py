@@ -111,8 +111,8 @@ def _is_passing(error: HeadraceError) -> bool:
     return error.retriable or isinstance(error, InvalidReplicationFactorError)
 
 
-# -- the clients of a worker process. The clients are never closed, because Spark ends its workers with a signal. Their
-# keys -- include the process id, because workers are forked processes.
+# -- the clients of a worker process. The clients are never closed, because Spark ends its workers with a signal. The
+# keys of the clients include the process id, because workers are forked processes.
 
 Key = tuple[int, frozenset[tuple[str, str]]]
 

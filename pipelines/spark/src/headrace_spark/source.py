@@ -80,7 +80,7 @@ def prepare_workers() -> None:
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
-    if context is None:  # a worker calls name() too
+    if context is None:  # a worker, which has no context, calls name() too
         return
     master = str(context.master)
     if master.startswith("local") and context.pythonExec == "python3":

@@ -233,8 +233,8 @@ class Broker:
         self._cannot_lead: set[str] = set()
         self._descriptors = DescriptorWatch(self._descriptors_changed)
         self._stopping = False
-        self._acting = False  # the logs are open: from here on every change is applied, in its turn
-        self._in_force = asyncio.Event()  # set when the first image is applied
+        self._acting = False  # True once the logs are open: from then on every change is applied, in its turn
+        self._in_force = asyncio.Event()  # set when the broker has applied its first image
         self._ready = False
 
     async def start(self) -> None:
@@ -445,7 +445,7 @@ class Broker:
         self.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
         if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
-            self._session.hurry()  # the broker may stop once all brokers know that it leads no partition
+            self._session.hurry()  # hurry: the broker may stop once all brokers know that it leads no partition
         self._isr_keeper.metadata_changed(self.partitions.leaders_of(image, delta))
         self._serve_or_not()
 

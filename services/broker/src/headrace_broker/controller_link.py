@@ -28,7 +28,7 @@ class IsrRequest(NamedTuple):
     partition: int
     leader_epoch: int
     partition_epoch: int  #: The partition epoch that the leader knows when it sends the AlterPartition request.
-    isr: tuple[tuple[int, int], ...]  #: (broker id, broker epoch) of each member, including the leader.
+    isr: tuple[tuple[int, int], ...]  #: The in-sync replicas as (broker id, broker epoch), including the leader.
     recovering: bool = False
     #: Whether an earlier AlterPartition with this partition epoch got no definite answer, so the controller may still
     #: apply it.

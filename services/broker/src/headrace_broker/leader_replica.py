@@ -257,7 +257,7 @@ class LeaderReplica:
         try:
             return needs_thread(append.records, self.log.config)
         except HeadraceError:
-            return False  # the check itself raises
+            return False  # the append is not slow: the check itself raises the error
 
     def _check_may_append(self, committed: bool) -> None:
         self.leader.check_serving()
@@ -289,7 +289,7 @@ class LeaderReplica:
         if self._held is not None:
             self._held.append(append)
             return
-        # No reference cycle, so the records are freed when they are written.
+        # Break the reference cycle, so that the records are freed when they are written.
         checked, append.checked = append.checked, None
         assert checked is not None
         checked.done = functools.partial(self._appended, append)
@@ -320,7 +320,7 @@ class LeaderReplica:
             self._submit(append)
         except HeadraceError as error:
             append.done(error)
-        except asyncio.CancelledError:  # the threads are gone: the broker has stopped
+        except asyncio.CancelledError:  # the threads are gone, because the broker has stopped
             append.done(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
         except Exception as error:
             logger.exception("%s: checking a batch failed unexpectedly", self.partition)
@@ -371,7 +371,7 @@ class LeaderReplica:
             grown += self._active.size
             self._active = active
         self._seen_bytes = active.size
-        flushed_end = log.flushed_end  # first: a turn may be running on the writer's thread
+        flushed_end = log.flushed_end  # read the flushed end first: a turn may be running on the writer's thread
         self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
         log.committed_to(self.leader.high_watermark)
 

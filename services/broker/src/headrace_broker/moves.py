@@ -225,7 +225,7 @@ class Moves:
                         break
                 await self._take_over(move, on_thread)
             except (MoveInDoubtError, MarkerStaysError):
-                raise  # the files on the disk show the next start which is the log
+                raise  # keep all files: they show the next start which log is the valid one
             except BaseException:
                 # if a directory has failed, keep the copy: it may prove that the marked log is the valid log
                 if move.target.failure is None and move.source.failure is None:
@@ -234,10 +234,11 @@ class Moves:
         except (TargetFailedError, MoveInDoubtError) as error:
             if isinstance(error.__cause__, OSError) and not isinstance(
                 error.__cause__, HeadraceError
-            ):  # else no disk failed
+            ):  # no disk failed in any other case
                 move.target_writer.fail(error.__cause__)
             raise
-        except HeadraceError:  # a timeout of the controllers is a TimeoutError too, and no disk's failure
+        # This clause comes first: a timeout of the controllers is a TimeoutError too, and no disk's failure.
+        except HeadraceError:
             raise
         except OSError as error:
             move.source_writer.fail(error)
@@ -251,7 +252,7 @@ class Moves:
         mover.hold(partition, old)
         move.pace.hurry()
         try:
-            await source.run(_nothing, log=old)  # earlier appends are in the log after this
+            await source.run(_nothing, log=old)  # wait for an empty turn: earlier appends are in the log after it
             await on_thread(move.copy.catch_up)
             await self._commit(move)
             is_taken_over = True
@@ -261,7 +262,7 @@ class Moves:
             mover.lost(partition, StorageError(str(error)))
             raise
         except BaseException as error:
-            if is_taken_over:  # an append to the old log now would be lost
+            if is_taken_over:  # from here on, an append to the old log would be lost
                 mover.lost(partition, _not_opened(move, error))
             raise
         finally:
@@ -270,7 +271,7 @@ class Moves:
         try:
             await source.run(functools.partial(source.directory.remove_released, old))
             source.directory.remove_deleted()
-        except HeadraceError as error:  # the next start finds the old log and its marker
+        except HeadraceError as error:  # continue: the next start finds the old log and its marker
             logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
@@ -297,7 +298,7 @@ class Moves:
         except MoveInDoubtError:
             raise
         except BaseException:
-            # If a directory has failed, the commit may have happened.
+            # If a directory has failed, the move may already be committed.
             if target.failure is None and source.failure is None:
                 await target.run(functools.partial(target.directory.expect_no_more, move.partition))
             raise
@@ -333,7 +334,7 @@ def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
         move.copy.finish()
         move.copy.commit(move.target_writer.directory.meta.directory_id)
     except MoveInDoubtError as error:
-        directory.release_in_doubt(log)  # later requests, such as to delete records, would be lost
+        directory.release_in_doubt(log)  # release the log: later requests, such as to delete records, would be lost
         return error
     except MoveError as error:
         return error
@@ -364,7 +365,7 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     for one, writer in list(online.items()):
         try:
             found[one] = await asyncio.to_thread(find_leftovers, writer.directory)
-        except OSError as error:  # from here on the directory is offline, like a directory that could not be opened
+        except OSError as error:  # take the directory offline, like a directory that could not be opened
             del online[one]
             writer.fail(error)
     holdings = {one: [item for item, _ in writer.directory.holdings()] for one, writer in online.items()}

@@ -115,8 +115,8 @@ class Roles:
         self._on_fresh = report_fresh
         self._isr_due = isr_due
         self._healing: dict[TopicPartition, HealingReplica] = {}
-        #: (topic id, partition) of replicas that start over because their disk is gone: the metadata offset from which
-        #: the controllers know; None: reported, no answer yet.
+        #: Replicas that start over because their disk is gone: (topic id, partition) -> metadata offset from which the
+        #: controllers know the loss; None while the report has no answer.
         self._fresh: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events
@@ -305,7 +305,7 @@ class Roles:
                 self._table.failed.pop(item, None)
             await self._delete(gone)
         await self._open_logs(mine, at_start=at_start)
-        if self._has_resigned:  # while this method waited
+        if self._has_resigned:  # the broker resigned while this method waited
             return
         for each in mine:
             self._take_part(each, former.get(each.partition))
@@ -425,7 +425,8 @@ class Roles:
 
     def _follow(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
-        durable_end = log.durable_end  # read first, as above
+        # Read the durable end before the log end, because the writer's thread may be running.
+        durable_end = log.durable_end
         follower = PartitionFollower(
             partition,
             topic_id=topic.topic_id,
@@ -530,7 +531,7 @@ class Roles:
             for each in self._assigned([partition]):
                 self._update_leader(led.leader, each.topic, each.state)
         elif followed is not None:
-            followed.log_advanced()  # a new flush policy changes the durable end
+            followed.log_advanced()  # advance the follower: a new flush policy changes the durable end
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
         """Take out of service a log whose damage was confirmed by a second read, now or after a restart. A log taken

@@ -40,7 +40,7 @@ class BrokerIdentity:
     """This broker's identity, written once when the controllers accept the registration."""
 
     cluster_id: str = ""
-    broker_id: int = -1  #: -1 until the registration is accepted.
+    broker_id: int = -1  #: The broker's id; -1 until the controllers have accepted the registration.
     broker_epoch: int = -1
 
 

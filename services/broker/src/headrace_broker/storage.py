@@ -155,7 +155,7 @@ class Storage:
         not clean. Read the property before ``open``, which removes the markers of a clean stop."""
         try:
             stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
-        except OSError:  # opening the directory will report the error
+        except OSError:  # ignore the error: opening the directory will report it
             return None
         epochs = {None if stop is None else stop.broker_epoch for stop in stops}
         return epochs.pop() if len(epochs) == 1 else None
@@ -180,7 +180,7 @@ class Storage:
             elif isinstance(outcome, OSError | InvalidConfigError):
                 put_offline(held, outcome)
                 failures.append(outcome)
-            else:  # another process has the directory, or the code has a bug
+            else:  # another process has locked the directory, or the code has a bug
                 fatal = outcome
         if fatal is not None:
             raise fatal
@@ -201,7 +201,7 @@ class Storage:
 
     def _on_progress(self, progress: OpeningProgress) -> None:
         """Called on a thread that opens logs."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no receiver is left
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no receiver is left
             self._loop.call_soon_threadsafe(self._report_progress, progress)
 
     def _report_progress(self, progress: OpeningProgress) -> None:
@@ -404,7 +404,8 @@ class Storage:
         barriers = []
         for writer in writers:
             if writer is not None:
-                with contextlib.suppress(HeadraceError):  # the directory has failed, so nothing more is written
+                # A failed directory raises HeadraceError: nothing more is written there.
+                with contextlib.suppress(HeadraceError):
                     barriers.append(writer.run(_nothing))
         await asyncio.gather(*barriers, return_exceptions=True)
 
@@ -449,7 +450,8 @@ class Storage:
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
-            check_mounted(writer.directory)  # otherwise the logs would be created on the disk of the mount point
+            # Without the check, the logs would be created on the disk of the mount point.
+            check_mounted(writer.directory)
             made = writer.directory.create_all(share)
             return [
                 (partition, outcome if isinstance(outcome, HeadraceError) else None)
@@ -574,7 +576,7 @@ class Storage:
         self._refused[partition] = error
         writer = self._at[partition].writer
         assert writer is not None
-        with contextlib.suppress(HeadraceError):  # the directory has failed or is being closed
+        with contextlib.suppress(HeadraceError):  # ignore the error of a directory that has failed or is being closed
             writer.run(functools.partial(_quarantine, writer, partition, error)).add_done_callback(_log_failure)
         return True
 

@@ -26,7 +26,7 @@ class Rests:
     __slots__ = ("_free_s", "_last_s")
 
     def __init__(self) -> None:
-        self._last_s: dict[Hashable, float] = {}  # duration of a lane's last work, where it was long
+        self._last_s: dict[Hashable, float] = {}  # duration of a lane's last work, if that work was long
         self._free_s = 0.0
 
     def begin(self, lane: Hashable, now_s: float) -> float:

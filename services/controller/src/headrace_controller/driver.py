@@ -189,22 +189,22 @@ class ControllerDriver:
                 future.set_result(result)
 
         ask(done)
-        if self.controller.until_due_ms() <= 0:  # (not for a deferred read)
+        if self.controller.until_due_ms() <= 0:  # (a deferred read is not due yet)
             self._wake.set()
         result = await future
         if isinstance(result, HeadraceError):
-            raise result.copy()  # a copy, whose traceback does not keep this frame in a reference cycle
+            raise result.copy()  # raise a copy, whose traceback does not keep this frame in a reference cycle
         return result
 
     def receive(self, message: Message) -> None:
         """Process a message of another replica."""
         try:
             self.controller.receive(message)
-        # entries that a full disk refused are being truncated; the sender repeats the message
+        # Entries that a full disk refused are being truncated; the sender repeats the message
         except OffsetNotAvailableError as error:
             logger.info("a message of %s was lost: %s", message.sender, error)
         except (HeadraceError, OSError, AssertionError) as error:
-            # for example damage in the entries for a follower; the stream itself is sound
+            # The entries for a follower may be damaged; the stream itself is sound
             self._failure = self._failure or error
         if self._failure is not None or self.controller.until_due_ms() <= 0:
             self._wake.set()
@@ -249,7 +249,7 @@ class ControllerDriver:
                 for watcher in self._turn_watchers:
                     watcher()
                 await asyncio.sleep(0)  # accept the requests that arrived meanwhile, and send the answers
-            if self._failure is not None:  # a disk that failed during the last turn was not stopped cleanly
+            if self._failure is not None:  # a disk that failed during the last turn had no clean stop
                 raise self._failure
         except CorruptLogError as error:
             raise CorruptLogError(
@@ -298,7 +298,7 @@ class ControllerDriver:
         self._wake.set()
 
     async def _wait(self, timeout_s: float) -> None:
-        # (asyncio.timeout is not used here, because it would raise and catch a cancellation several times a second.)
+        # (No asyncio.timeout, because it would raise and catch a cancellation several times a second.)
         timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
         try:
             await self._wake.wait()

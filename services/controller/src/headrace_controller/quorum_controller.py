@@ -143,7 +143,7 @@ class QuorumController:
         self._decider = Decider(core, storage, clock, sleep_ms=settings.heartbeat_ms + 2 * settings.tick_ms)
         self._snapshots = SnapshotSchedule(storage, settings, clock.monotonic_ms())
         self._raft = self._new_raft()
-        # requests without an answer
+        # Requests that have no answer yet
         self._inbox: deque[_Asked | _VoterChange] = deque()
         self._decisions = Decisions(node_id)
         self._reads = Reads()
@@ -294,7 +294,7 @@ class QuorumController:
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
             self._applier.replace(self._storage.load_image() if received is None else received)
-        # The applied state was committed earlier; without the next line Raft would have to learn the commit offset
+        # The applied state was committed earlier; without this maximum, Raft would have to learn the commit offset
         # again.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
@@ -433,7 +433,8 @@ class QuorumController:
                 self._decide_inbox(now_ms)
             # Upkeep runs after the requests: a heartbeat that has arrived must be processed before a broker's silence
             # is judged.
-            if has_ticked and self._raft.transferring_to is None:  # (no proposals during a transfer)
+            # (the leader proposes nothing during a transfer of its leadership)
+            if has_ticked and self._raft.transferring_to is None:
                 self._decider.upkeep(self._raft, now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
             self._fail_inbox(self.not_controller())
@@ -692,7 +693,8 @@ class QuorumController:
         for key in sorted(self._observers):  # sorted, so that every process has the same order
             self._raft.observe(key)
         self._last_tick_ms, self._ticks_planned = self._now_ms, 1
-        if isinstance(why, CorruptMessageError):  # the message was damaged on its way here; the sender sends it again
+        # The message was damaged on its way to this controller; the sender sends it again.
+        if isinstance(why, CorruptMessageError):
             logger.error("controller %d dropped a damaged message; the sender sends it again: %s", self.node_id, why)
         else:
             self._disk_is_full(why, alone=alone)
@@ -708,7 +710,7 @@ class QuorumController:
                 "refusing changes until there is free space" if alone else "another controller must become leader",
             )
         if alone:
-            # No disk has the entries of these decisions.
+            # No disk has the entries of the decisions that are dropped.
             self._outcomes += self._decisions.drop(error, behind=self._raft.log_end_offset)
             self._fail_inbox(error)
         else:

@@ -66,4 +66,4 @@ def _vote_in(state: dict[str, Any], own_directory_id: bytes) -> ReplicaKey | Non
         return None
     if "votedDirectoryId" in state:
         return ReplicaKey(voted, bytes.fromhex(state["votedDirectoryId"]))
-    return ReplicaKey(voted, own_directory_id)  # version 0 names no directory: the voter voted for itself
+    return ReplicaKey(voted, own_directory_id)  # a vote of version 0 names no directory: the voter voted for itself

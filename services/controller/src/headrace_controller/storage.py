@@ -92,7 +92,7 @@ _RECORD_BYTES_ABOUT = 256  #: Estimated bytes of a record in the log, rounded up
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 #: Number of records between two recovery points. Recovery after a crash scans at most this number of records.
 _RECOVERY_POINT_EVERY = 10_000
-SEGMENT_BYTES = 16 * 1024 * 1024  #: Size of the log's segments. Trimming removes whole segments.
+SEGMENT_BYTES = 16 * 1024 * 1024  #: Size of the log's segments. The removal of old entries removes whole segments.
 _LOG_CONFIG = LogConfig(
     segment_bytes=SEGMENT_BYTES,
     segment_ms=LONG_MAX,
@@ -140,7 +140,7 @@ class MetadataStorage:
         self._force_names()
         self._snapshots = SnapshotStore(fs, self._log.directory)
         self._check_cover()
-        # a full disk must not stop the controller; the first write tries this again
+        # A full disk must not stop the controller; the first write of the controller tries the check again
         with contextlib.suppress(DiskFullError):
             self._settle()
         self.hard_state = read_quorum_state(
@@ -465,12 +465,12 @@ class MetadataStorage:
     def _trim(self, start: Place) -> None:
         """Start the log after the snapshot at ``start``, and remove older log segments and snapshots."""
         try:
-            # After this, a start recognizes a log that ends below its start as damaged.
+            # Once the recovery points are written, a start recognizes a log that ends below its start as damaged.
             self._directory.write_recovery_points()
             self._directory.delete_records(self._log, start.offset)
         except OSError as error:
             if error.errno not in _NO_SPACE:
-                raise  # otherwise the next start finds the old log and its snapshot
+                raise  # after any other error the next start finds the old log and its snapshot
             logger.warning("%s: cannot delete the start of the metadata log: %s", self._directory.root, error.strerror)
             return
         self._directory.remove_deleted(everything=True)
@@ -528,7 +528,7 @@ class MetadataStorage:
                 start == 0 and not store.names_first_voters
             )
             if fitting and fitting[-1].offset >= bad.place.offset:
-                continue  # a newer snapshot is sound
+                continue  # skip a damaged snapshot if a newer snapshot is sound
             if not is_covered or bad.place.offset > end or bad.place == BEGINNING:
                 raise CorruptLogError(
                     f"{bad.error.message}. Older snapshots and the log cannot replace it: restore the file from a "

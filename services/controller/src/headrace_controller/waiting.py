@@ -97,7 +97,7 @@ class Decisions:
 
     def _fate(self, waiting: _Waiting, log: RaftLog) -> Answer | HeadraceError:
         term = log.term_below(waiting.offset)
-        if term is None:  # the offset is below the snapshot that precedes the log's start
+        if term is None:  # the requested offset is below the snapshot that precedes the log's start
             term = log.start.term
             if waiting.term < term:
                 return RequestTimedOutError(

@@ -123,7 +123,7 @@ class Coordinator:
         self._shards: Shards | None = None
         self._cluster_id = ""
         self._tasks = NodeTasks("coordinator")
-        self._in_force = False  # the metadata is current: from here on every change is applied
+        self._in_force = False  # True once the metadata is current: from then on every change is applied
         self._stopping = False
 
     @property
@@ -340,7 +340,7 @@ class Coordinator:
             except BrokerIdNotRegisteredError as error:
                 over = error
             except StaleBrokerEpochError as error:
-                if self.config.node_id >= 0:  # another process was started with the operator's id
+                if self.config.node_id >= 0:  # another process was started with the id that the operator configured
                     raise
                 over = error
             logger.warning("the coordinator lost its registration and registers again: %s", over)

@@ -128,7 +128,8 @@ class AsyncConsumer(Face):
         group = core.in_group("commit")
         wanted = core.reading.offsets_to_commit(offsets)
         future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted)))
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # ignored futures cause no warning
+        # A caller may ignore the future: its error causes no warning.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         if callback is not None:
             future.add_done_callback(
                 lambda done: run_callback(
@@ -269,7 +270,7 @@ class AsyncConsumer(Face):
                 core.reading.check_open()
                 return True
             return False
-        while core.reading.state == "open":  # (a callback may close it)
+        while core.reading.state == "open":  # (a callback may close the consumer)
             group.is_here = True
             try:
                 has_some = await core.reading.inbox.wait_async(group.wake_at(deadline))
@@ -290,7 +291,7 @@ class AsyncConsumer(Face):
         monotonic = time.monotonic
         began = monotonic()
         turn_ends = began + TURN_S
-        untimed = before = 1  # records until the clock is read again
+        untimed = before = 1  # number of records until the clock is read again
         while core.reading.state == "open":
             iterator = core.reading.next_iterator()
             if iterator is None:
@@ -306,7 +307,7 @@ class AsyncConsumer(Face):
                         break
                     now = monotonic()
                     took, began = now - began, now
-                    if now + max(took, TURN_S / 8) >= turn_ends:  # the next chunk may end too late
+                    if now + max(took, TURN_S / 8) >= turn_ends:  # the next chunk of records may end too late
                         await asyncio.sleep(0)
                         began = monotonic()
                         turn_ends = began + TURN_S
@@ -344,7 +345,8 @@ class AsyncConsumer(Face):
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:
-                while not work.done():  # a thread cannot be cancelled, but the slices that it took are put back
+                # A thread cannot be cancelled: wait for it, then put back the slices that it took.
+                while not work.done():
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.wait([work])
                 core.reading.give_back()
@@ -434,14 +436,14 @@ class AsyncConsumer(Face):
                     await drive_async(core.group.leave_steps(timeout, commits=commits), core.engine.io)
         except TimeoutError:
             self._steps.cancel()
-            if limit is None or not limit.expired():  # a TimeoutError raised by a callback
+            if limit is None or not limit.expired():  # a callback raised this TimeoutError
                 raise
             logger.warning(
                 "the consumer was not closed within %g s: the coordinator removes it when its connection breaks",
                 timeout,
             )
         finally:
-            if core.begin_close():  # (runs to the end, also when the caller is cancelled)
+            if core.begin_close():  # (the close runs to its end, also when the caller is cancelled)
                 await asyncio.shield(core.engine.io.run_async(core.shut_down()))
 
     async def _finish_last_steps(self) -> None:

@@ -157,7 +157,7 @@ class ConsumerCore:
 
     def at_exit(self) -> None:
         if self.begin_close():
-            self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3)
+            self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3 s of these 5 s)
 
     def metric_values(self) -> dict[str, float]:
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())

@@ -61,7 +61,7 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
                 returned = step.function(step.partitions)
                 if inspect.isawaitable(returned):
                     await returned
-        except GeneratorExit:  # the caller dropped the coroutine
+        except GeneratorExit:  # the caller dropped the coroutine of the callback
             raise
         except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure

@@ -56,14 +56,14 @@ class FetchLink:
         self.address = address
         self._rack = rack
         self.members: dict[TopicPartition, Tracked] = {}
-        self._named: set[TopicPartition] = set()  # partitions in the broker's session
+        self._named: set[TopicPartition] = set()  # partitions that the broker's fetch session contains
         self._to_name: dict[TopicPartition, None] = {}
         self._to_forget: dict[TopicPartition, None] = {}
         self._correlation = 0
         self._in_flight: dict[int, float] = {}
         self._catching_up = False
-        self._last_bytes = 0  # of the last response that was not empty
-        self._failures = 0  # consecutive failures; they set the pause before the next stream
+        self._last_bytes = 0  # bytes of the last response that was not empty
+        self._failures = 0  # consecutive failures of the stream; they set the pause before the next stream
         self._event = asyncio.Event()
         self._news = asyncio.Event()
         self._stream: Stream | None = None
@@ -82,7 +82,7 @@ class FetchLink:
 
     def note_news(self, tracked: Tracked) -> None:
         """End the pause before the next stream if the metadata show a newer leader epoch of the partition."""
-        if tracked.has_news:  # the broker has answered since the failures, so they no longer count
+        if tracked.has_news:  # the broker has responded since the failures, so the failures no longer count
             tracked.has_news, self._failures = False, 0
             self._news.set()
 
@@ -104,11 +104,11 @@ class FetchLink:
 
     async def close(self) -> None:
         task, self._task = self._task, None
-        # Drop the task: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
+        # Drop the task: the task's traceback would keep gRPC's objects alive (see engine.io_thread, fork)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self.members.clear()  # break the reference cycle: members refer to this link
+        self.members.clear()  # break the reference cycle: members refer to this fetch link
 
     async def _run(self) -> None:
         while True:
@@ -175,7 +175,8 @@ class FetchLink:
 
     def _may_ask(self) -> bool:
         if self._to_name or self._to_forget:
-            return len(self._in_flight) <= CATCHING_UP_REQUESTS  # a change ends a long poll's wait
+            # A changed list of partitions ends the wait of a long poll.
+            return len(self._in_flight) <= CATCHING_UP_REQUESTS
         if not self.members:
             return False
         flying = len(self._in_flight)
@@ -188,7 +189,7 @@ class FetchLink:
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True
-            return not inbox.slices and not flying  # the queue may have just become empty
+            return not inbox.slices and not flying  # look again: the queue may have just become empty
         return True
 
     def _request(self) -> fetch_pb2.FetchRequest:
@@ -288,7 +289,7 @@ class FetchLink:
         detail = result.error.message
         error = from_number(result.error.code, detail if detail.startswith(str(tp)) else f"{tp}: {detail}")
         self._gone(tp, tracked)
-        if tracked.near >= 0:  # a follower may lag, or not follow any more: ask the leader
+        if tracked.near >= 0:  # a follower may lag, or not follow any more: ask the leader instead
             tracked.near = -1
             fetcher.send_home(tracked, error if error.retriable else None)
             return

@@ -147,7 +147,7 @@ class Fetcher:
                 tracked.learn_epoch(info.partitions[tp.partition].leader_epoch)
             old = tracked.link
             if old is not None and self._home(tracked) is not old:
-                old.remove(tracked)  # the lookup may have retired the link and taken all its partitions off
+                old.remove(tracked)  # the lookup may have retired the old link and removed all its partitions
                 tracked.link = None
                 self._homeless[tp] = None
             elif old is not None:
@@ -159,7 +159,7 @@ class Fetcher:
         """Read the partition from the follower in the client's rack that the leader has named; ask the leader again
         after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
-            if tracked.attempts:  # the refreshed metadata lack the partition, too
+            if tracked.attempts:  # the refreshed metadata do not contain the leader, either
                 tracked.far_until = time.monotonic() + self.near_s
             self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not in the client's metadata yet"))
             return
@@ -196,7 +196,7 @@ class Fetcher:
             for tracked in due:
                 tracked.placing = True
                 del self._homeless[tracked.assigned.tp]
-            if due:  # not awaited: a missing topic or a silent leader must not delay a later seek
+            if due:  # do not await the lookup: a missing topic or a silent leader must not delay a later seek
                 placement = self.engine.spawn(self._place_together(due), "headrace-fetch-placement")
                 self._placements.add(placement)
                 placement.add_done_callback(self._placements.discard)
@@ -284,7 +284,7 @@ class Fetcher:
     async def close(self) -> None:
         if self._placer is not None:
             self._placer.cancel()
-            self._placer = None  # a cancelled task's traceback would keep the fetcher
+            self._placer = None  # drop the task: a cancelled task's traceback would keep the fetcher
         for placement in self._placements:
             placement.cancel()
         links, self.links = list(self.links.values()), {}

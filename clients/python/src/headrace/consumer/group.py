@@ -55,7 +55,7 @@ from .reading import Reading
 
 logger = logging.getLogger("headrace")
 
-#: on_assigned, on_revoked or on_lost, bound to their consumer: called with (partitions).
+#: on_assigned, on_revoked or on_lost of a consumer: called with the list of partitions.
 Callback = Callable[[list[TopicPartition]], Any]
 
 
@@ -158,14 +158,15 @@ class GroupConsumer:
         self._engine = engine
         self._max_poll_interval_s: float = config["max.poll.interval.ms"] / 1000
         self._auto_commits: bool = config["enable.auto.commit"]
-        self._commits_itself = self._auto_commits  # False while the consumer leaves without a commit
+        self._commits_itself = self._auto_commits  # False while the consumer leaves the group without a commit
         self._interval_s: float = config["auto.commit.interval.ms"] / 1000
         self._next_commit_at = 0.0
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # offsets of the last full auto-commit
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # the offsets of the last full auto-commit
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        self._losses = self._reported_losses = 0  # known to the I/O thread and to the caller
+        # Numbers of losses: known to the I/O thread, and reported to the caller.
+        self._losses = self._reported_losses = 0
         self._lost_why = ""
         self._is_leaving = False
         self._commit_timeout_s = self._engine.request_timeout_s  # timeout of an auto-commit that is awaited
@@ -185,7 +186,8 @@ class GroupConsumer:
         if self.subscription is None:
             return NO_MEMBER
         if self._membership.member.epoch == 0:
-            return Who(self._member_id, -1, self.instance_id)  # the coordinator refuses commits of this former member
+            # This member has left: the coordinator refuses its commits.
+            return Who(self._member_id, -1, self.instance_id)
         return Who(self._member_id, self._membership.member.epoch, self.instance_id)
 
     def _topic_id_of(self, tp: TopicPartition) -> bytes:
@@ -302,7 +304,7 @@ class GroupConsumer:
             if isinstance(event, Gone):
                 yield from self._drop(event)
             elif any(isinstance(later, Gone) for later in tuple(self._events)):
-                continue  # a later loss took everything
+                continue  # a later loss took all partitions
             elif isinstance(event, Assigned):
                 yield from self._take_up(event)
             elif isinstance(event, Revoking):
@@ -311,7 +313,7 @@ class GroupConsumer:
                 raise event.error.with_traceback(None)
         inbox = self._reading.inbox
         inbox.alarm = False
-        if self._events:  # the event was queued before its alarm was set
+        if self._events:  # an event is queued before its alarm is set, so look once more
             inbox.alarm = True
             return
         self._go_on()
@@ -337,7 +339,7 @@ class GroupConsumer:
         if event.commits:
             try:
                 yield from self._commit_at_last(event.partitions)
-            except BaseException:  # Ctrl-C, or the caller's task is cancelled: on_revoked must still be called
+            except BaseException:  # on Ctrl-C, or when the caller's task is cancelled, on_revoked must still be called
                 self._events.appendleft(event._replace(commits=False))
                 raise
         yield from self._let_go(event.partitions, event.ticket)
@@ -384,7 +386,7 @@ class GroupConsumer:
         auto-commit leaves a part of it for the leave request."""
         if self._is_leaving:
             return
-        if self.subscription is None:  # partitions assigned by hand, if any
+        if self.subscription is None:  # without a subscription, the partitions (if any) were assigned by hand
             if commits:
                 yield from self._commit_at_last(sorted(self._reading.partitions))
             return
@@ -447,7 +449,7 @@ class GroupConsumer:
         self.seen_at = time.monotonic()
         topic_ids = {tp: self._topic_id_of(tp) for tp in offsets}
         found = GroupOffsets(self.metadata, offsets, topic_ids, end_auto_commits=self._end_auto_commits)
-        # Check for losses after reading the identity.
+        # Check for losses only after the identity was read.
         return found._replace(refusal=self._why_lost(self._reported_losses))
 
     def fetch_work(
@@ -464,7 +466,7 @@ class GroupConsumer:
                 self._watcher = self._engine.spawn(self._watch_progress(), "headrace-poll-interval")
 
     async def _leave(self) -> None:
-        self._stop_watching()  # the consumer may be leaving, and would get no events
+        self._stop_watching()  # the consumer may be leaving the group, and would get no events
         async with self._changing:
             self._stop_watching()
             arrivals, self._arrivals = self._arrivals, set()
@@ -524,7 +526,7 @@ class GroupConsumer:
         self, positions: dict[TopicPartition, OffsetAndMetadata], reported_losses: int
     ) -> None:
         if self._auto_committing is not None and not self._auto_committing.done():
-            self._committed = {}  # the next commit is complete again
+            self._committed = {}  # with no known offsets, the next auto-commit is complete again
             return
         work = self._auto_commit(positions, reported_losses)
         self._auto_committing = self._engine.spawn(work, "headrace-auto-commit")
@@ -533,7 +535,7 @@ class GroupConsumer:
         try:
             await self._commit(positions, reported_losses, final=DELETED)
         except HeadraceError as error:
-            self._committed = {}  # retried even if nothing is read in between
+            self._committed = {}  # the auto-commit is retried even if nothing is read in between
             logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
 
     def _settle(self) -> None:
@@ -551,7 +553,7 @@ class GroupConsumer:
             elif isinstance(event, Suspended):
                 self.paused = Paused(event.cause, event.why, time.time_ns() // 1_000_000)
                 self._reading.shut(True)
-                self._reading.interrupt()  # the caller logs the failures
+                self._reading.interrupt()  # interrupt the caller, which logs the failures
             elif isinstance(event, Resumed):
                 self.paused = None
                 self._reading.shut(False)
@@ -619,7 +621,8 @@ class GroupConsumer:
         logger.error("group %r: %s", self.group_id, why)
         async with self._changing:
             self._lost_why, self.is_evicted = why, True
-            if owned := self._membership.member.owned:  # first: a caller that returns now must read nothing more
+            # Drop the partitions first: a caller that returns now must read nothing more.
+            if owned := self._membership.member.owned:
                 self._gone(owned, why)
             await self._membership.leave()
             self._settle()

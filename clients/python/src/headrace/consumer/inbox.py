@@ -53,10 +53,11 @@ class Assigned:
         self.found: tuple[int, int] | None = None  # (generation, offset)
         self.reset: str | None = None
         self.paused = False
-        # The committed (offset, leader epoch of the record before the offset)
+        # The committed position: (offset, leader epoch of the record before the offset)
         self.begun: tuple[int, int] | None = None
-        self.epochs: ReadEpochs | None = None  # of the fetched records
-        self.from_group = False  # assigned by hand: without a position, begin at the group's committed offset
+        self.epochs: ReadEpochs | None = None  # leader epochs of the fetched records
+        # True for a partition assigned by hand: without a position, begin at the group's committed offset.
+        self.from_group = False
         self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
@@ -84,7 +85,7 @@ class Slice:
         self.next_offset = next_offset
         self.parts = parts
         self.size = size
-        self.error = error  # raised in place of records when this slice is read
+        self.error = error  # the error that is raised in place of records when this slice is read
 
 
 class Inbox:
@@ -101,7 +102,8 @@ class Inbox:
         self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
-        self._bytes_in = 0  # no lock: the I/O thread writes _bytes_in, the caller's thread _bytes_out
+        # No lock is needed: only the I/O thread writes _bytes_in, only the caller's thread _bytes_out.
+        self._bytes_in = 0
         self._bytes_out = 0
         self._sleeper: threading.Event | None = None
         self._async_sleeper: tuple[Any, Any] | None = None
@@ -110,7 +112,7 @@ class Inbox:
         """Allow the inbox to return queued records until ``moment_s`` (``boottime_s()``); runs on the I/O thread."""
         was_over = self.reads_until <= boottime_s()
         self.reads_until = moment_s
-        if was_over and not self.is_shut:  # the caller may have looked in between and may be asleep
+        if was_over and not self.is_shut:  # the caller may have checked ``is_shut`` in between and may be asleep
             self.notify()
 
     @property

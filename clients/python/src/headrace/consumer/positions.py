@@ -60,7 +60,7 @@ async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
         info = topics.get(tp.topic)
         if info is not None and tp.partition < len(info.partitions):
             groups.setdefault(info.partitions[tp.partition].leader, []).append(tracked)
-    groups.pop(-1, None)  # no leader to ask
+    groups.pop(-1, None)  # partitions without a leader: there is no broker to ask
     await asyncio.gather(*(_find_group(fetcher, group) for group in groups.values() if len(group) > 1))
 
 
@@ -140,7 +140,8 @@ def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
         return
     if last < epochs.last:
         epochs.forget()
-    with contextlib.suppress(HeadraceError):  # the caller's thread validates the batches and raises the cause
+    # Ignore damage here: the caller's thread validates the batches and raises the cause.
+    with contextlib.suppress(HeadraceError):
         epochs.note_batches(data)
     epochs.note(last, tracked.fetch_at or 0)
 
@@ -164,5 +165,5 @@ def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:
         return
     if tracked.assigned.position is None:
         tracked.assigned.found = (tracked.generation, offset)
-    else:  # out of range: an empty slice brings the new position to the caller in order
+    else:  # the position is out of range: an empty slice brings the new position to the caller in order
         fetcher.inbox.put(Slice(tracked.assigned, tracked.generation, offset, offset))

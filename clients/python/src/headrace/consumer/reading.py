@@ -53,8 +53,9 @@ class Reading:
         #: set None (``interrupt``).
         self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
-        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # taken before the inbox
-        self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that stay stopped until a seek
+        # Slices that are returned before those of the inbox.
+        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
+        self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that stay stopped until a seek
         self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow
         self._generation = 0
         self._dirty = False
@@ -293,7 +294,8 @@ class Reading:
                 self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
-        if self.inbox.alarm or self.inbox.is_shut:  # set since, perhaps before ``under_way`` was
+        # A flag was set since the last check, perhaps before ``under_way`` was.
+        if self.inbox.alarm or self.inbox.is_shut:
             return None
         return iterator
 
@@ -494,7 +496,8 @@ class Reading:
     def metric_values(self) -> dict[str, float]:
         m = self.metrics
         lags = [
-            max(end - position, 0)  # the position may lie above the last stable offset: a seek, or a committed offset
+            # After a seek, or from a committed offset, the position may lie above the last stable offset.
+            max(end - position, 0)
             for tp, assigned in self.partitions.items()
             if (end := self._end(assigned)) >= 0 and (position := self.known_position(tp)) is not None
         ]

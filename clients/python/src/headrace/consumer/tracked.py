@@ -62,14 +62,14 @@ class Tracked:
         self.link: Session | None = None
         self.paused = False
         self.placing = False
-        self.epochs = assigned.epochs = ReadEpochs()  # of the records before fetch_at (KIP-320)
+        self.epochs = assigned.epochs = ReadEpochs()  # leader epochs of the records before fetch_at (KIP-320)
         self.known_epoch = -1  # the largest leader epoch in the metadata
-        self.has_news = False  # whether there was news since the partition got its last link
+        self.has_news = False  # whether the metadata changed since the partition got its last link
         self.may_be_truncated = False  # a broker reported that the log changed before fetch_at
         self.near = -1  # a follower in our rack to read from until near_until, in time.monotonic() (KIP-392)
         self.near_until = 0.0
-        self.far_until = 0.0  # a follower was unreachable: until then read from the leader
-        self.valid_from = 0  # responses to earlier requests are for an old position
+        self.far_until = 0.0  # a follower was unreachable: read from the leader until this time
+        self.valid_from = 0  # responses to requests before this number are for an old position
         self.attempts = 0
         self.retry_at = 0.0
 

@@ -122,7 +122,8 @@ class Engine:
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
-        self.metadata.listeners.clear()  # without reference cycles a closed client leaves memory at once
+        # Break the reference cycles: the memory of a closed client is then freed at once.
+        self.metadata.listeners.clear()
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:
@@ -145,7 +146,7 @@ class Engine:
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
         """Await ``attempt_once(timeout_s)`` until it succeeds, fails with a final error, or ``deadline`` passes."""
         attempt = 0
-        why = ""  # keep the cause, not the timeout of a last attempt that had no time
+        why = ""  # the cause of the last failure, but not the timeout of a last attempt that had no time
         while True:
             left = deadline - time.monotonic()
             try:
@@ -230,4 +231,4 @@ class Engine:
         try:
             raise failure
         finally:
-            del failure  # the error's traceback keeps this frame: a reference cycle
+            del failure  # break the reference cycle: the error's traceback keeps this frame

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-import headrace_core.rpc as rpc  # before grpc: rpc sets options that grpc reads at import
+import headrace_core.rpc as rpc  # import rpc before grpc: rpc sets options that grpc reads at import
 from headrace_core.errors import HeadraceError, RequestTimedOutError
 from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.duplex import Duplex

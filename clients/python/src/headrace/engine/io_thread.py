@@ -104,13 +104,13 @@ class IoThread:
         future = self.submit(work)
         try:
             return future.result(timeout)
-        except concurrent.futures.CancelledError:  # cancelled by the close of the client, not by this call
+        except concurrent.futures.CancelledError:  # the close of the client cancelled the future, not this call
             raise interrupted_error() from None
         except BaseException:
             future.cancel()
             raise
         finally:
-            del future  # the traceback of the future's error would keep this frame and the frames of the callers
+            del future  # drop the future: its error's traceback would keep this frame and the frames of the callers
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
@@ -126,7 +126,7 @@ class IoThread:
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Schedule ``function`` on the I/O thread; callable from any thread. ``call`` does nothing while the process
         ends."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
 
     def spawn(
@@ -172,7 +172,7 @@ class _Outcome(concurrent.futures.Future[T]):
         try:
             return super().result(timeout)
         finally:
-            del self  # the traceback of the error keeps this frame
+            del self  # drop ``self``: the traceback of the error keeps this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():
@@ -210,7 +210,7 @@ _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
 _last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()
 _leaves_before_pools = False
 _grpc_before_fork = False
-_unusable = False  # a child process whose parent had open connections
+_unusable = False  # True in a child process whose parent had open connections
 
 
 def io_thread() -> IoThread:
@@ -248,7 +248,7 @@ def leave_before_pools() -> None:
     nodes need the pools until they have stopped. Python also joins the program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
-        register_atexit = getattr(threading, "_register_atexit", None)  # the same private hook as concurrent.futures
+        register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses the same private hook
         if register_atexit is not None and not _leaves_before_pools:
             _leaves_before_pools = True
             register_atexit(_at_exit)
@@ -285,7 +285,7 @@ def _native_threads() -> list[str]:
     """The names of this process's threads, as the kernel knows them; empty without /proc (macOS)."""
     names = []
     for thread in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # the thread ended during the read
+        with contextlib.suppress(OSError):  # the thread may have ended during the read
             names.append(thread.read_text().strip())
     return names
 

@@ -16,7 +16,7 @@ from ..models import OffsetAndTimestamp
 from .client import Engine
 from .connections import call
 
-#: isolation.level -> the wire's number.
+#: isolation.level -> its number in requests.
 ISOLATION = {
     "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
     "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,

@@ -86,7 +86,8 @@ class MetadataWatch:
             if reader.done():
                 await reader
         finally:
-            stream.cancel()  # ends the reader; gRPC leaks the memory of a read whose task is cancelled
+            # Cancelling the call ends the reader; gRPC leaks the memory of a read whose task is cancelled.
+            stream.cancel()
             change.cancel()
             await asyncio.gather(reader, change, return_exceptions=True)
 

@@ -188,22 +188,22 @@ class Member:
         self._events: list[Event] = []
         self._is_connected = False
         self._broken_at: float | None = None
-        self._looked_at: float | None = None  # last reading of the clock; None: none was needed
-        self._stood_still_until: float | None = None  # responses older than this are no proof of ownership
-        self._answered_at = 0.0  # when the last request with a response was sent
+        self._looked_at: float | None = None  # time of the last reading of the clock; None: no reading was needed
+        self._stood_still_until: float | None = None  # responses to requests before this time are no proof of ownership
+        self._answered_at = 0.0  # time at which the last request that got a response was sent
         self._shard_epoch = 0  # only a coordinator with a larger shard epoch can remove the member; 0: unknown
-        self._newest_epoch = 0  # the largest epoch seen since the last response
-        self._vacant_at = float("-inf")  # no later owner had the shard before this time
+        self._newest_epoch = 0  # the largest shard epoch seen since the last response
+        self._vacant_at = float("-inf")  # before this time, no later owner had the shard
         self._is_orphaned = False  # the member's coordinator was deposed in time, and no new coordinator has responded
         self._is_answered_here = False  # a response has come on this stream
-        self._is_doubtful = False  # a request was lost on a stream that never responded
+        self._is_doubtful = False  # a request was lost on a stream that never got a response
         self._number = 0
         self._sent: tuple[int, float] | None = None
         self._is_first = True
         self._is_due = False
         self._names_all = True
-        self._next_at = 0.0  # the next regular heartbeat
-        self._not_before = 0.0  # no heartbeat before this time, after a retriable refusal
+        self._next_at = 0.0  # time of the next regular heartbeat
+        self._not_before = 0.0  # after a retriable refusal: the time before which no heartbeat is sent
         self._past = 0  # responses to requests up to this number are for an earlier membership
 
     # -- inputs ------------------------------------------------------------------------------------------------------
@@ -245,8 +245,8 @@ class Member:
         self.epoch = answer.epoch
         if answer.assignment is not None:
             self._target, self.revision = answer.assignment, answer.revision
-            self._is_due = True  # the coordinator expects the owned partitions under this revision
-        self._go_on()  # first: revoked partitions must not be read under the new lease
+            self._is_due = True  # report the owned partitions: the coordinator expects them under this revision
+        self._go_on()  # call _go_on first: revoked partitions must not be read under the new lease
         if not self._excess:
             if sent is not None:
                 self._releases_since = None
@@ -270,7 +270,8 @@ class Member:
             self.lost(f"{error.code}: {error.message}")
             self.join(now)
         elif error.code in WAIT or error.retriable:
-            self._is_due = self._names_all = True  # the coordinator did not store what the request named
+            # Send everything again: the coordinator did not store what the request named.
+            self._is_due = self._names_all = True
             self._not_before = now + self._retry_s
         else:
             self.lost(f"{error.code}: {error.message}")
@@ -294,7 +295,8 @@ class Member:
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                # An owner of the shard may have measured the session timeout for long.
+                # The new shard epoch proves an owner, which may have measured the member's session timeout for a long
+                # time.
                 self._shard_epoch = shard_epoch
         if self._is_orphaned and is_vacant and as_of is not None:
             self._vacant_at = max(self._vacant_at, as_of)

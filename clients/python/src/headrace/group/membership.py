@@ -70,7 +70,7 @@ class Membership:
         self._address = ""
         self._stream: Stream | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._goodbye: groups_pb2.MembershipRequest | None = None  # the leave request, to be written
+        self._goodbye: groups_pb2.MembershipRequest | None = None  # the leave request that the stream has to write
         self._left: asyncio.Future[None] | None = None
         #: Called with an error that an operator must resolve; meanwhile the client retries the failed operation.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
@@ -108,7 +108,8 @@ class Membership:
     async def leave(self) -> None:
         """Send a leave request if there is a connection, then end the stream; a static member keeps its place in the
         group. Do not call ``leave`` during another leave or during ``subscribe``."""
-        may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be in flight
+        # A join may be in flight, so the member may belong to the group.
+        may_be_member = self.member.epoch != 0 or self.member.is_waiting
         self.member.left()
         self.waiting = None
         tasks, self._tasks = self._tasks, []
@@ -238,7 +239,8 @@ class Membership:
     def _waits(self, error: HeadraceError) -> None:
         begins = self.waiting is None
         since = time.monotonic() if self.waiting is None else self.waiting[0]
-        self.waiting = since, error.with_traceback(None)  # the traceback would keep the frames of this object's tasks
+        # Drop the traceback, which would keep the frames of this object's tasks.
+        self.waiting = since, error.with_traceback(None)
         if begins:
             self.begins_to_wait()
 

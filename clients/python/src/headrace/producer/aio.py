@@ -86,7 +86,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         if partition is not None:
             partition = partition_number(partition)
         when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
-        items = values  # copied once, by the check
+        items = values  # the check copied the values once
         if not isinstance(items, list):
             items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
         if not items:
@@ -231,7 +231,7 @@ class _Slow:
         on_delivery: OnDelivery | Callable[..., object] | None,
     ) -> AsyncRecordFuture:
         core = self.core()
-        if core is None:  # awaited after the program had dropped its producer
+        if core is None:  # the program dropped its producer before it awaited the call
             raise interrupted_error()
         arguments.topic(topic)
         if partition is not None:

@@ -41,7 +41,8 @@ def as_table(data: Any) -> pa.Table:
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         try:
             table = pa.table(data)
-        except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # Arrow's own are subclasses
+        # Arrow's own errors are subclasses of the listed ones.
+        except (TypeError, ValueError, NotImplementedError, KeyError) as error:
             raise InvalidArgumentError(
                 f"table: {type(data).__name__} cannot be read as Arrow columns: {error}"
             ) from error
@@ -76,7 +77,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         "compression": sender.compression,
         "level": sender.compression_level,
         "max_batch_bytes": limit,
-        "max_row_bytes": alone,  # as in send(), a record larger than batch.size is sent alone
+        "max_row_bytes": alone,  # maximum bytes of a row: as in send(), a record larger than batch.size is sent alone
     }
     routed = "partition" in table.column_names or (
         "key" in table.column_names and not core.accumulator.ignore_keys and table["key"].null_count < table.num_rows
@@ -96,7 +97,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         core.check_open()  # a closed producer has dropped its queues
         partitions = _partitions(core, topic, chunk, start, count)
         chunk = chunk.combine_chunks()
-        order = pc.sort_indices(partitions)  # stable: the rows of a partition keep their order
+        order = pc.sort_indices(partitions)  # a stable sort: the rows of a partition keep their order
         runs = pc.run_end_encode(partitions.take(order))
         begin = 0
         for partition, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):

@@ -98,11 +98,11 @@ class ProducerCore:
 
     def _hold(self, is_held: bool) -> None:
         """Forbid or allow sends; runs on the I/O thread."""
-        with self._closing:  # or a close() of another thread between the two lines would be undone
+        with self._closing:  # without the lock, a close() of another thread between the two lines would be undone
             if self.accumulator.state != (OPEN if is_held else HELD):
                 return
             self.accumulator.state = HELD if is_held else OPEN
-        self.accumulator.space_freed()  # a send that waits for room finds out
+        self.accumulator.space_freed()  # a send that waits for room learns the new state
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class ProducerCore:
 
     def check_sendable(self) -> None:
         self.check_open()
-        transactions = self.transactions  # None if another thread has closed the producer
+        transactions = self.transactions  # ``transactions`` is None if another thread has closed the producer
         if self.accumulator.state == HELD and transactions is not None:
             transactions.producer.check(Call.SEND)
 
@@ -362,7 +362,8 @@ class ProducerCore:
         ``close``."""
         if self.accumulator.state in (CLOSED, FORKED):
             return
-        if not self.engine.is_used:  # a concurrent first call raises the error
+        # Nothing was sent yet: a concurrent first call raises the error of a closed producer.
+        if not self.engine.is_used:
             self.accumulator.state = CLOSED
             self._release()
         else:
@@ -373,7 +374,8 @@ class ProducerCore:
 
     def after_fork(self) -> None:
         self.accumulator.state = FORKED
-        self._closing = threading.Lock()  # a thread that the child does not have may hold the old one
+        # Replace the lock: a thread that the child does not have may hold the old lock.
+        self._closing = threading.Lock()
 
     def at_exit(self) -> None:
         self.close(EXIT_FLUSH_S)

@@ -27,7 +27,7 @@ class ManyFuture:
 
     def __init__(self, topic: str, runs: list[list[Any]]) -> None:
         self._topic = topic
-        self._runs = runs  # [batch, first index, count]
+        self._runs = runs  # runs of records as [batch, first index, count]
 
     def done(self) -> bool:
         """Whether the outcome of every record is known."""

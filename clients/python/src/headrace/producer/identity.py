@@ -52,7 +52,7 @@ class ProducerIdentity:
         try:
             self.current = await self._until_answered()
         except HeadraceError as failure:
-            error = failure.with_traceback(None)  # the traceback would keep this frame, a reference cycle
+            error = failure.with_traceback(None)  # drop the traceback, which would keep this frame in a reference cycle
         self.last_error, self._task = error, None
         if error is None:
             self._renewed()
@@ -71,7 +71,7 @@ class ProducerIdentity:
             except (InvalidProducerEpochError, UnknownProducerIdError):
                 if not request.HasField("producer_id"):
                     raise
-                request = produce_pb2.InitProducerIdRequest()  # the old id is unusable: request a new one
+                request = produce_pb2.InitProducerIdRequest()  # the old producer id is unusable: request a new id
             except HeadraceError as error:
                 if not error.retriable:
                     raise

@@ -90,7 +90,7 @@ class Request:
     def __init__(self, correlation_id: int, batches: Sequence[SendBatch], size: int) -> None:
         self.was_sent = False
         self.correlation_id = correlation_id
-        self.batches: list[SendBatch | None] = list(batches)  # None for a batch that went to another leader
+        self.batches: list[SendBatch | None] = list(batches)  # an entry is None when its batch went to another leader
         self.size = size
         self.sent_at = time.monotonic()
 
@@ -191,11 +191,13 @@ class BrokerLink:
             try:
                 await self._session()
             except HeadraceError as error:
-                self.last_error = error.with_traceback(None)  # the traceback would keep the frames of this link
+                # Drop the traceback, which would keep the frames of this link.
+                self.last_error = error.with_traceback(None)
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s failed: %s", self.address, error)
                 self._lost(error)
-            except Exception as error:  # a bug, here or in the broker; the records must get an outcome nevertheless
+            # A bug of this client or of the broker; the records must get an outcome nevertheless.
+            except Exception as error:
                 self._failures += 1
                 logger.exception("produce stream to %s: unexpected error; reconnecting", self.address)
                 self.last_error = NetworkError(f"{self.address}: {type(error).__name__}: {error}")
@@ -271,7 +273,7 @@ class BrokerLink:
             batch = take(queue, partial=partial <= now)
             del self.pending[queue]
             if batch is not None:
-                if batch.done:  # expired in the queue
+                if batch.done:  # the batch expired in the queue
                     self.pending[queue] = None
                     self._event.set()
                     continue
@@ -283,7 +285,7 @@ class BrokerLink:
                 if notes.sequences is not None:
                     notes.sequences.number(batch, batch.count)
             if not leave_if_empty(queue):
-                self.pending[queue] = None  # back to the end of the round
+                self.pending[queue] = None  # move the queue to the end of the round
             if size >= most or len(batches) >= PARTITIONS_MAX:
                 break
         if not batches:
@@ -341,7 +343,7 @@ class BrokerLink:
         records = wire_bytes = 0
         now = time.monotonic()
         for batch in filter(None, request.batches):
-            data = batch.data or b""  # it may have expired in between
+            data = batch.data or b""  # a batch may have expired in between, and then has no data
             message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
             records += batch.count
             wire_bytes += len(data)

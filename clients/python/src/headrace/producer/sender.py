@@ -91,10 +91,11 @@ class QueueNotes:
     def __init__(self, sequences: PartitionSequences[SendBatch] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
-        self.moved_at = float("inf")  # since when the leader is not the broker of ``link``, while batches are in flight
+        # Time since when the leader is not the broker of ``link``, while batches are in flight.
+        self.moved_at = float("inf")
         self.link: BrokerLink | None = None  # the link that the queue's batches use, or used last
         self.in_flight = 0
-        self.failed: list[SendBatch] = []  # to be retried once nothing is in flight
+        self.failed: list[SendBatch] = []  # failed batches, which are sent again when no batch is in flight
         self.retry_at = 0.0
         self.last_error: HeadraceError | None = None
 
@@ -104,7 +105,7 @@ class Sender:
 
     def __init__(self, engine: Engine, config: dict[str, Any], metrics: Metrics) -> None:
         self.engine = engine
-        self.accumulator: Accumulator  # set by the core before the first wake
+        self.accumulator: Accumulator  # the core sets the accumulator before the first wake
         self.metrics = metrics
         self.acks = _ACKS[config["acks"]]
         self.linger_s: float = config["linger.ms"] / 1000
@@ -167,16 +168,18 @@ class Sender:
         link = self.links.get(leader)
         if link is None or link.address != broker.address:
             old, link = link, BrokerLink(self, leader, broker.address)
-            self.links[leader] = link  # first: retiring gives batches back, which are routed at once
+            # Register the link first: retiring the old link gives batches back, which are routed at once.
+            self.links[leader] = link
             if old is not None:
                 old.retire()
         notes: QueueNotes = queue.sender
-        if notes.in_flight and notes.link is not link:  # to keep the order, wait for the old leader's responses
+        # To keep the order of records, wait for the old leader's responses.
+        if notes.in_flight and notes.link is not link:
             self._orphans[queue] = None
             return None
         notes.link, notes.moved_at = link, float("inf")
         epoch = info.partitions[queue.partition].leader_epoch if info else -1
-        if epoch > notes.leader_epoch:  # news: no pause after earlier failures
+        if epoch > notes.leader_epoch:  # a newer leader epoch: no pause after earlier failures
             notes.leader_epoch, notes.retry_at = epoch, 0.0
             link.has_news()
         link.pending[queue] = None
@@ -191,7 +194,8 @@ class Sender:
             if len(info.partitions) > len(queues.queues):
                 queues.grow(len(info.partitions))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
-            if known != info.topic_id:  # deleted and re-created; with the same id, fewer partitions mean a lagging node
+            # The topic was deleted and created again; with the same id, fewer partitions mean a lagging node.
+            if known != info.topic_id:
                 self._topic_ids[name] = info.topic_id
                 if len(info.partitions) < len(queues.queues):
                     queues.shrink(len(info.partitions))
@@ -256,7 +260,7 @@ class Sender:
         if sequences.may_send(batch, notes.in_flight, now):
             return True
         if notes.in_flight:
-            return False  # a response is pending
+            return False  # the response to a batch is pending
         self._regroup(queue)
         if not sequences.needs_identity:
             return bool(batch.done) or sequences.may_send(batch, 0, now)
@@ -397,7 +401,8 @@ class Sender:
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)
-            if self.accumulator.awake:  # announced but not woken: Ctrl-C interrupted the caller in between
+            # A batch was announced, but Ctrl-C interrupted the caller before it woke the sender.
+            if self.accumulator.awake:
                 self.wake()
             now = time.monotonic()
             for batch in self.accumulator.snapshot_unfinished():
@@ -415,7 +420,7 @@ class Sender:
                             + self._why(batch.queue)
                         ),
                     )
-            for link in list(self.links.values()):  # ``moved`` may open a link to the new leader
+            for link in list(self.links.values()):  # iterate over a copy: ``moved`` may open a link to the new leader
                 link.check_request_timeout(now)
                 link.moved(now)
                 link.nudge()  # the expired batch may have blocked later batches
@@ -445,7 +450,7 @@ class Sender:
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-            self._sweeper = None  # a cancelled task's traceback would keep the sender
+            self._sweeper = None  # drop the task: a cancelled task's traceback would keep the sender
         if isinstance(self.identity, ProducerIdentity):
             await self.identity.close()
         for batch in self.accumulator.snapshot_unfinished():

@@ -77,7 +77,7 @@ class _Number:
 
     def __init__(self, identity: Identity, place: int, sequence: int, count: int) -> None:
         self.identity = identity
-        self.place = place  # among all numbered batches
+        self.place = place  # the batch's number among all numbered batches
         self.sequence = sequence  # not wrapped
         self.count = count
         self.maybe_written = False
@@ -93,7 +93,7 @@ class PartitionSequences(Generic[B]):
         self._numbers: dict[B, _Number] = {}  # oldest first
         self._next = 0
         self._places = 0
-        self._acked = 0  # the number after the last number that is certainly in the log
+        self._acked = 0  # the sequence number after the last number that is certainly in the log
         self._is_broken = False
         self._is_lost = False  # the broker lacks an earlier batch: only a new epoch helps
         self._flowing_until = float("-inf")

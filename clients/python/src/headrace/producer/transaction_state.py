@@ -64,8 +64,8 @@ class Call(Enum):
     COMPLETE = "complete()"
 
 
-#: The legal calls of each state. A program may also call ``begin_transaction`` in the state ABORTING: the producer
-#: then finishes the abort first.
+#: For each state: the calls that a program may make. A program may also call ``begin_transaction`` in the state
+#: ABORTING: the producer then finishes the abort first.
 CALLS: dict[State, tuple[Call, ...]] = {
     State.NEW: (Call.INIT, Call.BEGIN),
     State.READY: (Call.BEGIN,),
@@ -79,7 +79,7 @@ CALLS: dict[State, tuple[Call, ...]] = {
     State.DEAD: (),
 }
 
-#: The states that may follow each state.
+#: For each state: the states that may follow.
 NEXT: dict[State, tuple[State, ...]] = {
     State.NEW: (State.READY, State.PREPARED, State.DEAD),
     State.READY: (State.OPEN, State.DEAD),
@@ -134,7 +134,7 @@ class ProducerTransaction:
         self.transactional_id = transactional_id
         self.state = State.NEW
         self.identity: Identity | None = None
-        #: The token of the prepared transaction.
+        #: The token of the prepared transaction; None if no transaction is prepared.
         self.token: TransactionToken | None = None
         #: Whether the coordinator may know the open transaction: the producer must then send the end of the transaction
         #: to the coordinator.

@@ -64,7 +64,7 @@ class Transactions:
     ) -> None:
         self.transactional_id: str = config["transactional.id"]
         self.producer = ProducerTransaction(self.transactional_id)
-        self.last_error: HeadraceError | None = None  # (a ProducerIdentity has the same attribute)
+        self.last_error: HeadraceError | None = None  # the last error, under the same name as in a ProducerIdentity
         self._engine = engine
         self._coordinators = Coordinators(engine, TRANSACTIONS)
         self._timeout_ms: int = config["transaction.timeout.ms"]

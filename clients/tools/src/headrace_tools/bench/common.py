@@ -19,8 +19,8 @@ APIS: tuple[Api, ...] = ("object", "many", "arrow", "async")
 
 _POOL_BYTES = 32 << 20
 _WARM_BYTES, _WARM_PIECE_BYTES = 768 << 20, 16 << 20
-SAMPLES = 20_000  # at most this many latencies of single records
-STALL_S = 30.0  # give up after this long without progress
+SAMPLES = 20_000  # maximum number of latencies of single records that are kept
+STALL_S = 30.0  # seconds without progress after which a benchmark gives up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,7 +209,7 @@ async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple
         wanted = _wanted(options, starts, ends)
         ledger = _Ledger(starts, ends if options.records is None else None)
         portion = min(_PORTION_RECORDS, max(1, wanted // SAMPLES))
-        handed: list[Any] = []  # checked in groups, like the records of a poll
+        handed: list[Any] = []  # records that are checked in groups, like the records of a poll
         begun = last = time.perf_counter()
         await call(consumer.assign, partitions)
         for partition, offset in starts.items():

@@ -20,7 +20,7 @@ from headrace_core.types import TopicPartition
 from .common import STALL_S, BenchOptions, BenchResult, Pace, call, ensure_topic, partitions_of, warm_memory
 
 _NUMBER = struct.Struct(">Q")
-_WARM_UP_RECORDS = 50  # connections, sessions, caches: not measured
+_WARM_UP_RECORDS = 50  # records that only warm up connections, sessions and caches, and are not measured
 
 
 def latency(options: BenchOptions) -> BenchResult:
@@ -63,7 +63,7 @@ class _Trip:
     def __init__(self, records: int, record_bytes: int) -> None:
         self.count = records + _WARM_UP_RECORDS
         padding = os.urandom(record_bytes - _NUMBER.size)
-        self._run = os.urandom(4)  # distinguishes our records from those of earlier runs in the topic
+        self._run = os.urandom(4)  # distinguishes the records of this run from those of earlier runs in the topic
         start = int.from_bytes(self._run, "big") << 32
         self._start = start
         self.values = [_NUMBER.pack(start + number) + padding for number in range(self.count)]
@@ -82,7 +82,7 @@ class _Trip:
             value = record.value or b""
             number = _NUMBER.unpack_from(value)[0] - self._start if len(value) >= _NUMBER.size else -1
             if not 0 <= number < self.count:
-                continue  # a record of another writer
+                continue  # the record is from another writer
             self._sound &= value == self.values[number] and not self._received[number]
             self._received[number] = now
             self.arrived += 1

@@ -23,8 +23,8 @@ from .common import (
 )
 
 _MANY_RECORDS = 10_000
-_ARROW_BYTES = 8 << 20  # of values in one send_arrow call
-_OPEN_RECORDS = 200_000  # outcomes pending at a time with object and async
+_ARROW_BYTES = 8 << 20  # bytes of values in one send_arrow call
+_OPEN_RECORDS = 200_000  # maximum number of pending outcomes in the modes object and async
 
 
 def produce(options: BenchOptions) -> BenchResult:

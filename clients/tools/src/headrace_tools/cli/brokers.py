@@ -134,7 +134,7 @@ def drain(
             for broker in ids:
                 left[broker] = client.drain_broker(broker, cancel=cancel)
         except HeadraceError:
-            if left and not cancel:  # the error concerns only one broker; the other drains continue
+            if left and not cancel:  # one broker's error does not end the drains that have begun
                 note(f"already draining: broker {', '.join(map(str, left))}; pass --cancel to end that")
             raise
         if wait and any(left.values()):

@@ -224,7 +224,7 @@ def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
         return timeout_s
     try:
         cluster = client.describe_cluster(timeout=timeout_s)
-    except HeadraceError:  # the command itself will report the error
+    except HeadraceError:  # ignore the error here, because the command itself will report it
         return timeout_s
     return timeout_s if any(_listens(each.host, each.port) for each in cluster.coordinators) else NOBODY_S
 

@@ -61,7 +61,7 @@ def doctor(
     is_named = is_given(context, "bootstrap")
     is_typed = is_given(context, "data", only_typed=True)
     if data is not None and not is_named and (is_typed or ClusterDirectory(data).exists()):
-        bootstrap = ClusterDirectory(data).state().bootstrap_servers  # raises if the directory has no cluster
+        bootstrap = ClusterDirectory(data).state().bootstrap_servers  # ``state`` raises if the directory has no cluster
     elif data is None and not is_named and (found := clusters_here(DEFAULT_BOOTSTRAP).meant) is not None:
         data = found.directory
     addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]

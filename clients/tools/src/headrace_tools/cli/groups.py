@@ -162,7 +162,8 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
     pairs = [
         (group, lag)
         for group, lag in zip(described, lags, strict=True)
-        if wanted or not isinstance(group.error or lag.error, GroupIdNotFoundError)  # deleted after the listing
+        # Groups that were deleted after the listing are left out.
+        if wanted or not isinstance(group.error or lag.error, GroupIdNotFoundError)
     ]
     parts = {part for group, lag in pairs for part in group_lag.partitions_of(group, lag)}
     ends = log_ends(client, parts, timeout_s=_ENDS_S)

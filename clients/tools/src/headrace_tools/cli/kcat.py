@@ -167,7 +167,7 @@ class OffsetRange:
     """The ``-o`` options. At most one of the three start fields is set; if none is set, reading starts at the
     beginning."""
 
-    at: int | None = None  # an absolute offset, or -N: N before the end
+    at: int | None = None  # an absolute offset, or -N for N records before the end
     from_end: bool = False
     start_ms: int | None = None
     stop_ms: int | None = None

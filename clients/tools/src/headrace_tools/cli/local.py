@@ -149,7 +149,7 @@ def _stay(cluster: ClusterDirectory) -> None:
     try:
         while cluster.exists():
             nodes = cluster.state().nodes
-            if all(node.process is None for node in nodes):  # stopped by `headrace down`
+            if all(node.process is None for node in nodes):  # `headrace down` stopped the cluster
                 note("headrace: stopped by another command")
                 return
             now_dead = {(node.role, node.id) for node in nodes if not node.alive()}

@@ -75,7 +75,7 @@ def dump(
                 rows.append({"kind": kind, **_row(line)})
             elif not isinstance(line, Problem):
                 print(_text(line))
-    except BrokenPipeError:  # of our output, not of the files
+    except BrokenPipeError:  # the output pipe of this command broke, not one of the files
         raise
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
@@ -200,7 +200,7 @@ def _row(line: Any) -> dict[str, Any]:
     """The fields of a line for JSON output; the fields of a batch header or of a record are at the same level as path
     and position."""
     fields = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
-    if "cure" in fields:  # a problem or a note: -1 means unknown
+    if "cure" in fields:  # the line is a problem or a note, in which -1 means unknown
         return {key: None if value == -1 else value for key, value in fields.items()}
     if "header" in fields:
         return fields | _header(fields.pop("header")) | {"path": line.path, "position": line.position}

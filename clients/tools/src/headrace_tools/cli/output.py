@@ -47,7 +47,8 @@ def _tell(message: str, to: TextIO) -> None:
         print(message, file=to, flush=True)
     except OSError:
         with open(os.devnull, "wb") as nowhere:
-            for stream in (sys.stdout, sys.stderr):  # so that buffered text does not change the exit code
+            # Redirect both streams, so that buffered text does not change the exit code.
+            for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):
                     os.dup2(nowhere.fileno(), stream.fileno())
 

@@ -350,7 +350,7 @@ def _copied(
 
         try:
             found = client.describe_log_dirs(brokers, topics=list(busy), timeout=5)
-        except HeadraceError:  # a broker is down: its progress is unknown
+        except HeadraceError:  # a broker is down, so its progress is unknown
             return {}
         for broker, directories in found.items():
             for directory in directories:

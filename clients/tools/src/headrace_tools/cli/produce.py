@@ -160,7 +160,7 @@ def _size(files: list[Path]) -> int:
             found = os.fstat(sys.stdin.fileno())
             return found.st_size - os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
         found_all = [path.stat() for path in files]
-    except (OSError, ValueError):  # the error surfaces when the file is read
+    except (OSError, ValueError):  # an error of a file surfaces when the file is read
         return 0
     return sum(each.st_size for each in found_all) if all(stat.S_ISREG(each.st_mode) for each in found_all) else 0
 
@@ -182,7 +182,8 @@ def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list
 
 def _split(descriptor: int, delimiter: bytes) -> Iterator[list[bytes]]:
     """Iterate over the messages that end with the delimiter, and over the rest of the input, if any."""
-    rest: list[bytes] = []  # pieces of an incomplete message: joined once, so a huge one takes linear time
+    # Pieces of an incomplete message, joined only once, so that a huge message takes linear time.
+    rest: list[bytes] = []
     while piece := os.read(descriptor, _READ_BYTES):
         # A delimiter of several bytes may span two pieces, so search the end of the previous piece too.
         overlap = rest.pop() if rest and len(delimiter) > 1 else b""
@@ -297,7 +298,8 @@ class _Sender:
             self._settle()
 
     def _settle(self) -> None:
-        metadata = self._open[0].result()  # raises the record's error; the record stays first in line, uncounted
+        # ``result`` raises the record's error; the record stays first in line, uncounted.
+        metadata = self._open[0].result()
         self._open.popleft()
         self.acknowledged += 1
         seen = self._ranges.setdefault(metadata.partition, [0, metadata.offset, metadata.offset])

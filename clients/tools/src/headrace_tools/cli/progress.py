@@ -62,7 +62,7 @@ class _Bar(Progress):
         self._shown = now
         done, total, words = look()
         self._drawn.update(self._task, completed=done, total=total or None, description=words)
-        with contextlib.suppress(OSError):  # the terminal has closed; the work continues
+        with contextlib.suppress(OSError):  # the terminal may have closed; the work continues without a progress bar
             self._drawn.refresh()
 
 

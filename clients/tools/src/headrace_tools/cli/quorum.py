@@ -76,7 +76,8 @@ def status(
             except HeadraceError as error:
                 if not watch:
                     raise
-                note(f"headrace: {error.message} [{error.code}]")  # an election is temporary
+                # Print a note and continue, because an election is temporary.
+                note(f"headrace: {error.message} [{error.code}]")
             if not watch:
                 return
             time.sleep(_WATCH_S)

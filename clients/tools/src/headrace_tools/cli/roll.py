@@ -100,7 +100,7 @@ def _ends_between_nodes() -> Iterator[list[signal.Signals]]:
     came: list[signal.Signals] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if not came:  # unbuffered: the signal may interrupt a write to the buffer
+        if not came:  # write without a buffer: the signal may interrupt a write to the buffer
             with contextlib.suppress(OSError):
                 os.write(2, b"headrace: it ends as soon as the node that is being restarted serves\n")
         came.append(signal.Signals(number))

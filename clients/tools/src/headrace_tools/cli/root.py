@@ -111,7 +111,7 @@ def _add_what_all_share(app: typer.Typer) -> None:
     for command in list(app.registered_commands):
         if command.callback is not None and "bootstrap" in inspect.signature(command.callback).parameters:
             if command.callback.__module__.endswith(".profiles"):
-                continue  # in `profile set`, --bootstrap is a value of the profile
+                continue  # in `profile set`, --bootstrap is a value of the profile, not of the command
             from .client import finds_cluster
 
             command.callback = finds_cluster(command.callback)

@@ -152,7 +152,8 @@ def group_unknown(facts: Facts) -> Iterator[Finding]:
     """A group that its coordinator cannot describe."""
     for group in facts.groups:
         error = group.described.error
-        if error is not None and error.code != "GROUP_ID_NOT_FOUND":  # deleted during the check
+        # GROUP_ID_NOT_FOUND: the group was deleted during the check.
+        if error is not None and error.code != "GROUP_ID_NOT_FOUND":
             yield Finding(
                 "group-unknown",
                 Severity.ERROR,

@@ -20,7 +20,7 @@ from headrace.transaction_models import TransactionDescription
 from ..hanging import HangingTransaction
 from ..orphaned_offsets import OrphanedOffset
 
-#: The subject (``what``) of a NotAsked for the request about the controller quorum.
+#: What a NotAsked names (``what``) when the request about the controller quorum failed.
 THE_QUORUM = "the quorum"
 
 
@@ -30,7 +30,7 @@ class Trouble(enum.StrEnum):
     NAME = "name"  # the name cannot be resolved
     REFUSED = "refused"  # no process listens
     SILENT = "silent"  # the node answers neither the connection attempt nor the health check
-    UNREACHABLE = "unreachable"  # no route, and the like
+    UNREACHABLE = "unreachable"  # the machine has no route to the node, or a similar network error
     NOT_SERVING = "not serving"  # the node answers the health check with NOT_SERVING
 
 

@@ -117,7 +117,8 @@ class LocalCluster(Face):
         # interpreter ends.
         owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
-        if self._is_in_process:  # the I/O thread ends with the interpreter, and stops the nodes before
+        # In-process nodes need no exit hook: the I/O thread ends with the interpreter, and stops the nodes before.
+        if self._is_in_process:
             self._finalizer.atexit = False
             cluster.end_at_exit = lambda: _end(cluster, temporary, owner_pid)  # type: ignore[attr-defined]
         return self
@@ -125,7 +126,8 @@ class LocalCluster(Face):
     def _made(self, directory: Path) -> ClusterDirectory:
         made: type[ClusterDirectory] = ClusterDirectory
         if self._is_in_process:
-            from .inprocess import InProcessDirectory  # imports asyncio and the services
+            # Import here, because the module imports asyncio and the services.
+            from .inprocess import InProcessDirectory
 
             made = InProcessDirectory
         return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)

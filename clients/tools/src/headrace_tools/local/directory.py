@@ -88,8 +88,9 @@ class ClusterDirectory:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._file = StateFile(self.directory)
-        self._command = command  # tests replace the nodes' commands
-        self._log_starts: dict[str, int] = {}  # node's name -> where the output of its current run begins
+        self._command = command  # tests replace the command that starts a node
+        # Name of a node -> position at which the output of its current run begins.
+        self._log_starts: dict[str, int] = {}
 
     # -- state
 
@@ -151,7 +152,8 @@ class ClusterDirectory:
                     return self._first_up(wanted)
                 except BaseException:
                     self._file.remove_lock()
-                    with contextlib.suppress(OSError):  # the directory is not empty: it has logs, or files of the user
+                    # Keep a directory that is not empty: it has logs, or files of the user.
+                    with contextlib.suppress(OSError):
                         if is_new:
                             self.directory.rmdir()
                     raise
@@ -185,7 +187,7 @@ class ClusterDirectory:
     def restart(self, role: str, node_id: int) -> Node:
         """Start a dead node again with its directories and ports, and return when it serves; a running node is first
         stopped cleanly."""
-        self.state()  # without a cluster there is nothing to lock
+        self.state()  # ``state`` raises without a cluster: there is nothing to lock
         with self._file.locked():
             state = self.state()
             node = state.node(role, node_id)
@@ -273,7 +275,8 @@ class ClusterDirectory:
             own = ports.pick(len(numbers), avoid=taken)
         internal = ports.pick(len(numbers), avoid=[*taken, *own])
         new = tuple(self._node(role, *each) for each in zip(numbers, own, internal, strict=True))
-        nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))  # stable: ids stay in order
+        # A stable sort: ids stay in order.
+        nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))
         return replace(state, nodes=tuple(nodes))
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
@@ -309,7 +312,8 @@ class ClusterDirectory:
                     )
                 )
                 state = state.with_node(begun[-1])
-                self._file.write(state)  # at once: after a crash of this command the process can still be found
+                # Write the state at once: after a crash of this command the process can still be found.
+                self._file.write(state)
             self._wait_serving(state, begun)
         except BaseException:
             self._end(begun, gently=False)
@@ -342,7 +346,7 @@ class ClusterDirectory:
                     raise self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
             if waiting:
                 time.sleep(0.01)
-        for node in begun:  # if another program has taken the port, that program may answer
+        for node in begun:  # check each process: if another program has taken the port, that program may answer
             if not node.alive():
                 raise self._start_failure(node, "ended before it served")
 

@@ -94,7 +94,7 @@ def _broker_at(address: str, state: ClusterState) -> Node | None:
 def _running(directory: Path) -> Running | None:
     try:
         state = StateFile(directory).read()
-    # Not a cluster of Headrace, or damaged: commands that use the directory report the error.
+    # The directory is damaged, or is not a cluster of Headrace: commands that use the directory report the error.
     except (OSError, ClusterStartError):
         return None
     if state is None or not any(broker.alive() for broker in state.of_role("broker")):
@@ -109,7 +109,7 @@ def _directories_of_processes() -> Iterator[Path]:
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # the process has ended
+        with contextlib.suppress(OSError):  # the process may have ended
             if entry.stat().st_uid != os.getuid():
                 continue
             words = (entry / "cmdline").read_bytes().split(b"\0")

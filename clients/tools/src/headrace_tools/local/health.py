@@ -49,7 +49,7 @@ def _request(authority: str) -> bytes:
         _PREFACE
         + _frame(_SETTINGS, 0, 0)
         + _frame(_HEADERS, _END_HEADERS, 1, headers)
-        + _frame(_DATA, _END_STREAM, 1, b"\x00" * 5)  # an empty message: the health of the whole server
+        + _frame(_DATA, _END_STREAM, 1, b"\x00" * 5)  # an empty message, which asks for the health of the whole server
     )
 
 

@@ -31,9 +31,9 @@ _ROOMS = (
 )
 _file: contextvars.ContextVar[NodeLog | None] = contextvars.ContextVar("headrace node's log", default=None)
 _lock = threading.Lock()
-_open = 0  # how many are open
-_before: dict[str, int] = {}  # levels of these loggers in the program
-_class_before: type[logging.Logger] | None = None  # the class of new loggers before
+_open = 0  # number of log files that are open
+_before: dict[str, int] = {}  # levels that the loggers of nodes had in the program
+_class_before: type[logging.Logger] | None = None  # the class of new loggers before the first log file was opened
 
 
 class NodeLog:
@@ -70,7 +70,7 @@ class NodeLog:
 
     def close(self) -> None:
         """Close the file; later lines of the node are dropped."""
-        with contextlib.suppress(OSError):  # the last log lines do not fit on the disk
+        with contextlib.suppress(OSError):  # the last log lines may not fit on a full disk
             self._stream.close()
         _end()
 
@@ -119,7 +119,7 @@ def _begin(level: int) -> None:
             else:
                 logger.setLevel(min(level, logger.level))
         for logger in _loggers():
-            logger.addFilter(_sorter)  # once, however often it is called
+            logger.addFilter(_sorter)  # addFilter adds the same filter only once
 
 
 def _end() -> None:

@@ -9,7 +9,7 @@ from headrace_core.errors import MissingDependencyError
 
 from .state import ClusterState, Node
 
-#: default.replication.factor with enough brokers.
+#: Largest default.replication.factor that `up` sets, when there are enough brokers.
 FACTOR_MAX = 3
 
 _MODULES = {"controller": "headrace_controller", "broker": "headrace_broker", "coordinator": "headrace_coordinator"}
@@ -118,7 +118,7 @@ def format_missing(state: ClusterState, node: Node) -> None:
     if node.role == "controller" and not node.joining:
         return
     if all((Path(data_dir) / "meta.properties").exists() for data_dir in node.data_dirs):
-        return  # the node checks its keys itself; the import below is expensive
+        return  # return, because the node checks its keys itself, and the import below is expensive
     from headrace_core.node.first_voters import NONE, FirstVoters
     from headrace_core.node.meta_properties import format_directories
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace_core.errors import ClusterStartError
 
-_LOWEST = 15_000  # above default ports of well-known services and of Headrace (9095, 19095 ...)
+_LOWEST = 15_000  # Lowest port: above the default ports of well-known services and of Headrace (9095, 19095 ...)
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

@@ -57,7 +57,7 @@ class ProcessId:
         except ProcessLookupError:
             return False
         try:
-            if not self.alive():  # check the start time after opening the pidfd, which then names one process only
+            if not self.alive():  # check the start time after the pidfd is open, because a pidfd names one process only
                 return False
             signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:

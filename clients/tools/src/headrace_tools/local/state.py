@@ -56,7 +56,7 @@ class Node:
     port: int  # the client listener
     internal_port: int
     data_dirs: tuple[str, ...]
-    process: Life | None = None  # the last process of the node, alive or not
+    process: Life | None = None  # the node's last process, alive or not
     #: A controller that was added to a running cluster, and is not a voter yet.
     joining: bool = False
 
@@ -180,7 +180,8 @@ class StateFile:
         ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
-            with open(self._lock_path, "a") as lock:  # closed in children: Python's descriptors are not inherited
+            # Child processes do not inherit Python's descriptors, so the lock ends with this process.
+            with open(self._lock_path, "a") as lock:
                 while not _try_lock(lock):
                     if time.monotonic() >= deadline:
                         raise ClusterStartError(

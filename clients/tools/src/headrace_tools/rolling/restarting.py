@@ -88,7 +88,7 @@ class RollingRestart:
         total = len(waiting)
         if not waiting:
             raise InvalidArgumentError(f"the cluster in {self._cluster.directory} has no {' or '.join(roles)}")
-        # A dead node does not come back by waiting.
+        # Do not wait for a dead node, because it does not come back by itself.
         dead = any(not node.alive() for node in self._cluster.state().nodes)
         seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)
         if reasons and not self._ends():

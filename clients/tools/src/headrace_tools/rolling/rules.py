@@ -127,7 +127,7 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
     if seen.unanswered:
-        return reasons.found  # without these answers, the checks below would report missing nodes
+        return reasons.found  # return, because without these answers the checks below would report missing nodes
     reasons.add(_brokers_missing(seen, returned))
     reasons.add(_partitions_short(seen))
     reasons.add(_quorum_short(seen, returned))
@@ -196,7 +196,7 @@ def _quorum_short(seen: Seen, returned: Returned | None) -> Iterator[str]:
         yield "no controller is active"
         return
     now_ms = next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
-    if now_ms is None:  # ages are by the leader's clock, or unknown
+    if now_ms is None:  # without the leader's time, ages are unknown, because they are by the leader's clock
         yield f"controller {quorum.leader_id} is not active yet"
         return
     voters = {voter.replica_id: voter for voter in quorum.voters}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 elif BACKEND == "native":
     try:
         from . import _cleaning as _backend
-    except ImportError:  # an extension built before compaction existed
+    except ImportError:  # the extension was built before compaction existed
         from . import _pure as _backend
 else:
     from . import _pure as _backend

@@ -118,7 +118,7 @@ class _Round:
         self._now_ms = cleaner._clock.now_ms()
         self._log = log
         self._target = target
-        self._config = log.config  # a change applies to the next cleaning
+        self._config = log.config  # one configuration for the whole cleaning: a change applies to the next cleaning
         self._execute = execute
         self._should_stop = should_stop
         self._last_offsets = {
@@ -421,7 +421,7 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
-    for segment in old:  # loading may fail for lack of a descriptor, so it comes before any change
+    for segment in old:  # load the indexes before any change, because loading may fail for lack of a descriptor
         segment.load_indexes()
         log.pin_aborted(segment)
     try:

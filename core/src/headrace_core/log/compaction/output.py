@@ -33,7 +33,7 @@ class CleanedSegment:
         self._fs = fs
         self._stem = stem = f"{directory}/{segment_name(base_offset)}"
         log = fs.open(stem + LOG_SUFFIX + CLEANED, write=True, create=True)
-        log.truncate(0)  # an earlier attempt may have left something
+        log.truncate(0)  # an earlier attempt may have left records in the file
         self._segment = segment = LogSegment(
             fs,
             directory,
@@ -70,11 +70,13 @@ class CleanedSegment:
             self._next_offset = last_offset + 1
         segment = self._segment
         if segment.size == 0:
-            segment.first_timestamp_ms = batches[0][3]  # set here, so that ``publish`` need not look for the timestamp
+            # Set the timestamp here, so that ``publish`` need not look it up.
+            segment.first_timestamp_ms = batches[0][3]
         segment.write([data], len(data))
         segment.publish(batches)
         self.size = segment.size
-        if self.size - self._handed_over >= _WRITEBACK_BYTES:  # the disk works while the next records are filtered
+        # Start the write now: the disk works while the next records are filtered.
+        if self.size - self._handed_over >= _WRITEBACK_BYTES:
             segment.log.start_writeback(self._handed_over, self.size - self._handed_over)
             self._handed_over = self.size
 

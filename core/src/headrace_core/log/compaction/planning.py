@@ -26,10 +26,11 @@ from ..index import OFFSET_ENTRY, RELATIVE_OFFSET_MAX, TIME_ENTRY
 class CleanerConfig:
     """The broker's settings: ``log.cleaner.*``."""
 
-    #: log.cleaner.dedupe.buffer.size: one cleaner's map, 24 bytes for each key.
+    #: log.cleaner.dedupe.buffer.size: bytes of one cleaner's offset map, 24 bytes for each key.
     dedupe_buffer_bytes: int = 134_217_728
-    load_factor: float = 0.9  #: log.cleaner.io.buffer.load.factor: how full the map may get.
-    #: log.cleaner.io.buffer.size: read and filtered at once (a larger batch is read whole).
+    #: Log.cleaner.io.buffer.load.factor: part of the offset map that may be used. log.cleaner.io.buffer.size: bytes
+    #: that are read and filtered at once (a larger batch is read whole).
+    load_factor: float = 0.9
     io_buffer_bytes: int = 524_288
 
 

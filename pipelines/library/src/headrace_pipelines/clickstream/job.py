@@ -39,8 +39,8 @@ from .views import WATERMARK, counts, views
 
 PARTITIONS = 2
 TRIGGER = "1 second"
-#: Rows of a batch for each copy of the log. Three queries read what the first one writes, and a batch becomes visible
-#: partition by partition: the rows of a batch must be from less time than the watermark allows.
+#: Maximum number of rows of a batch, for each copy of the log. A batch becomes visible partition by partition, so the
+#: times of its rows must differ by less than the watermark of the queries that read it.
 ROWS_OF_A_BATCH = 2_000
 SPEED = 10_000.0
 REPEAT_EVERY = 100
@@ -48,7 +48,7 @@ REPEAT_EVERY = 100
 TOPICS = (schema.LOG, schema.REQUESTS, schema.SESSIONS, schema.COUNTS, schema.CONVERSIONS)
 
 SOURCES = (schema.LOG,)
-#: The queries, those first that write what the others read.
+#: The names of the queries in start order: the first query writes what the other queries read.
 _IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
 
 

@@ -29,7 +29,7 @@ _TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 
 #: A crawler request has the agent ``-``, or an agent that contains one of these words.
 _CRAWLERS = r"(?i)bot|crawl|spider|slurp|feed|archiver"
-#: Files that pages load: a request of one is no view.
+#: Matches files that pages load: a request for such a file is no view.
 _ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"
 
 

@@ -20,9 +20,10 @@ from headrace_core.errors import InvalidArgumentError
 from .parsing import CLOCK_S_MAX
 from .schema import LINE_HEADER, LOG
 
-#: The clock begins at the median of this many first times, so one line with a wrong clock does not decide it.
+#: The replay's clock begins at the median time of this number of first lines, so that one line with a wrong time has no
+#: effect.
 _FIRST = 9
-#: Longest pause in seconds between two looks at the stop request.
+#: Longest pause in seconds between two checks for a stop request.
 _LOOK_S = 0.1
 #: The tick after the end of the log is this much later than the last line: more than the watermark and a window.
 _TICK_AFTER_MS = 30 * 86_400_000
@@ -115,7 +116,7 @@ class Replay(threading.Thread):
         self._stop_asked = threading.Event()
         self._began_s = 0.0
         self._failure: BaseException | None = None
-        self._sent_s: list[float] = []  # when each record was sent
+        self._sent_s: list[float] = []  # times at which the records were sent
         self._repeats = 0
 
     def run(self) -> None:

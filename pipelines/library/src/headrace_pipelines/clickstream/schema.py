@@ -25,10 +25,11 @@ COUNTS = "clickstream.counts"
 CONVERSIONS = "clickstream.conversions"
 DEAD_LETTERS = dead_letter_topic(LOG)
 
-#: The header of a log record that names the line. A line that is sent twice has the same name twice.
+#: The header of a log record that names the line. If a line is sent twice, both records have the same name.
 LINE_HEADER = "line"
 
-#: ``path`` has no query. ``agent`` is ``-`` if the line has none. ``address`` is null in a tick.
+#: The column ``path`` contains no query string. ``agent`` is ``-`` if the line has none. The column ``address`` is null
+#: in a tick.
 REQUEST = (
     "line STRING, time TIMESTAMP, address STRING, method STRING, path STRING, status INT, bytes BIGINT, "
     "referrer STRING, agent STRING, is_crawler BOOLEAN, is_view BOOLEAN"
@@ -37,7 +38,7 @@ REQUEST = (
 SESSION = "address STRING, began TIMESTAMP, ended TIMESTAMP, views INT, first_page STRING, last_page STRING, funnel INT"
 #: ``kind`` is ``page`` or ``referrer``; ``hour`` is when the hour begins.
 COUNT = "hour TIMESTAMP, kind STRING, name STRING, views BIGINT"
-#: ``page`` was viewed at most half an hour before ``download`` was.
+#: The visitor viewed ``page`` at most half an hour before the download of ``download``.
 CONVERSION = "address STRING, downloaded TIMESTAMP, download STRING, viewed TIMESTAMP, page STRING"
 
 

@@ -6,11 +6,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-#: The oldest request that still counts. Requests come almost in order: the server writes a line when its answer ends.
-#: The replay adds disorder, because Spark reads the partitions of a topic at slightly different positions.
+#: Requests that are older than the watermark do not count. Requests come almost in order: the server writes a line when
+#: its answer ends. The replay adds disorder, because Spark reads the partitions of a topic at slightly different
+#: positions.
 WATERMARK = "1 day"
 HOUR = "1 hour"
-#: The referrer of a view that has none.
+#: The name that stands for the referrer of a view without a referrer.
 DIRECT = "-"
 
 
@@ -26,7 +27,8 @@ def counts(viewed: DataFrame) -> DataFrame:
         F.struct(F.lit("page").alias("kind"), F.col("path").alias("name")),
         F.struct(F.lit("referrer").alias("kind"), F.coalesce(F.lower(host), F.lit(DIRECT)).alias("name")),
     )
-    # A tick has no page. Its window stays in the state: no later time closes it.
+    # A tick has no page, so it is not counted. The window of a tick stays in the state, because no later time closes
+    # it.
     each = viewed.select("time", F.explode(kinds).alias("counted")).select("time", "counted.*")
     return (
         each.groupBy(F.window("time", HOUR).alias("hour"), "kind", "name")

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
     """By day and airport: flights, cancelled ones, mean delays in minutes, and the worst weather of the hours in which
     they were to leave. ``arr_delay`` came with release 2."""
-    hourly = weather.groupBy("origin", "hour").agg(  # once, even if a record of the weather came twice
+    hourly = weather.groupBy("origin", "hour").agg(  # count each hour once, even if a record of the weather came twice
         F.max("wind_speed").alias("wind_speed"), F.max("precip").alias("precip"), F.min("visib").alias("visib")
     )
     joined = flights.join(hourly, ["origin", "hour"], "left")

@@ -40,7 +40,7 @@ from .lakes import DELAYS, MAKERS, QUALITY, QUARANTINE, Lake, lakes, refine, wri
 #: No topic of this pipeline has dead letters: bad records are in the table checks.quarantine.
 SOURCES: tuple[str, ...] = ()
 PARTITIONS = 2
-#: Rows of a batch. Small batches make small files, which the compaction at the end rewrites.
+#: Maximum number of rows of a batch. Small batches make small files, which the compaction at the end rewrites.
 ROWS_OF_A_BATCH = 30_000
 
 _TABLES = (

@@ -10,7 +10,7 @@ from ..expectations import REASON
 from ..json_parsing import parse_json
 from .schema import Source
 
-#: The columns of a record, as they came.
+#: The columns of a record, with the values as they arrived.
 RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
 

@@ -19,7 +19,8 @@ CLEAN = "skeleton-clean"
 def start(spark: SparkSession, site: Site) -> StreamingQuery:
     """Start the query ``clean``. A pipeline with several queries returns a list of them."""
     source = spark.readStream.format("headrace").options(**site.read("skeleton", query="clean"))
-    records = source.option("maxOffsetsPerTrigger", 50_000).load()  # bounds a batch after a pause
+    # The limit keeps the first batch after a pause small.
+    records = source.option("maxOffsetsPerTrigger", 50_000).load()
     rows = routed(judged(records), topic=site.topic(CLEAN), key=F.col("key"), value=F.to_json("data"))
     clean = rows.writeStream.format("headrace").options(**site.write(query="clean"), **LARGE_RECORDS)
     return clean.trigger(**site.trigger).start()

@@ -79,7 +79,8 @@ class DeltaLakeTable(LakeTable):
         self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
     ) -> None:
         written = None if batch is None else [Transaction(batch.query, batch.number)]
-        # No retries: delta-rs would write upon a state that _last_batch has not seen.
+        # Allow no retries: in a retry, delta-rs would write to a newer state of the table, which _last_batch has not
+        # checked.
         properties = CommitProperties(app_transactions=written, max_commit_retries=0)
         with _conflicts():
             if any(_has_local_time(field.type) for field in new):

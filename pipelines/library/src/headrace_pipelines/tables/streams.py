@@ -17,7 +17,8 @@ from headrace_core.errors import UnsupportedVersionError
 
 from .table import Batch, LakeTable
 
-#: Spark's local property with the id of the query, which stays the same for one checkpoint. Spark does not document it.
+#: Spark's local property with the id of the query, which stays the same for one checkpoint. Spark does not document
+#: this property.
 _QUERY_ID = "sql.streaming.queryId"
 
 

@@ -160,7 +160,7 @@ class LakeTable(ABC):
                 return False
         new = new_fields(rows.schema, columns, self.name)
         if any(field.name in keys for field in new):
-            how = "append"  # all rows of the table have a null in this key, so none of them is replaced
+            how = "append"  # append: all rows of the table have a null in this key, so no new row replaces one
         self._commit(aligned(rows, pa.schema([*columns, *new])), new, how, keys, batch)
         return True
 

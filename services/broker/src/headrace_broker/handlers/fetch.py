@@ -142,14 +142,15 @@ class FetchStream(StreamHandler[Any]):
         self._replicas: dict[TopicPartition, Readable] = {}
         self._rack = ""  #: The consumer's rack, and the time of the last search for a replica near the consumer.
         self._looked_ms: dict[TopicPartition, float] = {}
-        self._requests: deque[tuple[Any, int]] = deque()  # requests with their sizes as received
+        self._requests: deque[tuple[Any, int]] = deque()  # queued requests, each with its size as received
         self._requests_bytes = 0
         self._unread = 0  # bytes of this stream's answers, as counted in the broker's total
-        self._current: Any = None  # the request in progress
-        self._committed = False  # the request in progress is read_committed
-        #: Partitions with committed bytes that a transaction held back at the last look, and the last stable offset.
+        self._current: Any = None  # the fetch request in progress
+        self._committed = False  # whether the request in progress is read_committed
+        #: For each partition with committed bytes that a transaction held back at the last look: the last stable
+        #: offset.
         self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}
-        self._refused: list[Any] = []  # results of partitions that the current request named wrongly
+        self._refused: list[Any] = []  # results for partitions that the current request named wrongly
         self._cold: dict[TopicPartition, _ColdRead] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
@@ -312,7 +313,7 @@ class FetchStream(StreamHandler[Any]):
         response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
-        tell = response.results.add  # build results in place, because adding a finished message would copy its records
+        tell = response.results.add  # build results in place: adding a finished message would copy its records
         for entry, replica, piece, error, nearer in pieces:
             reads, position = replica.reads, entry.position
             if error is not None:
@@ -487,7 +488,8 @@ class FetchStream(StreamHandler[Any]):
         error = self._broker.partitions.for_clients(partition, error)
         hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1
-        if isinstance(error, OffsetOutOfRangeError):  # return the log's bounds, to save the client a request
+        # Return the log's bounds with this error, to save the client a request.
+        if isinstance(error, OffsetOutOfRangeError):
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads

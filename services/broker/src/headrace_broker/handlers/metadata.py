@@ -54,7 +54,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         answer = await self._response(request)
         for topic in answer.topics if failed else ():
             if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
-                why = failed[topic.name]  # report the failure, not that the topic is missing
+                why = failed[topic.name]  # report the failed creation, not that the topic is missing
                 topic.error.code, topic.error.message = why.code, f"the controller could not create it: {why.message}"
         return answer
 
@@ -63,7 +63,8 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
         topic, failed = shard_topic(request), {}
         if request.keys and metadata.image.topic(topic) is None:
-            failed = await self._create_internal(topic)  # independent of auto.create.topics.enable, as in Kafka
+            # Create internal topics independently of auto.create.topics.enable, as in Kafka.
+            failed = await self._create_internal(topic)
         answer = self._own_view().find_coordinators(metadata.image, request, metadata.lag.ms)
         if topic in failed and metadata.image.topic(topic) is None:
             for each in answer.coordinators:
@@ -88,7 +89,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         )
 
     def _own_view(self) -> MetadataView:
-        if self._view is None:  # created late: the broker's id is known after its registration
+        if self._view is None:  # the view is created late, because the broker's id is known after its registration
             self._view = MetadataView(
                 listener=self._listener,
                 broker_id=self._broker.broker_id,

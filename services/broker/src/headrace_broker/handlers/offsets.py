@@ -79,7 +79,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
-        # Without this limit, all deletions would end in one pass of the event loop, and hold it.
+        # Without the limit, all deletions would end in one pass of the event loop, and block the loop.
         room = asyncio.Semaphore(_DELETING_MAX)
 
         def left_s() -> float:
@@ -197,5 +197,5 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
     finally:
         leader.forget_deletion(done)
     if isinstance(outcome, HeadraceError):
-        raise outcome.copy()  # whose traceback does not keep this frame in a cycle
+        raise outcome.copy()  # raise a copy, whose traceback does not keep this frame in a cycle
     return outcome

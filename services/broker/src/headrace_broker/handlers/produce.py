@@ -195,8 +195,8 @@ class ProduceStream(StreamHandler[Any]):
         self._stream = stream
         self._in_flight = 0
         self._in_flight_bytes = 0
-        self._holds = 0  # why the stream is not read: bits, see pause
-        self._appending: dict[Hashable, int] = {}  # appends in progress, by ``_Pending.order``
+        self._holds = 0  # reasons why the stream is not read, as bits (see ``pause``)
+        self._appending: dict[Hashable, int] = {}  # number of appends in progress by ``_Pending.order``
         self._held: dict[Hashable, deque[_Held]] = {}
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
@@ -208,11 +208,11 @@ class ProduceStream(StreamHandler[Any]):
         if request.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         broker, acks, transactional_id = self._broker, request.acks, request.transactional_id
-        records = [item.records for item in items]  # each access copies: once is enough
+        records = [item.records for item in items]  # read the records once, because each access copies them
         partitions = [TopicPartition(item.topic, item.partition) for item in items]
         pending = _Pending(self, request.correlation_id, acks, partitions)
         record_bytes = sum(map(len, records))
-        pending.size = max(record_bytes, self._stream.request_bytes)  # all that the request holds, including names
+        pending.size = max(record_bytes, self._stream.request_bytes)  # size of the whole request, including names
         self._begin(pending, record_bytes)
         refusal = self._refusal_of_all(pending, record_bytes)
         if transactional_id and refusal is None:

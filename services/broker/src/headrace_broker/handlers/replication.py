@@ -256,7 +256,7 @@ class LeaderStream(StreamHandler[Any]):
         if silent_at_ms is None:
             return
         if self._stream.paused or now_ms - silent_at_ms > STALLED_MS:
-            lane.touch()  # this broker has read nothing, so silence proves nothing
+            lane.touch()  # do not count the follower as silent: this broker itself has read nothing
             silent_at_ms = now_ms + SILENCE_MS
         if now_ms >= silent_at_ms:
             self.end(NetworkError(f"broker {self.broker_id} sent nothing for {SILENCE_MS} ms: closing its stream"))
@@ -268,7 +268,8 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = None
         if self._lane is None or self._closed or self._lane.is_closed:
             return
-        if not self._stream.queued_bytes:  # queued bytes are a message to the follower, which replaces the heartbeat
+        # Send a heartbeat only if no bytes are queued: queued bytes replace the heartbeat.
+        if not self._stream.queued_bytes:
             self._stream.send(_HEARTBEAT, ITEM_BYTES)
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
@@ -306,7 +307,8 @@ class LeaderStream(StreamHandler[Any]):
         if lane is None or self._closed or lane.is_closed:
             pushes.end(self)
             return
-        if stream.queued_bytes:  # ``on_written`` comes back here; in this pass, if what is being written was written
+        # Wait: ``on_written`` continues here, in this pass if the current message is already written.
+        if stream.queued_bytes:
             self._loop.call_soon(pushes.end, self)
             return
         outgoing = lane.next()
@@ -335,7 +337,7 @@ class LeaderStream(StreamHandler[Any]):
     def _due(self) -> None:
         self._timer = None
         due_ms = None if self._lane is None else self._lane.due_ms()
-        if due_ms is None:  # a push has already carried the new offsets
+        if due_ms is None:  # a push has already carried the new offsets to the follower
             return
         if due_ms > self._service.now_ms():
             self.wake_at(due_ms)

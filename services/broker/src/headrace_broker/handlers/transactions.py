@@ -75,7 +75,7 @@ class MarkersStream(StreamHandler[Any]):
     def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
         self._broker = broker
         self._stream = stream
-        self._pending = 0  # markers that are not committed, also of answered requests
+        self._pending = 0  # number of markers that are not committed, also of answered requests
 
     def on_request(self, request: Any) -> None:
         for each in request.requests:
@@ -87,7 +87,8 @@ class MarkersStream(StreamHandler[Any]):
         pending = _Pending(self, request.correlation_id, partitions)
         try:
             marker = _marker_of(request)
-        except InvalidRequestError as error:  # the stream has the markers of other transactions, too
+        # Answer with the error: the stream has the markers of other transactions, too.
+        except InvalidRequestError as error:
             pending.results = [_outcome(partition, error) for partition in partitions]
             self._answer(pending)
             return

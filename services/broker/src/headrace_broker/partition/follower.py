@@ -165,8 +165,8 @@ class PartitionFollower:
         self.handle = -1  #: Number of the present join on its stream (the handle); -1 if the replica has not joined.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        #: End offset of the records that the follower handed to the log. The log may not have written all of these
-        #: records yet.
+        #: End offset of the records that the follower handed to the log. The log may not have written all records that
+        #: it received.
         self._taken_end = log_end
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None
@@ -226,7 +226,7 @@ class PartitionFollower:
                 # without records, as in Kafka's UnifiedLog.truncateTo. The follower keeps its producer states.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end, answer.diverging.epoch)
-            if cut >= self.log_end:  # the leader says that the logs diverge, and not where: truncating cannot help
+            if cut >= self.log_end:  # the leader says that the logs diverge, but not where: truncating cannot help
                 return self._out(
                     UnknownServerError(
                         f"{self.partition}: broker {self.leader_id} says that its epoch {answer.diverging.epoch} "

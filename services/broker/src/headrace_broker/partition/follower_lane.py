@@ -102,7 +102,7 @@ class FollowerLane(Generic[F]):
             return None
         if joined.follows:
             handle.is_joined = True
-            self._acks_due[handle] = None  # the log end may have advanced since the join
+            self._acks_due[handle] = None  # acknowledge: the log end may have advanced since the join
         else:
             self._forget(handle)
         return handle.replica

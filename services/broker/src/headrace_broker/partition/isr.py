@@ -298,7 +298,7 @@ class InSyncSet:
             return self._asked if self._repeat else None
         leader_life = alive(self.leader_id)
         if leader_life is None:
-            return None  # fenced: any proposal would be refused
+            return None  # this broker is fenced: the controllers would refuse any proposal
         if self.recovering:  # the leader stays alone in the ISR until its recovery is recorded (KIP-704)
             return IsrChange(((self.leader_id, leader_life),), self.partition_epoch)
         lives: dict[int, int] = {self.leader_id: leader_life}
@@ -370,7 +370,7 @@ class InSyncSet:
         if asked is not None and partition_epoch == self.partition_epoch:
             wanted = set(asked.members), asked.recovering
             if wanted != (set(members), recovering):
-                return False  # a late answer to a former proposal; the present proposal is still open
+                return False  # the answer is late, and belongs to a former proposal; the present proposal is still open
         self._decided(members, partition_epoch, recovering)
         return True
 
@@ -381,7 +381,7 @@ class InSyncSet:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS
         if code in _NOT_DONE:
-            if self._is_uncertain:  # an earlier attempt may be in progress
+            if self._is_uncertain:  # an earlier attempt at the change may be in progress
                 self._repeat = True
             else:
                 self._asked, self._repeat = None, False

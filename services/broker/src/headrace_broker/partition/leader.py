@@ -181,7 +181,7 @@ class PartitionLeader:
         )
         self._log_watchers: dict[LogWatcher, None] = {}
         self._resigned: HeadraceError | None = None
-        #: (end offset, bytes) of uncommitted appends; the last may stand for many.
+        #: Uncommitted appends as (end offset, bytes); the last entry may stand for many appends.
         self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._deletions: dict[Waiter, int] = {}
@@ -495,7 +495,7 @@ class PartitionLeader:
             return None
         self._is_stirred = False
         change = self._in_sync.change(now_ms, alive, leader_end=self.log_end, high_watermark=self.high_watermark)
-        self._recompute()  # wait no longer for a follower that stopped catching up
+        self._recompute()  # recompute the high watermark, which waits no longer for a follower that stopped catching up
         return change
 
     def next_due_ms(self, now_ms: int) -> int | None:
@@ -570,7 +570,8 @@ class PartitionLeader:
         else:
             waiters = self._waiters
             place = len(waiters)
-            while place and waiters[place - 1][0] > end_offset:  # a duplicate waits for what was appended before
+            # Insert in order: a repeated append waits for what was appended before.
+            while place and waiters[place - 1][0] > end_offset:
                 place -= 1
             if place == len(waiters):
                 waiters.append((end_offset, waiter))

@@ -140,7 +140,7 @@ class ColdRead(NamedTuple):
     max_bytes: int
 
 
-JoinedReplicaKey = tuple[bytes, int, int]  #: (topic id, partition, follower's broker id).
+JoinedReplicaKey = tuple[bytes, int, int]  #: A joined replica: (topic id, partition, follower's broker id).
 
 
 class JoinedReplicas:
@@ -207,7 +207,7 @@ class JoinedReplica:
         self.source = source
         self.leader = source.leader
         self.position = join.log_end  #: The next offset that the leader pushes to the replica.
-        self.in_flight: deque[tuple[int, int]] = deque()  #: (end offset, bytes) of unacknowledged pushes.
+        self.in_flight: deque[tuple[int, int]] = deque()  #: Unacknowledged pushes as (end offset, bytes).
         self.in_flight_bytes = 0
         self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
         self.state = State.CALM
@@ -385,7 +385,8 @@ class LeaderLane:
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
-            # the follower was removed, and perhaps added again without its knowledge: its acknowledgements do not count
+            # The follower was removed, and perhaps added again without its knowledge: its acknowledgements do not
+            # count.
         ):
             self.end(replica, self._not_among(replica.leader))
             return
@@ -393,7 +394,7 @@ class LeaderLane:
             if replica.in_flight_bytes < replica.window_bytes:
                 self.make_ready(replica)
         elif self._ready:
-            self._wake()  # the stream's own window may have been full
+            self._wake()  # wake: the stream's own window may have been full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
         """The follower ends a join; if the join's number (``handle``) is unknown, the leader has already ended the
@@ -416,7 +417,8 @@ class LeaderLane:
         self.is_closed = True
         for replica in list(self._replicas.values()):
             self.forget(replica, broken=True)
-        # Keep no replica: its log would keep the files of a topic that is deleted later.
+        # Remove every replica from the queues: a queued replica would keep its log, and so the files of a topic that is
+        # deleted later.
         for queue in (self._ready, self._paced, self._cold, self._joined, self._ended):
             queue.clear()
         for kept in (self._wants_cold, self._resigned, self._updates):
@@ -522,7 +524,7 @@ class LeaderLane:
                 break
             replica = ready.popleft()
             if replica.state is not State.READY:
-                continue  # the join has ended meanwhile
+                continue  # the join of this replica has ended meanwhile
             leader = replica.leader
             if self.is_catch_up and not self._may_go(replica, now_ms):
                 continue
@@ -536,7 +538,7 @@ class LeaderLane:
             if found is None:
                 continue
             records = found.records
-            if not records:  # no records because of a compaction gap: continue behind the gap
+            if not records:  # the read returned no records because of a compaction gap: continue behind the gap
                 replica.position = found.next_offset
                 replica.state = State.CALM
                 if replica.position < leader.log_end:
@@ -621,7 +623,7 @@ class LeaderLane:
             now_ms = self._now_ms()
             wait_ms = self._pacer.ready_in_ms(now_ms)
             if wait_ms is None or wait_ms > PACED_LOOK_MS:
-                wait_ms = PACED_LOOK_MS  # the rate may be raised, or the throttle lifted, meanwhile
+                wait_ms = PACED_LOOK_MS  # look again soon: the rate may be raised, or the throttle lifted, meanwhile
             paced_ms = now_ms + math.ceil(wait_ms)
             due_ms = paced_ms if due_ms is None else min(due_ms, paced_ms)
         return due_ms

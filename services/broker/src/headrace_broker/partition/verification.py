@@ -73,7 +73,7 @@ class Verification(Generic[T]):
         self.producer_id = producer_id
         self.epoch = epoch
         self.is_verified = False
-        self.waiting: deque[tuple[T, int]] = deque()  #: (append, its bytes), oldest first.
+        self.waiting: deque[tuple[T, int]] = deque()  #: Waiting appends as (append, bytes), oldest first.
         self.appending = 0  #: Number of verified appends that have not ended.
 
 

@@ -348,7 +348,7 @@ class FollowerReplica:
             return
         if isinstance(error, CorruptLogError):
             self._on_damage(self.log, error)
-        elif not isinstance(error, StorageError | ServerShuttingDownError):  # (a full disk is no StorageError)
+        elif not isinstance(error, StorageError | ServerShuttingDownError):  # (a full disk raises no StorageError)
             logger.debug("%s: %s", self.partition, error)
             self._join_later()
 
@@ -415,7 +415,7 @@ class FollowerReplica:
     def _was_cut(self, log: PartitionLog, from_offset: int, cutting: asyncio.Future[None]) -> None:
         if cutting.cancelled():
             return
-        error = cutting.exception()  # read the error in any case: asyncio logs each error that is not read
+        error = cutting.exception()  # read the error also when it is not used: asyncio logs each error that is not read
         if self._reason is not None:
             return
         if error is None:
@@ -430,7 +430,8 @@ class FollowerReplica:
             self._join()
         elif isinstance(error, CorruptLogError):
             self._on_damage(log, error)
-        elif not isinstance(error, StorageError | ServerShuttingDownError):  # a full disk; or the log has just moved
+        # Any other error means a full disk, or that the log has just moved.
+        elif not isinstance(error, StorageError | ServerShuttingDownError):
             logger.debug("%s: it could not be cut: %s", self.partition, error)
             self._join_later()
 

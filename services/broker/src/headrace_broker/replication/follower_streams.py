@@ -48,7 +48,7 @@ _HEARTBEAT = wire.request_to_proto(Request())
 #: First and longest pause in milliseconds between two attempts to connect to a leader. After a stream that lasted
 #: _LASTED_S seconds, the follower reconnects at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
-_CONFIRM_AGAIN_S = 1.0  #: Seconds until the follower repeats the action after a confirmed leave, if the action failed.
+_CONFIRM_AGAIN_S = 1.0  #: Seconds until the follower repeats a failed action that follows a confirmed leave.
 
 T = TypeVar("T")
 _Call = Duplex[Any, Any]
@@ -203,7 +203,7 @@ class FollowerStreams:
         if replica in stream.lane:
             stream.lane.leave(replica, cannot_append=cannot_append)
             stream.wake()
-        if stream.lane or cannot_append:  # (the leave must be sent, and the replica returns)
+        if stream.lane or cannot_append:  # keep the stream: the leave must be sent, and the replica returns
             return
         # The stream has no partitions: the last one has left, or the leader ended the stream and the partition has not
         # joined again. The next partition that joins this leader opens a new stream.
@@ -267,7 +267,8 @@ class _Stream:
         while not self._is_ending:
             self._changed.clear()
             address = self._streams.address_of(self.leader_id)
-            if address is None:  # the leader is not registered; the metadata will bring its address, or another leader
+            # The leader is not registered; the metadata will bring the leader's address, or another leader.
+            if address is None:
                 await self._changed.wait()
                 continue
             began_s = loop.time()
@@ -276,7 +277,7 @@ class _Stream:
             except HeadraceError as error:
                 if not self._is_ending:
                     outage.failed(address, error)
-            except Exception:  # a bug in one of the parts
+            except Exception:  # one of the parts of the stream has a bug
                 logger.exception(
                     "the replication stream from broker %d: unexpected error; reconnecting", self.leader_id
                 )

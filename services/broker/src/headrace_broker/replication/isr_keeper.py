@@ -105,7 +105,7 @@ class IsrKeeper:
         ``on_isr_due``)."""
         now_ms = self._now_ms()
         if leader in self._due_ms and _all_in_sync(leader) and not leader.is_isr_pressed:
-            return  # the leader's next check is early enough
+            return  # no new check: the leader's next check is early enough
         looked_ms = self._looked_ms.get(leader)
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
@@ -163,7 +163,7 @@ class IsrKeeper:
         self._looked_ms[leader] = now_ms
         at_ms = max(due_ms, now_ms + LOOK_MS)
         if _all_in_sync(leader):
-            at_ms = min(at_ms, now_ms + self._period_ms)  # signals until then are ignored
+            at_ms = min(at_ms, now_ms + self._period_ms)  # check after a period; signals until then are ignored
         self._look_at(leader, at_ms)
 
     async def _sleep(self) -> None:
@@ -208,7 +208,7 @@ class IsrKeeper:
                 self._altered(leader, outcome)
             elif isinstance(outcome, HeadraceError):
                 self._refused(leader, change, outcome, is_open=failure is not None, now_ms=now_ms)
-            else:  # a controller that does not answer all items
+            else:  # the controller did not answer all items
                 leader.alter_refused("UNKNOWN_SERVER_ERROR", retriable=True, now_ms=now_ms)
             self._look_at(leader, max(leader.next_due_ms(now_ms) or now_ms, now_ms))
 

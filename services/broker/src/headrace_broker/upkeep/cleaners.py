@@ -134,7 +134,8 @@ class Cleaners:
 
     async def _begin_anew(self) -> None:
         settings = None
-        while settings is not self._settings.current:  # the settings may change while the old cleaner threads end
+        # Repeat, because the settings may change while the old cleaner threads end.
+        while settings is not self._settings.current:
             await self._end()
             settings = self._settings.current
         self.retry()
@@ -201,7 +202,7 @@ class Cleaners:
                 log,
                 targets[0],
                 execute=lambda action: self._in_turn(writer, log, action),
-                # Read after the plan, so that every producer in the cleaned part is included.
+                # Read the producers after the plan, so that every producer in the cleaned part is included.
                 producers=log.producers.last_records(),
                 should_stop=should_stop,
             )
@@ -313,7 +314,7 @@ class _Crew:
                     self._plan_again = True
             except RuntimeError:
                 if self._cleaners._loop.is_closed():
-                    return  # the loop has ended
+                    return  # the event loop has ended
                 logger.exception("a cleaner thread failed; trying again later")
                 self._rest()
             except Exception:

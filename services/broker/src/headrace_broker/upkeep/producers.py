@@ -68,7 +68,7 @@ class ProducerExpiry:
                 self._changed.clear()
                 try:
                     await self.check()
-                except Exception:  # a bug here must not end the broker
+                except Exception:  # a bug in this check must not end the broker
                     logger.exception("expiring idle producer ids failed; trying again later")
         finally:
             unsubscribe()
@@ -105,7 +105,7 @@ class ProducerExpiry:
             some = found.producer_ids[first : first + _FORGOTTEN_AT_ONCE]
             try:
                 gone += await writer.run(partial(log.expire_producers, expiration_ms, some), log=log)
-            except HeadraceError as error:  # the directory has failed, or the broker stops
+            except HeadraceError as error:  # the directory has failed, or the broker is stopping
                 logger.info("%s: cannot remove expired producer ids: %s", log.topic_partition, error)
                 break
         return gone

@@ -167,7 +167,8 @@ class Scrubber:
                 )
             return scrubbed.size
         except CorruptLogError as error:
-            if log.cuts == cuts and not cuts % 2:  # otherwise the log was truncated while the indexes were rebuilt
+            # With other counts, the log was truncated while the indexes were rebuilt.
+            if log.cuts == cuts and not cuts % 2:
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
             # The segment cannot be read, because it was deleted, no file descriptor is free, or the disk fails. The
@@ -197,5 +198,5 @@ class Scrubber:
     def _call(self, callback: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop has ended: no receiver is left
+        except RuntimeError:  # a closed loop raises RuntimeError: no receiver is left
             self._stopping = True

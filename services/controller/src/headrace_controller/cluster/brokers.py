@@ -79,7 +79,7 @@ def register(view: View, request: RegisterBroker) -> Decision:
                 f"expires {view.sessions.timeout_ms:.0f} ms after its last heartbeat, and the broker can register "
                 "then"
             )
-    epoch = image.next_offset  # the offset of this record
+    epoch = image.next_offset  # the broker epoch is the offset of this record
     registration = RegisterBrokerRecord(
         broker_id=broker_id,
         broker_epoch=epoch,

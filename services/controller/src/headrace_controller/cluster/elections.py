@@ -72,8 +72,8 @@ ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas (head
 
 class Election(enum.Enum):
     KEEP = "keep"  # the present leader stays as long as its broker works
-    PREFERRED = "preferred"  # the first replica leads if it is in sync, otherwise as KEEP
-    UNCLEAN = "unclean"  # as KEEP; without an eligible replica, any working replica leads
+    PREFERRED = "preferred"  # the first replica leads if it is in sync, otherwise the rule KEEP applies
+    UNCLEAN = "unclean"  # the rule KEEP applies; without an eligible replica, any working replica leads
 
 
 class Electorate:

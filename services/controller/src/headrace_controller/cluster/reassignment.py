@@ -260,7 +260,7 @@ class _Steps:
         self._copies.update(brokers)
         self.records.append(change)
         after = image.apply([change], image.next_offset + 1)
-        if key not in after.ledger.reassigning:  # nothing is added or removed
+        if key not in after.ledger.reassigning:  # the reassignment adds and removes no replica
             self.ended.add(key)
             return
         done = moves.completed(Electorate(after, self.view.settings, self.view.hindered), key)

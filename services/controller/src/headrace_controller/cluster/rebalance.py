@@ -165,7 +165,7 @@ class _Planner:
                 if replica in givers and len(givers[replica]) < 8 * self._moves_max:
                     givers[replica].append(key)
         moved = True
-        while moved:  # repeat: a move may have made a rack available
+        while moved:  # repeat the search: a move may have made a rack available
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:

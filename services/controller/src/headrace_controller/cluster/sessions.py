@@ -113,7 +113,7 @@ class BrokerSessions:
                 contact.broker_epoch, contact.at_ms, min(FIRST_HEARTBEAT_MS, self.timeout_ms), stream=contact.stream
             )
         elif session.broker_epoch > contact.broker_epoch:
-            return  # outdated: of an earlier epoch
+            return  # the message is outdated: it belongs to an earlier broker epoch
         if contact.connected:
             session.last_contact_ms = contact.at_ms
             if not contact.registering:

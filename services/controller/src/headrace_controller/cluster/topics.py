@@ -277,7 +277,7 @@ def _check_room(records: Sequence[object], room: int) -> None:
 def _new_topic_id(view: View) -> bytes:
     while True:
         topic_id = view.new_id()
-        if topic_id not in view.image.topics and any(topic_id):  # all zeros means "no id"
+        if topic_id not in view.image.topics and any(topic_id):  # a topic id of only zeros means "no id"
             return topic_id
 
 

@@ -315,7 +315,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
                     raise VoterNotFoundError(
                         f"controller {driver.node_id} is the only voter: no other controller can become leader"
                     )
-                if best is None:  # this controller no longer leads, or has just been elected
+                if best is None:  # without a result, this controller no longer leads, or has just been elected
                     self._led_status()
                     raise ReplicaNotCaughtUpError("no other voter follows the log now; retry")
                 await driver.transfer(best)

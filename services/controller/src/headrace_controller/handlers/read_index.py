@@ -88,7 +88,7 @@ class ReadIndex(NamedTuple):
     age_ms: float = 0.0
 
 
-#: The result of a barrier. All waiters share it, and each of them raises a copy of the error.
+#: The result of a barrier, which all waiters share: each waiter raises a copy of the error.
 _Outcome = ReadIndex | HeadraceError
 
 
@@ -127,7 +127,7 @@ class ReadIndexBarriers:
         self._queues = _Queue(is_deferred=False), _Queue(is_deferred=True)
         self._own: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
-        self._newest: tuple[float, ReadIndex] | None = None  # (began_ms, result) of the latest barrier
+        self._newest: tuple[float, ReadIndex] | None = None  # the latest barrier as (began_ms, result)
 
     def start(self) -> None:
         self._freshness.applied(self._quorum.image.next_offset)
@@ -204,7 +204,8 @@ class ReadIndexBarriers:
             left_s = self._until_due_s()
             if left_s <= 0:
                 left_s = READ_INDEX_EVERY_S
-                with contextlib.suppress(HeadraceError):  # without a leader, the growing lag shows the failure
+                # Ignore the error: without a leader, the growing lag shows the failure.
+                with contextlib.suppress(HeadraceError):
                     await self.read(is_deferred=True)
             await asyncio.sleep(left_s)
 
@@ -226,7 +227,7 @@ class ReadIndexBarriers:
             except TimeoutError:
                 waiting.set_result(RequestTimedOutError("no majority of the controllers answered before the timeout"))
             except HeadraceError as error:
-                waiting.set_result(error.copy())  # a copy, whose traceback does not keep this frame
+                waiting.set_result(error.copy())  # set a copy, whose traceback does not keep this frame
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():

@@ -127,7 +127,7 @@ class RaftNode:
         self._votes: dict[ReplicaKey, bool] = {}
         self._election_timer = ElectionTimer(self.settings.election_ticks, draw)
         self._observers: set[ReplicaKey] = set()  #: Followers that do not vote; a leader replicates to them.
-        # of a leader
+        # State of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
         self._rounds = Rounds(self.settings.election_ticks)
         self._reads = Reads(self._rounds)
@@ -135,10 +135,10 @@ class RaftNode:
         self._since_heartbeat = self._since_asked = 0
         self._transfer_to: ReplicaKey | None = None
         self._transfer_until = 0
-        # of a follower that receives a snapshot
+        # State of a follower that receives a snapshot
         self._receiver = SnapshotReceiver()
         self._install: SnapshotId | None = None
-        # kept until the next ``ready``
+        # Output that is kept until the next ``ready``
         self._messages: list[Message] = []
         self._replies: list[Message] = []
         self._served: list[ReadState] = []
@@ -312,7 +312,8 @@ class RaftNode:
             progress = self._progress.get(key)
             if progress is not None:
                 progress.lost()
-            if key == self._transfer_to:  # ``key`` may still win, but the transfer no longer waits for it
+            # The voter ``key`` may still win the election, but the transfer no longer waits for it.
+            if key == self._transfer_to:
                 self._transfer_to = None
         elif self.role is Role.FOLLOWER and key == self._leader:
             self._election_timer.leader_lost()
@@ -328,7 +329,8 @@ class RaftNode:
         if self.role is Role.LEADER:
             self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
         elif self._leader is None and is_majority(self.voters, {self.key, *self._observers}):
-            self._election_timer.leader_lost()  # (a candidate has asked already, but not every voter was connected)
+            # (a candidate has asked for votes already, but not every voter was connected)
+            self._election_timer.leader_lost()
 
     def forget(self, key: ReplicaKey) -> None:
         """An observer has disconnected. Voters stay."""
@@ -483,7 +485,7 @@ class RaftNode:
         if self._hears_a_leader and not request.is_transfer:
             if request.is_pre_vote:
                 self._reply(sender, self._vote(request, is_granted=False))
-            return  # the candidate is removed, or cut off from the leader: ignore it (4.2.3)
+            return  # ignore a candidate that is removed, or cut off from the leader (4.2.3)
         if not request.is_pre_vote and request.term > self.term:
             self._become_follower(request.term)
         is_free = self._state.vote == sender or (self._state.vote is None and self._leader is None)
@@ -520,7 +522,8 @@ class RaftNode:
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         previous = request.previous
-        if previous.offset < self.committed:  # an old message: both logs are equal below this replica's commit offset
+        # The message is old: both logs are equal below this replica's commit offset.
+        if previous.offset < self.committed:
             self._reply(leader, AppendResponse(self.term, previous.offset, self.log.place_at(self.committed)))
         elif self.log.has(previous):
             self.log.adopt(request.entries, self.committed)

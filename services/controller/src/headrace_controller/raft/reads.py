@@ -31,7 +31,8 @@ class Rounds:
     def __init__(self, kept_ticks: int) -> None:
         self._kept_ticks = kept_ticks
         self.latest = 0  #: Number of the last heartbeat round that was sent; 0 before the first round.
-        self._first_at: deque[tuple[int, int]] = deque()  #: (tick, first round sent at it), ascending.
+        #: Heartbeat rounds as (tick, first round sent at the tick), ascending.
+        self._first_at: deque[tuple[int, int]] = deque()
 
     def begin(self, tick: int) -> int:
         """Start a heartbeat round; returns the round's number."""

@@ -14,7 +14,7 @@ class SnapshotReceiver:
     """See the module."""
 
     def __init__(self) -> None:
-        #: (term of the sending leader, snapshot, byte position below which it is durable).
+        #: The received snapshot: (term of the sending leader, snapshot, number of durable bytes).
         self._receiving: tuple[int, SnapshotId, int] | None = None
         self._waiting: tuple[int, SnapshotChunk] | None = None
         self._in_hand: tuple[int, SnapshotChunk] | None = None

@@ -61,7 +61,8 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
     if progress is None:  # the leader itself
         return ReplicaStatus(key, address, node.log_end_offset, 0, 0)
     answered_at = progress.answered_at
-    has_all = progress.match == node.log_end_offset  # (without appends, a silent replica has the whole log too)
+    # (a silent replica has the whole log too, as long as no entry is appended)
+    has_all = progress.match == node.log_end_offset
     caught_up_at = answered_at if has_all else min(progress.caught_up_at, answered_at)
     return ReplicaStatus(
         key,

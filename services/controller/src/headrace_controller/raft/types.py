@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Draw = Callable[[int], int]  #: Returns a random integer from 0 (inclusive) to the function's argument (exclusive).
+Draw = Callable[[int], int]  #: Value of a leader id that means "no known leader".
 NO_LEADER = -1  #: The leader id if no leader is known.
 #: The directory id of a sole voter whose directory is unknown, because the voter was configured and not formatted
 #: (KIP-853).
@@ -54,7 +54,7 @@ class VoterSet:
     sets with the same voters are equal."""
 
     keys: tuple[ReplicaKey, ...]
-    #: (node id, "host:port" of its internal listener) of known addresses, by node id.
+    #: Known addresses in the order of node ids: (node id, "host:port" of the node's internal listener).
     addresses: tuple[tuple[int, str], ...] = field(default=(), compare=False)
 
     @classmethod

@@ -216,7 +216,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             if address == self._address:
                 continue
             if who not in dialers:
-                known = dialers.pop(address, None)  # the replica may have been known only by its address
+                known = dialers.pop(address, None)  # before, the replica may have been known only by its address
                 dialers[who] = known or _Dialer(self, address)
             dialers[who].aim(address, who if isinstance(who, ReplicaKey) else None)
         for who in [each for each in dialers if each not in wanted]:
@@ -301,7 +301,7 @@ class _Dialer:
             wait_s = 0.0
             try:
                 await self._converse(outage, backoff)
-                return  # this address is this controller's own
+                return  # the dialled address is this controller's own
             except HeadraceError as error:
                 if self._ending.is_set():
                     return
@@ -368,7 +368,7 @@ class _Dialed:
         try:
             while True:
                 self._links.received(peer, await self._stream.read())
-        finally:  # report at once: Raft need not wait until this side has closed the connection, too
+        finally:  # report the end at once: Raft need not wait until this side has closed the connection, too
             self._links.left(peer, self)
 
     async def write(self, hello: Envelope) -> None:

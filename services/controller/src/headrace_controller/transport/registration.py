@@ -39,7 +39,7 @@ class Registrar:
             if not self.is_known():
                 try:
                     await self._register()
-                # There is no leader, or a new leader, or the feature level is not supported.
+                # The registration failed: there is no leader, or a new leader, or the feature level is not supported.
                 except HeadraceError as error:
                     logger.debug("not registered yet: %s", error)
             await asyncio.sleep(_INTERVAL_S)

@@ -105,7 +105,7 @@ def _write_append_request(body: AppendRequest, message: Any) -> None:
     out = message.append_request
     _write_place(body.previous, out.previous)
     out.committed_offset = body.committed
-    for entry in body.entries:  # build entries in place, because adding a finished message would copy it
+    for entry in body.entries:  # build entries in place: adding a finished message would copy it
         item = out.entries.add(
             kind=_KINDS[entry.kind],
             term=entry.term,

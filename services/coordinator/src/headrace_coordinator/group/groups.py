@@ -98,7 +98,7 @@ class Groups:
         """The replay is complete: every member counts as having just sent a heartbeat. The end of the replay removes
         the remains of an interrupted decision."""
         turn = self._turn(now_ms)
-        if self._ownership is not None:  # no member could be late before the replay ended
+        if self._ownership is not None:  # before the replay ended, no member could be late
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
         for group in list(self._state.groups.values()):
             for member in list(group.members.values()):
@@ -482,7 +482,7 @@ class Groups:
             raise NonEmptyGroupError(
                 f"group {group_id!r} has {counted(len(group.members), 'member')}; stop them, then delete the group"
             )
-        turn = Turn(self._state, 0, 0)  # the turn writes only tombstones, which need no time
+        turn = Turn(self._state, 0, 0)  # the turn writes only tombstones, which need no timestamp
         for slot in sorted(group.stories):
             turn.write(Key(RecordKind.STORY, group_id, str(slot)), None)
         turn.write(Key(RecordKind.GROUP, group_id), None)

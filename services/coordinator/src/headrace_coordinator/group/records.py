@@ -29,8 +29,8 @@ from .messages import Part, Parts
 #: end of a record need no new version.
 VERSION = 1
 
-PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: ((topic id, (partition, ...)), ...), in order
-#: ((topic id, (partition, ...), (epoch of each, ...)), ...), in order
+PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: ascending pairs of (topic id, partitions)
+#: Ascending triples of (topic id, partitions, epochs of the partitions).
 PackedEpochs = tuple[tuple[bytes, tuple[int, ...], tuple[int, ...]], ...]
 
 

@@ -175,7 +175,7 @@ def _apply_member(group: Group, key: Key, value: Value | None) -> None:
 def _say(group: Group, member: Member, value: MemberValue | None) -> None:
     before = member.value
     instance_id = before.instance_id if before is not None else None
-    # unless another member has taken the instance id over
+    # Keep the instance id if another member has taken it over
     if instance_id is not None and group.statics.get(instance_id) == member.member_id:
         del group.statics[instance_id]
     if value is not None and value.instance_id is not None:

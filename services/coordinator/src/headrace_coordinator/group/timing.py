@@ -119,7 +119,7 @@ class SteadyClock:
     process, so no member is late."""
 
     def __init__(self) -> None:
-        self._ahead_ms = 0  # wall clock minus steady clock
+        self._ahead_ms = 0  # wall clock minus steady clock, in milliseconds
         self._last_ms: int | None = None
 
     def was_set(self, by_ms: int) -> None:

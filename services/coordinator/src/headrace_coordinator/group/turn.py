@@ -58,7 +58,7 @@ class Turn:
             group.released.setdefault(part, self.steady_ms)
         if not current.revoking:
             member.session.has_let_go()
-        # (Also if the member has not yet received an earlier revocation.)
+        # (The deadline begins again, also if the member has not yet received an earlier revocation.)
         elif current.revoking != before.revoking:
             member.session.has_to_let_go(self.steady_ms)
 

@@ -103,7 +103,7 @@ class MembershipStream(StreamHandler[Any]):
         self._host = host
         self._unanswered = 0
         self._has_left = False
-        self.who: tuple[str, str] | None = None  #: (group, member), once known.
+        self.who: tuple[str, str] | None = None  #: (group id, member id); None until the first request.
         self.runner: ShardRunner | None = None  #: The runner that received the last request of the stream.
 
     def on_request(self, request: Any) -> None:

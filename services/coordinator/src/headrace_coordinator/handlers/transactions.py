@@ -93,7 +93,7 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         )
         try:
             reply = await self._transactions.ask(asked, PARKED_S)
-        except CoordinatorNotAvailableError:  # perhaps no producer id was available
+        except CoordinatorNotAvailableError:  # perhaps no producer id was available: the producer repeats the request
             await self._producer_ids.wait()
             reply = await self._transactions.ask(asked, PARKED_S)
         response = transactions_pb2.InitProducerResponse(

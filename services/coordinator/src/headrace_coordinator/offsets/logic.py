@@ -116,7 +116,7 @@ class OffsetsLogic:
         self._groups = groups
         self._settings = settings
         self._sweep = RetentionSweep(settings.retention)
-        self._topics: Mapping[str, Topic] | None = None  # None: not set yet
+        self._topics: Mapping[str, Topic] | None = None  # topics of the metadata; None until they are set
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self._verifications = Verifications()
         self.book = OffsetBook()

@@ -137,7 +137,8 @@ class PendingBook:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
         #: Group -> the producers with pending offsets of it.
         self._producers: dict[str, set[int]] = {}
-        #: Record -> number of bytes that a marker writes to end the record. Also the sum of these bytes by producer.
+        #: Record -> number of bytes that a marker writes to end the record. The second mapping has the sums of these
+        #: bytes by producer.
         self._end_bytes_of: dict[PendingKey, int] = {}
         self._end_bytes: Counter[int] = Counter()
 

@@ -37,7 +37,7 @@ class WatermarkHistory:
 
     def __init__(self) -> None:
         self._times_ms = array("q")  # ascending
-        self._offsets = array("q")  # in ascending order; at most two are equal
+        self._offsets = array("q")  # ascending offsets, of which at most two are equal
         self.log_start = 0
 
     @property
@@ -75,7 +75,7 @@ class WatermarkHistory:
 
     def waiting(self, offset: int, now_ms: int) -> Waiting:
         """How long the record at ``offset`` has been in the log; zero if the log does not have the record yet."""
-        after = bisect_right(self._offsets, offset)  # the first sample in which the log had the record
+        after = bisect_right(self._offsets, offset)  # index of the first sample in which the log had the record
         if after == len(self._offsets):
             return Waiting(0, False)
         if after == 0:

@@ -113,7 +113,8 @@ class ShardRunner:
         try:
             return await reply
         finally:
-            del reply  # the traceback of the reply's error would keep this frame, in a reference cycle with the request
+            # Drop the reply: its error's traceback would keep this frame, in a reference cycle with the request.
+            del reply
 
     def put(self, request: object, done: Done | None = None, *, is_fenced: bool = False) -> None:
         """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in the same order as the pushes. None:
@@ -198,7 +199,7 @@ class ShardRunner:
             self.shard.replay_failed(attempt, error)
         else:
             self.shard.replay_ended(attempt, self._now_ms())
-        self._turn()  # pass the topics at once, because a serving shard first needs the topics
+        self._turn()  # pass the topics to the shard at once, because a serving shard first needs the topics
 
     def _spawn(self, work: Any, what: str) -> None:
         task = self._loop.create_task(work, name=f"{what} of {self.shard.name}")

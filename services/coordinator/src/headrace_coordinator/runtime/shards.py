@@ -30,7 +30,7 @@ from .topics import TopicsView
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: (partition, its topic's id, shard epoch) -> a new runner.
+#: Returns a new runner for (partition, topic id, shard epoch).
 NewRunner = Callable[[TopicPartition, bytes, int], ShardRunner]
 
 

@@ -22,10 +22,10 @@ from ..offsets.messages import CommitTransactionOffsets, OffsetsCommitted, Verif
 from .shards import Shards
 
 #: Maximum number and total bytes of the requests of this coordinator that wait for the coordinators of their
-#: transactions. A single request may be larger.
+#: transactions. A single request may exceed the limit of bytes.
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 16 * 1024 * 1024
-#: The same limits for one producer, so that it cannot block all other producers.
+#: Limits for the waiting requests of one producer, so that it cannot block all other producers.
 WAITING_OF_PRODUCER_MAX = 100
 WAITING_BYTES_OF_PRODUCER_MAX = 4 * 1024 * 1024
 
@@ -91,5 +91,6 @@ class TransactionOffsets:
             # Look the runner up again: if the shard has moved, the former runner does not answer requests.
             committed: OffsetsCommitted = await self._shards().of_group(group_id).ask(confirmed)
         finally:
-            runner.put(VerificationFailed(verification))  # has no effect if the request was already confirmed
+            # A failed verification has no effect if the request was already confirmed.
+            runner.put(VerificationFailed(verification))
         return committed

@@ -233,6 +233,6 @@ class Transactions:
 
 def _is_ending(runner: ShardRunner, transactional_id: str) -> bool:
     state_machine = runner.state_machine
-    if not isinstance(state_machine, TransactionsStateMachine):  # the shard has stopped serving
+    if not isinstance(state_machine, TransactionsStateMachine):  # the shard may have stopped serving
         return False
     return state_machine.is_ending(transactional_id)

@@ -91,7 +91,8 @@ def _tagged_fields(transaction: Transaction) -> bytes:
     ]
     out = [_tagged(tag, form, value) for tag, form, value, default in fields if value != default]
     if transaction.version >= BUMPING_VERSION or transaction.last_producer_epoch != NO_EPOCH:
-        # Under version 2 also -1, because a record that Kafka wrote without this field has another last epoch.
+        # Under version 2, write the last epoch even if it is -1: a record that Kafka wrote without the field has
+        # another last epoch.
         out.append(_tagged(_LAST_EPOCH_TAG, _INT16, transaction.last_producer_epoch))
     return varint(len(out)) + b"".join(out)
 

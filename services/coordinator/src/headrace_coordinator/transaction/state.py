@@ -128,7 +128,7 @@ class Transaction(NamedTuple):
         if self.last_producer_epoch == NO_EPOCH:
             return False
         owner = self.owner
-        if owner.epoch == 0:  # a new producer id, because the epochs of the former one have run out
+        if owner.epoch == 0:  # assign a new producer id, because the epochs of the former id have run out
             return identity == self.ran_under
         return identity == (owner.producer_id, owner.epoch - 1)
 

@@ -125,7 +125,7 @@ class TransactionsStateMachine:
         self.transactions: dict[str, Transaction] = {}
         #: For each transaction in PREPARE_*: the partitions whose markers are missing.
         self._missing: dict[str, frozenset[TopicPartition]] = {}
-        #: (when it times out, transactional id, identity, whether it is prepared, start), also of ended transactions.
+        #: A heap of _Timeout tuples, also of ended transactions.
         self._timeouts: list[_Timeout] = []
         #: The records of exactly-once sinks; see sinks.py.
         self.sinks: dict[str, SinkRecord] = {}
@@ -135,8 +135,9 @@ class TransactionsStateMachine:
         self._sink_ids: Counter[str] = Counter()
         #: Sink -> number of its transactions in PREPARE_*.
         self._sink_endings: Counter[str] = Counter()
-        #: Completed transactional ids of sinks, in the order of completion. Ids that were removed since then are still
-        #: included. Each id is used once, and its producer id is free for a new transactional id of a sink.
+        #: Completed transactional ids of sinks, in the order of completion. The dictionary still includes ids that were
+        #: removed after their completion. Each id is used once, and its producer id is free for a new transactional id
+        #: of a sink.
         self._free: dict[str, None] = {}
         #: Milliseconds between the wall clock and the clock on which transaction timeouts are measured.
         self._ahead_ms = 0
@@ -608,7 +609,7 @@ class TransactionsStateMachine:
             if found is None or not record.is_over(found):
                 continue
             commit = found.batch == record.batch and (found.nonce, *before.identity) in named
-            # forget_producer: a sink's id is used once, so its producer needs no next identity
+            # The producer is forgotten: a sink's transactional id is used once, so its producer needs no next identity
             decision = self._end(transactional_id, before, now_ms, commit=commit, is_fence=True, forget_producer=True)
             records += decision.records
             pushes += decision.pushes

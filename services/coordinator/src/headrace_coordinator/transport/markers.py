@@ -193,7 +193,8 @@ class MarkerSender:
             producer_id=order.identity.producer_id,
             producer_epoch=order.identity.epoch,
             commit=order.commit,
-            transaction_version=max(order.version, 1),  # a record that Kafka wrote before KIP-890 has version 0
+            # A transaction record that Kafka wrote before KIP-890 has version 0.
+            transaction_version=max(order.version, 1),
             coordinator_epoch=runner.shard.claim.shard_epoch,
         )
         for partition in partitions:
@@ -237,7 +238,7 @@ class MarkerSender:
             try:
                 now = self._leader_of(partition)
             except HeadraceError:
-                continue  # no other leader to try yet
+                continue  # the partition has no other leader yet
             if now != leader:
                 raise NetworkError(f"{leader[1]} has not answered, and {partition} has another leader now")
 

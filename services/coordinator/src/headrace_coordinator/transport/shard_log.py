@@ -164,7 +164,7 @@ class ShardLog:
             async with limit:
                 return await answer
         except TimeoutError:
-            if not limit.expired():  # the answer itself is a RequestTimedOutError
+            if not limit.expired():  # the broker's answer is a RequestTimedOutError, which is a TimeoutError too
                 raise
             raise NetworkError(
                 f"{leader.internal} does not answer and is no longer the leader of {self.partition}"
