@@ -8,7 +8,8 @@ writes one transaction after the other: each lasts 100 ms at full speed, or has 
 and runs under each setting of kafka_settings.py; its best median counts.
 
 The second part has transactions of one record, with one producer and with twenty. Here Kafka flushes every write
-(`flush.messages=1` on the topic and on `__transaction_state`).
+(`flush.messages=1` on the topic and on `__transaction_state`). The third part reads a topic of transactions of 100 ms
+with read_committed and with read_uncommitted, in turn; only Headrace takes part.
 
 --short: one round of 3 s per workload, at most three minutes in all, for a quick check. The exit code is 1 if a
 workload failed.
@@ -35,6 +36,8 @@ from replicated import Step, run_steps
 
 FORCED = {"flush.messages": "1"}
 SHORT_S, SHORT_WARM_UP_S = 3.0, 15.0
+#: Number of readings with each isolation level and each API.
+PASSES = 4
 TOPICS = itertools.count()
 
 #: Throughput: name -> (what ends a transaction: records or ms; the limit).
@@ -49,6 +52,10 @@ def against(name: str) -> Callable[[Samples], float | None]:
 
 def against_plain(samples: Samples) -> float | None:
     return samples.ratio("headrace.transactions.100-ms", "headrace.plain.100-ms")
+
+
+def of_uncommitted(api: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.ratio(f"headrace.read_committed.{api}", f"headrace.read_uncommitted.{api}")
 
 
 BARS = (
@@ -70,6 +77,10 @@ BARS = (
     Bar(
         "one record, 20 producers", "absolute", 500, "txn/s",
         lambda samples: samples.median("headrace.transactions.one-record.20-producers.rate"),
+    ),
+    *(
+        Bar(f"read_committed, {label}", "read_uncommitted", 0.95, "x", of_uncommitted(api))
+        for api, label in (("object", "`poll()`"), ("arrow", "`fetch_arrow()`"))
     ),
 )  # fmt: skip
 
@@ -129,15 +140,35 @@ class Ours:
     def _single(self, name: str, producers: int) -> None:
         add_single(self.samples, f"headrace.transactions.{name}", self._run("records", 1, producers))
 
-    def _run(self, kind: str, size: int, producers: int, *options: str) -> dict[str, Any]:
+    def reads(self) -> Iterator[Step]:
+        yield "ours.reads", self._reads
+
+    def _reads(self) -> None:
         topic = self.cluster.new_topic("commit")
-        script = str(ROOT / "bench" / "transactions_client.py")
-        numbers = [str(size), str(producers), str(self.seconds)]
         try:
-            command = [PYTHON, script, self.cluster.bootstrap, topic, kind, *numbers, *options]
-            return run_json(command, timeout_s=self.seconds + 120)
+            self._write(topic, "ms", 100, 1)
+            for api in ("object", "arrow"):
+                script = str(ROOT / "bench" / "transactions_reader.py")
+                command = [PYTHON, script, self.cluster.bootstrap, topic, str(PASSES), "--api", api]
+                found = run_json(command, timeout_s=300)
+                for level in ("read_committed", "read_uncommitted"):
+                    for rate in found[level]:
+                        self.samples.add(f"headrace.{level}.{api}", rate, "rec/s")
         finally:
             self.cluster.delete_topic(topic)
+
+    def _run(self, kind: str, size: int, producers: int, *options: str) -> dict[str, Any]:
+        topic = self.cluster.new_topic("commit")
+        try:
+            return self._write(topic, kind, size, producers, *options)
+        finally:
+            self.cluster.delete_topic(topic)
+
+    def _write(self, topic: str, kind: str, size: int, producers: int, *options: str) -> dict[str, Any]:
+        script = str(ROOT / "bench" / "transactions_client.py")
+        numbers = [str(size), str(producers), str(self.seconds)]
+        command = [PYTHON, script, self.cluster.bootstrap, topic, kind, *numbers, *options]
+        return run_json(command, timeout_s=self.seconds + 120)
 
 
 def add_single(samples: Samples, label: str, found: dict[str, Any]) -> None:
@@ -179,6 +210,7 @@ def main() -> int:
             for part in ("throughput", "singles"):
                 for side in filter(None, (theirs, mine)):
                     run_steps(samples, getattr(side, part)(), wanted)
+            run_steps(samples, mine.reads(), wanted)
 
     print(table(samples))
     print(report.verdicts_table(verdicts(samples, BARS)))
