@@ -40,6 +40,7 @@ SECTIONS: dict[str, list[str]] = {
     "Pipelines": [
         "pipelines-running.md",
         "pipelines-clickstream.md",
+        "pipelines-fraud.md",
         "pipelines-lake.md",
         "pipelines-quality.md",
         "pipelines-dead-letters.md",

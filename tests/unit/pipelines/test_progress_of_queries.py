@@ -17,7 +17,9 @@ from headrace_pipelines.sites import Site
 
 
 def batch(number: int, rows: int, **more: Any) -> dict[str, Any]:
-    return {"batchId": number, "numInputRows": rows, "eventTime": {}, "stateOperators": [], **more}
+    timestamp = f"2026-01-01T00:00:{number:02}.500Z"
+    batch = {"batchId": number, "timestamp": timestamp, "numInputRows": rows}
+    return {**batch, "eventTime": {}, "stateOperators": [], **more}
 
 
 def state(rows: int, size: int, late: int, repeats: int | None = None) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def test_rows_late_rows_and_repeats_add_up_and_the_state_is_that_of_the_last_bat
     progress.take(batch(1, 5, stateOperators=[state(2, 40, 2, 1)]))
     assert (progress.rows, progress.batches, progress.late, progress.repeats) == (15, 2, 3, 3)
     assert (progress.state_rows, progress.state_bytes) == (2, 40)
+    assert progress.began_s == datetime(2026, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC).timestamp()
 
 
 def test_a_batch_that_was_taken_before_changes_nothing() -> None:

@@ -52,6 +52,14 @@ def cluster_of(servers: str | None, places: Places, show: Show) -> Iterator[str]
         yield cluster.bootstrap_servers
 
 
+def add_bootstrap_servers(parser: argparse.ArgumentParser, topics: str) -> None:
+    """Add the flag ``--bootstrap-servers`` of a run that replaces ``topics``."""
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...",
+        help=f"use this cluster and replace its topics {topics}; without it the command starts a cluster in DIR",
+    )  # fmt: skip
+
+
 def positive(text: str) -> float:
     """A flag's number above 0."""
     value = float(text)

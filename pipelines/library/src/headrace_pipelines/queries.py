@@ -29,8 +29,8 @@ _WORKER_WAS_LATE = "Python worker failed to connect back"
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a query has done: rows read, rows dropped as late or repeated, its watermark, the size of its state, and the
-    sums of what it counts with ``DataFrame.observe``."""
+    """What a query has done: rows read, rows dropped as late or repeated, its watermark, the size of its state, the
+    sums of what it counts with ``DataFrame.observe``, and when its last batch began (seconds since 1970)."""
 
     rows: int = 0
     batches: int = 0
@@ -39,6 +39,7 @@ class Progress:
     watermark: datetime | None = None
     state_rows: int = 0
     state_bytes: int = 0
+    began_s: float = 0.0
     observed: Counter[str] = field(default_factory=Counter)
     last_batch: int = field(default=-1, repr=False)
 
@@ -48,6 +49,7 @@ class Progress:
             return
         self.last_batch = batch["batchId"]
         self.batches += 1
+        self.began_s = datetime.fromisoformat(batch["timestamp"]).timestamp()
         self.rows += batch["numInputRows"]
         watermark = (batch.get("eventTime") or {}).get("watermark")
         if watermark and not watermark.startswith("1970"):
@@ -79,6 +81,10 @@ class Queries:
             error = query.exception()
             if error is not None:
                 raise QueryFailedError(f"query {name}: {cause(str(error))}")
+
+    def last(self, name: str) -> dict[str, Any] | None:
+        """Spark's progress of the last batch of a query."""
+        return self._queries[name].lastProgress
 
     @property
     def is_active(self) -> bool:

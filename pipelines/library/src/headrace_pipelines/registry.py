@@ -56,6 +56,11 @@ LIBRARY = (
         "headrace_pipelines.clickstream.job",
     ),
     Pipeline(
+        "fraud",
+        "payments with planted fraud: alerts exactly once, precision and recall against the truth",
+        "headrace_pipelines.fraud.job",
+    ),
+    Pipeline(
         "lake",
         "flights, weather and planes to bronze, silver and gold tables, in Delta Lake and Iceberg",
         "headrace_pipelines.lake.job",

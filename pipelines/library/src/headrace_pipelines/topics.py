@@ -1,10 +1,31 @@
-"""Read a topic to its present end."""
+"""Read a topic to its present end; create the topics of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from headrace import Consumer, Record, TopicPartition
+from headrace import Admin, Consumer, NewTopic, Record, TopicPartition
+
+from .dead_letters import create_dead_letter_topics, dead_letter_topic
+from .lags import group_of
+
+
+def replace_topics(
+    servers: str, pipeline: str, new: Sequence[NewTopic], *, queries: Iterable[str], sources: Sequence[str] = ()
+) -> None:
+    """Create the topics of a run, without records, and the dead-letter topics of ``sources``.
+
+    Deletes the topics of an earlier run, and the consumer groups of its queries.
+    """
+    names = {topic.name for topic in new} | {dead_letter_topic(name) for name in sources}
+    groups = {group_of(pipeline, query) for query in queries}
+    with Admin({"bootstrap.servers": servers}) as admin:
+        if old := names & set(admin.list_topics()):
+            admin.delete_topics(sorted(old))
+        if old_groups := groups & {group.group_id for group in admin.list_groups()}:
+            admin.delete_groups(sorted(old_groups))
+        admin.create_topics(new)
+        create_dead_letter_topics(admin, sources)
 
 
 def records_in_topic(consumer: Consumer, topic: str) -> Iterator[list[Record]]:

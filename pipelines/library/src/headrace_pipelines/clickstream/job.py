@@ -8,28 +8,26 @@ Each query has a checkpoint of its own and writes its topic exactly once. The qu
 from __future__ import annotations
 
 import argparse
-import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace import Admin, NewTopic
-from headrace_spark import session
+from headrace import NewTopic
 
-from ..dead_letters import LARGE_RECORDS, create_dead_letter_topics, header
+from ..dead_letters import LARGE_RECORDS, header
 from ..errors import PipelineFailedError, StoppedError
 from ..lags import group_of
+from ..local_spark import local_spark
 from ..outcome import Outcome
-from ..places import Places, cluster_of, positive, whole
+from ..places import Places, add_bootstrap_servers, cluster_of, positive, whole
 from ..queries import LOOK_S, Queries, started
 from ..runs import serving
 from ..show import Meter, Show
 from ..stopping import Stop
+from ..topics import replace_topics
 from . import parsing, pictures, schema
 from .conversions import conversions
 from .replay import COPIES_MAX, Line, Replay, Sent, lines, read_log, send_tick
@@ -54,10 +52,7 @@ _IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run clickstream``."""
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...",
-        help="use this cluster and replace its topics clickstream.*; without it the command starts a cluster in DIR",
-    )  # fmt: skip
+    add_bootstrap_servers(parser, "clickstream.*")
     parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
     parser.add_argument(
         "--speed", type=positive, default=SPEED, metavar="X",
@@ -89,7 +84,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     places = Places(out)
     places.clear()
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
-    with _spark() as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
+    with local_spark("headrace clickstream") as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
         job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
         serving(out, servers)
         job.create_topics()
@@ -110,15 +105,8 @@ class Job:
     def create_topics(self) -> None:
         """Create the topics, without records. The log is of 2015, so retention would delete it."""
         new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in TOPICS]
-        with Admin({"bootstrap.servers": self._servers}) as admin:
-            there = set(admin.list_topics())
-            if old := [name for name in (*TOPICS, schema.DEAD_LETTERS) if name in there]:
-                admin.delete_topics(old)
-            groups = {group_of("clickstream", query) for names in _IN_ORDER for query in names}
-            if old_groups := groups & {group.group_id for group in admin.list_groups()}:
-                admin.delete_groups(old_groups)
-            admin.create_topics(new)
-            create_dead_letter_topics(admin, [schema.LOG], partitions=PARTITIONS)
+        queries = [query for names in _IN_ORDER for query in names]
+        replace_topics(self._servers, "clickstream", new, queries=queries, sources=SOURCES)
 
     # -- the wiring
 
@@ -280,14 +268,3 @@ def _check(figures: dict[str, Any]) -> None:
         wrong.append(f"{figures['views']} views, but {sum(figures['views_by_page'].values())} in the counts of pages")
     if wrong:
         raise PipelineFailedError("; ".join(wrong))
-
-
-@contextmanager
-def _spark() -> Iterator[SparkSession]:
-    spark = session("headrace clickstream", master="local[2]", spark_sql_session_timeZone="UTC")
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()

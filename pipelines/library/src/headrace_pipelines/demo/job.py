@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from headrace import LocalCluster
 from headrace_core.errors import HeadraceError
-from headrace_spark import session
 from headrace_tools.local import ClusterDirectory, Topology
 
+from ..local_spark import local_spark
 from ..show import Show
 from . import dataset, pipeline, plots, publish
 from .failover import LeaderDeath
@@ -76,7 +73,7 @@ def run(root: Path, *, keep: bool, show: Show) -> dict[str, Any]:
     keyless = sum(event.key is None for event in events)
     show.note(f"{len(events):,} events, {len(events) - keyless:,} keyed by tail number, {keyless:,} without one")
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
-    with _spark() as spark:
+    with local_spark("headrace demo") as spark:
         show.step("starting a cluster: real processes, three brokers, three controllers and a coordinator")
         with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
             show.note(f"serving on {cluster.bootstrap_servers}")
@@ -202,17 +199,6 @@ def _check(published: publish.Published, consumed: int, late: int, late_groups: 
         wrong.append(f"{lost} acknowledged records are not in the log")
     if wrong:
         raise DemoFailedError("; ".join(wrong))
-
-
-@contextmanager
-def _spark() -> Iterator[SparkSession]:
-    spark = session("headrace demo", master="local[2]", spark_sql_session_timeZone="UTC")
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _leave_up(places: Places, show: Show) -> None:

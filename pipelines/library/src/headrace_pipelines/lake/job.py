@@ -9,30 +9,27 @@ releases the queries end, and begin again from their checkpoints with the new fi
 from __future__ import annotations
 
 import argparse
-import logging
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace import Admin, NewTopic
-from headrace_spark import session
+from headrace import NewTopic
 
 from ..checkpoints import checkpoints
 from ..errors import PipelineFailedError, StoppedError
-from ..lags import group_of
+from ..local_spark import local_spark
 from ..outcome import Outcome
-from ..places import Places, cluster_of
+from ..places import Places, add_bootstrap_servers, cluster_of
 from ..queries import LOOK_S, Queries, started
 from ..runs import serving
 from ..show import Show
 from ..sites import Site
 from ..stopping import Stop
+from ..topics import replace_topics
 from . import feed, pictures, schema
 from .figures import days, figures
 from .lakes import DELAYS, MAKERS, QUALITY, QUARANTINE, Lake, lakes, refine, write_batch
@@ -51,10 +48,7 @@ _TABLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run lake``."""
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...",
-        help="use this cluster and replace its topics lake.*; without it the command starts a cluster in DIR",
-    )  # fmt: skip
+    add_bootstrap_servers(parser, "lake.*")
 
 
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
@@ -65,7 +59,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     for name in ("delta", "iceberg"):
         shutil.rmtree(out / name, ignore_errors=True)
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
-    with _spark() as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
+    with local_spark("headrace lake") as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
         serving(out, servers)
         outcome = Job(spark, Site("lake", servers, out, ends=True), places, show, stop).run()
     outcome.details["seconds"] = round(time.perf_counter() - began, 3)
@@ -101,14 +95,8 @@ class Job:
         new = [
             NewTopic(source.topic, partitions=PARTITIONS, config={"retention.ms": "-1"}) for source in schema.SOURCES
         ]
-        with Admin({"bootstrap.servers": self._site.bootstrap_servers}) as admin:
-            there = set(admin.list_topics())
-            if old := [topic.name for topic in new if topic.name in there]:
-                admin.delete_topics(old)
-            groups = {group_of("lake", source.name) for source in schema.SOURCES}
-            if old_groups := groups & {group.group_id for group in admin.list_groups()}:
-                admin.delete_groups(old_groups)
-            admin.create_topics(new)
+        queries = [source.name for source in schema.SOURCES]
+        replace_topics(self._site.bootstrap_servers, "lake", new, queries=queries, sources=SOURCES)
 
     def _release(self, release: int, content: dict[str, Any]) -> None:
         records = {source: feed.records(content[source.name], source.name, release) for source in schema.SOURCES}
@@ -221,14 +209,3 @@ def check_no_open_batch(directory: Path) -> None:
                 f"query {each.query}: batch {each.next_batch} is not committed, and a new release would judge its "
                 "rows in another way; run the release before until it ends, then deploy the new one"
             )
-
-
-@contextmanager
-def _spark() -> Iterator[SparkSession]:
-    spark = session("headrace lake", master="local[2]", spark_sql_session_timeZone="UTC")
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()

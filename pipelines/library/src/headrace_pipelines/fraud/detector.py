@@ -1,0 +1,280 @@
+"""The rules as a StatefulProcessor (transformWithState in pandas form), with state in RocksDB.
+
+    state       for each customer                       ends
+    accounts    the newest account                      with the tombstone that closes the account
+    histories   what the rules remember                 HISTORY_TTL_MS after the last payment
+    parked      payments that wait for their account    when the account arrives, or by a timer: ACCOUNT_WAIT_MS
+
+**Customers are grouped into shards and buckets.** For each key of each batch Spark's pandas form makes a data frame and
+several requests for state, and this costs more than the rules. So the key is a shard of many customers. A request for
+state costs more than the rules, too. So the histories of a shard are a map of buckets, and one request reads or writes
+the histories of all customers in a bucket. A bucket has a TTL, and each history in it the time when it ends.
+
+**Alerts do not depend on the batches**, as long as the records of a customer are sent in the order of their record
+timestamps. All records of a customer are in one partition of each topic. The processor sorts the records of a batch by
+their timestamps, and the rules use only the times in the payments. The wall clock decides only when a history expires,
+and when a payment without an account becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from ..dead_letters import HEADERS_TYPE, routed
+from ..expectations import REASON
+from .rules import History, first_history, judge
+from .schema import ACCOUNTS, ALERTS, Account, Alert, InvalidRecordError, Payment, account_of, payment_of
+
+#: Shards of customers. Each batch has rows for most shards, so more shards cost time. The tasks share the work by
+#: shards, so with fewer shards one task may have much more of it than the other.
+SHARDS = 16
+#: Buckets of a shard. About thirty customers in a bucket are best: a batch writes each bucket that has a new payment.
+BUCKETS = 8
+#: A customer without a payment for this time is new again. At 2,000 payments a second these are 100 days of payments.
+HISTORY_TTL_MS = 600_000
+#: How long a payment waits for its account, from the batch that reads it. The two come from different systems, and may
+#: be seconds apart. A batch has all new records of both topics, and Spark judges them before it fires timers. So after
+#: a pause a payment with an account is judged, however old it is.
+ACCOUNT_WAIT_MS = 5_000
+
+ACCOUNT = "usual_cents BIGINT"
+HISTORIES = (
+    "histories ARRAY<STRUCT<customer: STRING, until_ms: BIGINT, amounts: BIGINT, mean: DOUBLE, squares: DOUBLE, "
+    "latitude: DOUBLE, longitude: DOUBLE, placed_ms: BIGINT, recent_ms: ARRAY<BIGINT>, small_ms: ARRAY<BIGINT>>>"
+)
+_RECORD = "sent_ms: BIGINT, topic: STRING, partition: INT, offset: BIGINT, key: BINARY, value: BINARY, headers: STRING"
+PARKED = f"records ARRAY<STRUCT<until_ms: BIGINT, {_RECORD}>>"
+#: An alert, or a bad record with its reason. The other columns are those of the record.
+OUTPUT = f"{_RECORD.replace(':', '')}, alert STRING, kind STRING, {REASON} STRING"
+
+
+class Record(NamedTuple):
+    """A record of the payments or the accounts; ``sent_ms`` is its timestamp, and ``headers`` are JSON."""
+
+    sent_ms: int
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: str | None
+
+
+Row = tuple[Any, ...]
+
+
+def detected(records: DataFrame, account_wait_ms: int = ACCOUNT_WAIT_MS) -> DataFrame:
+    """The alerts and the dead letters, as rows of the sink, of the source's records with headers."""
+    rows = records.select(
+        F.pmod(F.xxhash64("key"), F.lit(SHARDS)).cast("int").alias("shard"),
+        F.unix_millis("timestamp").alias("sent_ms"),
+        *("topic", "partition", "offset", "key", "value"),
+        F.to_json("headers").alias("headers"),
+    )
+    detector = Detector(account_wait_ms)
+    found = rows.groupBy("shard").transformWithStateInPandas(detector, OUTPUT, "Append", "ProcessingTime")
+    counted = found.observe("found", F.count("kind").alias("alerts"), F.count(REASON).alias("dead_letters"))
+    source = counted.select(
+        *("key", "value", "topic", "partition", "offset", "alert", REASON),
+        F.timestamp_millis("sent_ms").alias("timestamp"),
+        F.from_json("headers", HEADERS_TYPE).alias("headers"),
+    )
+    return routed(source, topic=ALERTS, key=F.col("key"), value=F.col("alert"))
+
+
+class Detector(StatefulProcessor):
+    def __init__(self, account_wait_ms: int = ACCOUNT_WAIT_MS) -> None:
+        self._account_wait_ms = account_wait_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._accounts = handle.getMapState("accounts", "customer STRING", ACCOUNT)
+        self._histories = handle.getMapState("histories", "bucket INT", HISTORIES, HISTORY_TTL_MS)
+        self._parked = handle.getMapState("parked", "customer STRING", PARKED)
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        """Judge the new payments of a shard, customer by customer."""
+        now_ms = timerValues.getCurrentProcessingTimeInMs()
+        buckets: dict[int, dict[str, list[Record]]] = {}
+        found: list[Row] = []
+        for frame in rows:
+            for record in _records(frame):
+                try:
+                    customer = _customer_of(record)
+                except InvalidRecordError as error:
+                    found.append((*record, None, None, str(error)))
+                    continue
+                buckets.setdefault(_bucket_of(customer), {}).setdefault(customer, []).append(record)
+        for bucket, by_customer in buckets.items():
+            found += self._bucket(bucket, by_customer, now_ms)
+        yield from _frames(found)
+
+    def _bucket(self, bucket: int, by_customer: dict[str, list[Record]], now_ms: int) -> list[Row]:
+        """The output for the new records of the customers in a bucket."""
+        found: list[Row] = []
+        stored = self._histories.getValue((bucket,))
+        kept = {} if stored is None else {each[0]: tuple(each) for each in stored[0] if each[1] > now_ms}
+        is_changed = False
+        for customer, records in by_customer.items():
+            records.sort(key=_order)
+            before = None if customer not in kept else _history(kept[customer])
+            history = self._customer(customer, records, before, now_ms, found)
+            if history is before:
+                continue
+            is_changed = True
+            if history is None:
+                del kept[customer]
+            else:
+                kept[customer] = (customer, now_ms + HISTORY_TTL_MS, *history)
+        if is_changed and kept:
+            self._histories.updateValue((bucket,), (list(kept.values()),))
+        elif is_changed:
+            self._histories.removeKey((bucket,))
+        return found
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        """The parked payments of a shard whose time is over become dead letters."""
+        now_ms = timerValues.getCurrentProcessingTimeInMs()
+        found: list[Row] = []
+        for (customer,), (parked,) in list(self._parked.iterator()):
+            still = [tuple(each) for each in parked if each[0] > now_ms]
+            found += [(*each[1:], None, None, "customer: no account") for each in parked if each[0] <= now_ms]
+            if not still:
+                self._parked.removeKey((customer,))
+            elif len(still) < len(parked):
+                self._parked.updateValue((customer,), (still,))
+        yield from _frames(found)
+
+    def _customer(
+        self, customer: str, records: list[Record], history: History | None, now_ms: int, found: list[Row]
+    ) -> History | None:
+        """The history after the new records of a customer, which are in their order; adds the output to ``found``."""
+        account = None if history is not None else self._known(customer)
+        waiting: list[Record] = []
+        for record in records:
+            ready = [record]
+            try:
+                if record.topic == ACCOUNTS:
+                    account = self._store(customer, record)
+                else:
+                    _payment_of(customer, record)
+            except InvalidRecordError as error:
+                found.append((*record, None, None, str(error)))
+                continue
+            if record.topic == ACCOUNTS:
+                if account is None:
+                    history = None
+                    continue
+                ready = [] if history is not None else [*self._take_parked(customer), *waiting]
+                waiting = []
+            elif history is None and account is None:
+                waiting.append(record)
+                continue
+            for each in ready:
+                if history is None:
+                    assert account is not None
+                    history = first_history(account)
+                history = _judged(history, customer, each, found)
+        if waiting:
+            self._park(customer, waiting, now_ms)
+        return history
+
+    def _known(self, customer: str) -> Account | None:
+        account = self._accounts.getValue((customer,))
+        return None if account is None else Account(customer, account[0])
+
+    def _store(self, customer: str, record: Record) -> Account | None:
+        """Store the account in the record; None if the record closes it. Raises InvalidRecordError."""
+        if record.value is None:
+            self._accounts.removeKey((customer,))
+            return None
+        account = account_of(record.value)
+        if account.customer != customer:
+            raise InvalidRecordError("customer: not the key of the record")
+        self._accounts.updateValue((customer,), (account.usual_cents,))
+        return account
+
+    def _park(self, customer: str, records: list[Record], now_ms: int) -> None:
+        until_ms = now_ms + self._account_wait_ms
+        stored = self._parked.getValue((customer,))
+        parked = [] if stored is None else [tuple(each) for each in stored[0]]
+        self._parked.updateValue((customer,), ([*parked, *((until_ms, *record) for record in records)],))
+        self._handle.registerTimer(until_ms)
+
+    def _take_parked(self, customer: str) -> list[Record]:
+        stored = self._parked.getValue((customer,))
+        if stored is None:
+            return []
+        self._parked.removeKey((customer,))
+        return [Record(*each[1:]) for each in stored[0]]
+
+
+def _bucket_of(customer: str) -> int:
+    return zlib.crc32(customer.encode()) % BUCKETS
+
+
+def _history(stored: tuple[Any, ...]) -> History:
+    _, _, *values, recent_ms, small_ms = stored
+    return History._make((*values, tuple(recent_ms), tuple(small_ms)))
+
+
+def _customer_of(record: Record) -> str:
+    """The customer in the key. Raises InvalidRecordError."""
+    if record.key is None:
+        raise InvalidRecordError("key: null")
+    try:
+        return record.key.decode()
+    except UnicodeDecodeError:
+        raise InvalidRecordError("key: not UTF-8") from None
+
+
+def _payment_of(customer: str, record: Record) -> Payment:
+    """The payment in the record. Raises InvalidRecordError."""
+    payment = payment_of(record.value)
+    if payment.customer != customer:
+        raise InvalidRecordError("customer: not the key of the record")
+    return payment
+
+
+def _judged(history: History, customer: str, record: Record, found: list[Row]) -> History:
+    """The history after the payment in ``record``; adds its alerts to ``found``."""
+    payment = _payment_of(customer, record)
+    history, kinds = judge(history, payment)
+    for kind, reason in kinds:
+        alert = Alert(payment.payment, customer, kind, reason, payment.time_ms, record.sent_ms)
+        found.append((*record, alert.encoded(), kind, None))
+    return history
+
+
+def _records(frame: pd.DataFrame) -> Iterator[Record]:
+    """The records in a frame. For pandas a null in a column of texts or bytes may be NaN."""
+    columns = [frame[name].tolist() for name in Record._fields]
+    for *position, key, value, headers in zip(*columns, strict=True):
+        given = (each if isinstance(each, bytes) else None for each in (key, value))
+        yield Record._make((*position, *given, headers if isinstance(headers, str) else None))
+
+
+def _order(record: Record) -> tuple[int, str, int]:
+    return record.sent_ms, record.topic, record.offset
+
+
+def _frames(rows: list[Row]) -> Iterator[pd.DataFrame]:
+    """The rows as a data frame. Without rows there is no frame: an empty one costs as much as a full one."""
+    if rows:
+        yield pd.DataFrame(rows, columns=[*Record._fields, "alert", "kind", REASON])

@@ -1,0 +1,248 @@
+"""The fraud job: cluster, topics, one query, the payments, and the numbers at the end.
+
+traffic --> fraud.payments, fraud.accounts --> query alerts --> fraud.alerts --> watch
+                                                        `-----> dead letters
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headrace import Consumer, NewTopic
+from headrace_spark import low_latency_session
+
+from ..dead_letters import LARGE_RECORDS, PREFIX, dead_letter_topic
+from ..errors import PipelineFailedError, StoppedError
+from ..local_spark import local_spark
+from ..outcome import Outcome
+from ..places import Places, add_bootstrap_servers, cluster_of, positive, whole
+from ..queries import LOOK_S, Queries, started
+from ..runs import serving
+from ..show import Show
+from ..sites import Site
+from ..stopping import Stop
+from ..topics import records_in_topic, replace_topics
+from . import pictures, schema
+from .detector import ACCOUNT_WAIT_MS, detected
+from .planting import events
+from .scoring import latencies, scores
+from .traffic import Seen, Traffic, Watch
+
+QUERY = "alerts"
+PARTITIONS = 2
+RATE = 2_000.0
+SECONDS = 90
+SEED = 21
+#: Alerts for the payments of the first seconds are in no percentile: the JVM compiles, and the state is empty.
+WARM_UP_S = 30
+#: Seconds that the query may take to process the last payments.
+DRAIN_S = 120.0
+
+SOURCES = (schema.PAYMENTS, schema.ACCOUNTS)
+DEAD_LETTERS = tuple(map(dead_letter_topic, SOURCES))
+
+
+def _nothing() -> None:
+    pass
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run fraud``."""
+    add_bootstrap_servers(parser, "fraud.*")
+    parser.add_argument(
+        "--rate", type=positive, default=RATE, metavar="N", help="payments in a second (default %(default)g)"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=SECONDS, metavar="S",
+        help="how long payments are sent (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=whole, default=SEED, metavar="N",
+        help="the same seed gives the same payments and the same planted fraud (default %(default)s)",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    places = Places(out)
+    places.clear()
+    show.step("starting Spark (in this process's JVM, two tasks at a time)")
+    with (
+        local_spark("headrace fraud", low_latency_session) as spark,
+        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+    ):
+        serving(out, servers)
+        create_topics(servers)
+        payments = max(1, round(arguments.rate * arguments.seconds))
+        traffic = Traffic(servers, events(arguments.seed, payments), rate=arguments.rate)
+        outcome = Job(spark, servers, places, show, stop).stream(traffic, payments)
+    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
+    show.step("done")
+    return outcome
+
+
+def create_topics(servers: str) -> None:
+    """Create the topics of the pipeline, without records."""
+    new = [
+        NewTopic(schema.PAYMENTS, partitions=PARTITIONS),
+        NewTopic(schema.ACCOUNTS, partitions=PARTITIONS, config={"cleanup.policy": "compact"}),
+        NewTopic(schema.ALERTS, partitions=PARTITIONS),
+    ]
+    replace_topics(servers, "fraud", new, queries=[QUERY], sources=SOURCES)
+
+
+class Job:
+    """The query of a run."""
+
+    def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop) -> None:
+        self._spark, self._servers, self._places, self._show, self._stop = spark, servers, places, show, stop
+
+    def start(self) -> Queries:
+        """Start the query: one source with two topics, one operator with state, one sink with three topics."""
+        site = Site("fraud", self._servers, self._places.root)
+        source = self._spark.readStream.format("headrace").options(**site.read(*SOURCES, query=QUERY)).load()
+        writer = detected(source).writeStream.format("headrace").options(**LARGE_RECORDS)
+        (query,) = started(writer.options(**site.write(query=QUERY)).start)
+        return Queries({QUERY: query})
+
+    def stream(self, traffic: Traffic, payments: int) -> Outcome:
+        """Send the payments through the query, wait for the last alerts and timers, and sum up."""
+        self._show.step("starting the query: state in RocksDB, alerts exactly once")
+        with self._stop.after_batch(), self.start() as queries:
+            watch = Watch(self._servers, PARTITIONS)
+            watch.start()
+            traffic.start()
+            try:
+                self._follow(queries, traffic, lambda: traffic.has_sent_accounts.is_set())
+                self._show.step(f"sending {payments:,} payments with planted fraud to topic {schema.PAYMENTS}")
+                traffic.pay()
+                with self._show.meter("payments", payments) as meter:
+
+                    def show() -> None:
+                        meter.at(traffic.payments, self._note(queries, traffic, watch))
+
+                    self._follow(queries, traffic, lambda: not traffic.is_alive(), show)
+                self._let_timers_fire(queries, traffic)
+                self._end(queries)
+                self._wait_for_alerts(queries, watch)
+            finally:
+                traffic.stop()
+                watch.stop()
+            self._show.step("summing up")
+            return self._summarize(queries, traffic, watch)
+
+    def _follow(
+        self, queries: Queries, traffic: Traffic, is_sent: Callable[[], bool], on_look: Callable[[], None] = _nothing
+    ) -> None:
+        """Wait until ``is_sent``, and then until the query has read all records. Raises StoppedError."""
+        progress = queries.progress[QUERY]
+        sent_s: float | None = None
+        while sent_s is None or progress.rows < traffic.records:
+            self._look(queries, traffic)
+            on_look()
+            if sent_s is None and is_sent():
+                sent_s = time.monotonic()
+            elif sent_s is not None and time.monotonic() > sent_s + DRAIN_S:
+                raise PipelineFailedError(
+                    f"{traffic.records:,} records were sent, and after {DRAIN_S:.0f} s the query has read "
+                    f"{progress.rows:,} of them; use a lower --rate or a faster machine"
+                )
+            time.sleep(LOOK_S)
+
+    def _let_timers_fire(self, queries: Queries, traffic: Traffic) -> None:
+        """Wait for a batch that began after the wait of the last parked payments. Raises StoppedError."""
+        until_s = time.time() + ACCOUNT_WAIT_MS / 1000
+        while queries.progress[QUERY].began_s < until_s:
+            self._look(queries, traffic)
+            time.sleep(LOOK_S)
+
+    def _look(self, queries: Queries, traffic: Traffic) -> None:
+        queries.look()
+        if not traffic.is_alive():
+            traffic.result()
+        if self._stop.is_asked:
+            traffic.stop()
+            self._end(queries)
+            progress = queries.progress[QUERY]
+            raise StoppedError({"sent": traffic.payments, "batches": progress.batches, "rows": progress.rows})
+
+    def _end(self, queries: Queries) -> None:
+        """Stop after the batch. There is always a next batch, and Spark logs an error when it ends in its beginning."""
+        self._spark.sparkContext.setLogLevel("OFF")
+        queries.stop_after_batch()
+
+    def _note(self, queries: Queries, traffic: Traffic, watch: Watch) -> str:
+        progress = queries.progress[QUERY]
+        state_rows, state_bytes = queries.state
+        newest = watch.seen[-1] if watch.seen else None
+        latency = "none yet" if newest is None else f"{newest.seen_ms - newest.alert.sent_ms:,.0f} ms"
+        return (
+            f"{max(0, traffic.records - progress.rows):,} records to read, {len(watch.seen):,} alerts, "
+            f"newest after {latency}, state {state_rows:,} rows {state_bytes / 1e6:.1f} MB"
+        )
+
+    def _wait_for_alerts(self, queries: Queries, watch: Watch) -> None:
+        """Wait until the watch has seen the alerts of the last batch. Raises PipelineFailedError."""
+        expected = queries.progress[QUERY].observed["alerts"]
+        deadline = time.monotonic() + DRAIN_S
+        while len(watch.seen) < expected:
+            if time.monotonic() > deadline:
+                raise PipelineFailedError(f"the query wrote {expected:,} alerts, and {len(watch.seen):,} are visible")
+            time.sleep(LOOK_S / 10)
+
+    def _summarize(self, queries: Queries, traffic: Traffic, watch: Watch) -> Outcome:
+        progress = queries.progress[QUERY]
+        letters = dead_letters(self._servers)
+        warm_ms = traffic.began_ms + WARM_UP_S * 1000
+        steady = [each for each in watch.seen if each.alert.sent_ms >= warm_ms]
+        summary: dict[str, Any] = {
+            "payments": traffic.payments,
+            "alerts": len(watch.seen),
+            "by_kind": scores([each.alert for each in watch.seen], traffic.truth),
+            "event_to_alert_ms": latencies([each.seen_ms - each.alert.sent_ms for each in steady]),
+            "payments_per_s": round(traffic.payments / traffic.seconds, 1),
+        }
+        details = {
+            "event_to_write_ms": latencies([each.written_ms - each.alert.sent_ms for each in steady]),
+            "records": traffic.records,
+            "dead_letters": dict(letters),
+            "batches": progress.batches,
+            "state_rows": progress.state_rows,
+            "state_bytes": progress.state_bytes,
+        }
+        _check(progress.observed, watch.seen, letters)
+        path = pictures.draw(watch.seen, traffic.began_ms, summary, self._places.root)
+        self._show.note(f"picture: {path}")
+        return Outcome(summary, details)
+
+
+def dead_letters(servers: str) -> Counter[str]:
+    """The dead letters by their reason."""
+    reasons: Counter[str] = Counter()
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        for topic in DEAD_LETTERS:
+            for records in records_in_topic(consumer, topic):
+                reasons.update((dict(each.headers)[f"{PREFIX}reason"] or b"").decode() for each in records)
+    return reasons
+
+
+def _check(observed: Counter[str], seen: list[Seen], letters: Counter[str]) -> None:
+    """Each alert and each dead letter that the query wrote is there once."""
+    alerts = Counter((each.alert.payment, each.alert.kind) for each in seen)
+    twice = [payment for (payment, _), count in alerts.items() if count > 1]
+    if twice:
+        raise PipelineFailedError(f"{len(twice)} alerts are in {schema.ALERTS} more than once: payments {twice[:5]}")
+    for what, wrote, found in (
+        ("alerts", observed["alerts"], len(seen)),
+        ("dead letters", observed["dead_letters"], letters.total()),
+    ):
+        if wrote != found:
+            raise PipelineFailedError(f"the query wrote {wrote:,} {what}, and {found:,} are in the topics")

@@ -1,0 +1,196 @@
+"""The fraud detector with Spark's tester for stateful processors: state, timers, and what a batch cannot change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql.streaming.tws_tester import TwsTester
+
+from headrace_pipelines.fraud.detector import ACCOUNT_WAIT_MS, HISTORY_TTL_MS, Detector, Record, _bucket_of
+from headrace_pipelines.fraud.planting import START_MS, events
+from headrace_pipelines.fraud.schema import ACCOUNTS, PAYMENTS, Account, Payment, alert_of
+
+KEY = 0
+
+
+class Shard:
+    """One shard of the detector. Records get their timestamps and offsets from a counter."""
+
+    def __init__(self) -> None:
+        self.tester = TwsTester(Detector(), timeMode="ProcessingTime")
+        self._sent = 0
+
+    def record(self, customer: str, content: Payment | Account | bytes | None) -> Record:
+        self._sent += 1
+        topic = ACCOUNTS if content is None or isinstance(content, Account) else PAYMENTS
+        value = content.encoded() if isinstance(content, Payment | Account) else content
+        return Record(self._sent, topic, 0, self._sent, customer.encode(), value, None)
+
+    def batch(self, *records: Record) -> list[dict[str, Any]]:
+        """The output rows of a batch with these records."""
+        return rows(self.tester.testInPandas(KEY, pd.DataFrame(records, columns=Record._fields)))
+
+    def at(self, now_ms: int) -> list[dict[str, Any]]:
+        """Set the wall clock; returns the output of the timers that fire."""
+        return rows(self.tester.setProcessingTime(now_ms))
+
+    def known(self, state: str) -> set[str]:
+        """The customers in a state."""
+        found = self.tester.peekMapState(state, KEY)
+        if state == "histories":
+            return {history[0] for (histories,) in found.values() for history in histories}
+        return {customer for (customer,) in found}
+
+
+def rows(found: Any) -> list[dict[str, Any]]:
+    return [] if isinstance(found, list) else list(found.to_dict("records"))  # a list before the first frame
+
+
+@pytest.fixture
+def shard() -> Shard:
+    return Shard()
+
+
+def payment(number: int, minute: int = 0, *, customer: str = "c", cents: int = 3_000) -> Payment:
+    return Payment(number, customer, START_MS + minute * 60_000, cents, None)
+
+
+def shown(found: Iterable[dict[str, Any]]) -> list[tuple[int, str]]:
+    return [(alert_of(each["alert"]).payment, each["kind"]) for each in found]
+
+
+def reasons(found: Iterable[dict[str, Any]]) -> list[tuple[int, str]]:
+    return [(each["offset"], each["reason"]) for each in found]
+
+
+ACCOUNT = Account("c", 3_000)
+
+
+def test_an_alert_names_its_payment_and_when_its_record_was_sent(shard: Shard) -> None:
+    found = shard.batch(shard.record("c", ACCOUNT), shard.record("c", payment(7, cents=90_000)))
+    (alert,) = (alert_of(each["alert"]) for each in found)
+    assert (alert.payment, alert.customer, alert.kind, alert.sent_ms) == (7, "c", "amount", 2)
+
+
+@pytest.mark.parametrize("rows_of_a_batch", [1, 7, 500, 10_000])
+def test_alerts_do_not_depend_on_the_batches(rows_of_a_batch: int) -> None:
+    """Nor on the order of rows within a batch, which a shuffle changes."""
+    content = list(events(5, 2_000))
+
+    def run(size: int) -> list[tuple[int, str]]:
+        shard = Shard()
+        records = [shard.record(event.customer, event.content) for event in content]
+        found: list[tuple[int, str]] = []
+        for start in range(0, len(records), size):
+            part = records[start : start + size]
+            random.Random(start).shuffle(part)
+            found += shown(each for each in shard.batch(*part) if isinstance(each["kind"], str))
+        return sorted(found)
+
+    expected = run(len(content))
+    assert len(expected) > 10
+    assert run(rows_of_a_batch) == expected
+
+
+def test_payments_wait_for_their_account_and_are_judged_in_their_order(shard: Shard) -> None:
+    early = [shard.record("c", payment(number, number)) for number in range(8)]
+    assert shard.batch(*early[:3]) == []
+    assert shard.batch(*early[3:6]) == []
+    assert shard.known("parked") == {"c"}
+    found = shard.batch(early[6], shard.record("c", ACCOUNT), early[7])
+    assert shown(found) == [(5, "velocity"), (6, "velocity"), (7, "velocity")]
+    assert shard.known("parked") == set()
+    assert shard.at(10**9) == []
+
+
+def test_a_payment_without_an_account_becomes_a_dead_letter_when_its_timer_fires(shard: Shard) -> None:
+    shard.at(1_000)
+    sent = shard.record("x", payment(1, customer="x"))
+    assert shard.batch(sent) == []
+    assert shard.at(1_000 + ACCOUNT_WAIT_MS - 1) == []
+    (letter,) = shard.at(1_000 + ACCOUNT_WAIT_MS)
+    assert letter["reason"] == "customer: no account"
+    assert [letter[name] for name in ("topic", "offset", "value")] == [PAYMENTS, sent.offset, sent.value]
+    assert shard.known("parked") == set()
+
+
+def test_each_payment_waits_for_the_same_time(shard: Shard) -> None:
+    shard.batch(shard.record("x", payment(1, customer="x")))
+    shard.at(ACCOUNT_WAIT_MS - 1)
+    shard.batch(shard.record("x", payment(2, customer="x")))
+    assert [offset for offset, _ in reasons(shard.at(ACCOUNT_WAIT_MS))] == [1]
+    assert shard.known("parked") == {"x"}
+    assert [offset for offset, _ in reasons(shard.at(2 * ACCOUNT_WAIT_MS))] == [2]
+    assert shard.known("parked") == set()
+
+
+def test_the_newest_account_counts_and_a_tombstone_removes_the_state(shard: Shard) -> None:
+    shard.batch(shard.record("c", Account("c", 1)))
+    assert shard.batch(shard.record("c", ACCOUNT), shard.record("c", payment(1))) == []
+    assert shard.known("accounts") == shard.known("histories") == {"c"}
+    assert shard.batch(shard.record("c", None)) == []
+    assert shard.known("accounts") == shard.known("histories") == set()
+    shard.batch(shard.record("c", payment(2)))
+    assert shard.known("parked") == {"c"}
+
+
+def test_a_customer_without_payments_for_a_long_time_is_new_again_and_the_others_are_not(shard: Shard) -> None:
+    """Both customers are in one bucket."""
+    other = next(name for name in map(str, range(100)) if _bucket_of(name) == _bucket_of("c"))
+    shard.at(1_000)
+    shard.batch(shard.record("c", ACCOUNT), *(shard.record("c", payment(number, number)) for number in range(5)))
+    shard.at(HISTORY_TTL_MS)
+    shard.batch(shard.record(other, Account(other, 3_000)), shard.record(other, payment(9, customer=other)))
+    assert shard.known("histories") == {"c", other}
+    shard.at(1_000 + HISTORY_TTL_MS)
+    assert shown(shard.batch(shard.record("c", payment(5, 5)))) == []
+    assert shard.known("histories") == {"c", other}
+    shard.at(2 * HISTORY_TTL_MS)
+    shard.batch(shard.record("c", payment(6, 6)))
+    assert shard.known("histories") == {"c"}
+
+
+def test_an_update_of_the_account_keeps_the_history(shard: Shard) -> None:
+    shard.batch(shard.record("c", ACCOUNT), *(shard.record("c", payment(number, number)) for number in range(5)))
+    assert shown(shard.batch(shard.record("c", ACCOUNT), shard.record("c", payment(5, 5)))) == [(5, "velocity")]
+
+
+def test_bad_records_become_dead_letters_and_the_others_count(shard: Shard) -> None:
+    other_key = shard.record("c", payment(1, customer="d"))
+    rubbish: Sequence[Record] = [other_key, shard.record("c", b"{"), shard.record("c", payment(3, cents=0))]
+    bad_account = shard.record("c", ACCOUNT)._replace(value=b"[]")
+    found = shard.batch(shard.record("c", ACCOUNT), *(each._replace(sent_ms=9) for each in rubbish), bad_account)
+    assert sorted(reasons(found)) == [
+        (1, "customer: not the key of the record"),
+        (2, "value: malformed JSON"),
+        (3, "cents: missing, or no whole number from 1"),
+        (4, "value: no JSON object"),
+    ]
+    assert shard.known("accounts") == {"c"}
+    assert [each["value"] for each in found if each["offset"] == 2] == [b"{"]
+
+
+@pytest.mark.parametrize(("key", "reason"), [(None, "key: null"), (b"\xff", "key: not UTF-8")])
+def test_a_key_that_is_no_text_becomes_a_dead_letter_with_the_same_key(
+    shard: Shard, key: bytes | None, reason: str
+) -> None:
+    bad = shard.record("c", payment(1))._replace(key=key)
+    found = shard.batch(shard.record("c", ACCOUNT), bad, shard.record("c", payment(2, cents=90_000)))
+    assert [(each["offset"], each["key"], each["reason"]) for each in found if each["offset"] == 1] == [
+        (1, key, reason)
+    ]
+    assert shown(each for each in found if isinstance(each["kind"], str)) == [(2, "amount")]
+
+
+def test_a_wrong_clock_and_a_large_record_become_dead_letters_before_they_wait(shard: Shard) -> None:
+    ahead = payment(1)._replace(time_ms=START_MS + 50 * 365 * 86_400_000)
+    found = shard.batch(shard.record("c", ahead), shard.record("c", b"x" * 1_000_000))
+    assert reasons(found) == [
+        (1, "time_ms: not from 2020 to 2039"),
+        (2, "value: 1000000 bytes, more than 16384"),
+    ]
+    assert shard.known("parked") == set()
