@@ -125,8 +125,8 @@ def pytest_runtest_makereport(
     """Protect the report of a failed test from exceptions, because an exception there would end the run. pytest parses
     the failing file for its traceback. A garbage collection at that time can find a task with an unread exception.
     asyncio logs the exception with a traceback, which parses a file too. CPython before 3.13 has one counter for all
-    parsers and fails then ("SystemError: AST constructor recursion depth mismatch", issue 106905 of CPython). So
-    garbage collection is off during the report. pytest-timeout cancels the alarm of a test only after the report, so
+    parsers and fails then ("SystemError: AST constructor recursion depth mismatch", issue 106905 of CPython). Garbage
+    collection is therefore off during the report. pytest-timeout cancels the alarm of a test only after the report, so
     the alarm is cancelled here first.
 
     The cause of the failure is recorded for tools/test_again.py: only timed-out tests may run again.
@@ -163,7 +163,8 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Stop an in-process cluster at the end of its file. Otherwise it would use classes that the next file patches."""
+    """Stop an in-process cluster at the end of its file. A cluster that runs on would use classes that the next file
+    patches."""
     yield
     if nextitem is None or nextitem.path != item.path:
         running = _clusters_in_here()

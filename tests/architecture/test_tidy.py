@@ -140,7 +140,7 @@ def test_no_test_sleeps() -> None:
 
 def test_no_cancellation_is_swallowed() -> None:
     """In Python 3.11, asyncio.wait_for ignores a cancellation that arrives at the moment when the awaited task is done.
-    A cancelled heartbeat task therefore ran for ever. ``async with asyncio.timeout(...)`` does not."""
+    A cancelled heartbeat task therefore ran for ever. ``async with asyncio.timeout(...)`` ignores no cancellation."""
     offenders = [
         str(path)
         for path, text in texts()

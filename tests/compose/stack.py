@@ -1,5 +1,5 @@
-"""Runs `docker compose` with the compose file for tests, in a project of its own. The project's volumes are deleted
-with it."""
+"""Runs `docker compose` with the compose file for tests, in a project of its own. The volumes of the project are
+deleted together with the project."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Stack:
     version = "0.1.0"
 
     def run(self, command: list[str], limit_s: float = 300.0, check: bool = True) -> str:
-        """Run ``command`` in the folder of the compose file, for this project. Return its output; a failure contains
-        all of the output."""
+        """Run ``command`` in the folder of the compose file, for this project. Return the command's output; a failure
+        contains all of the output."""
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -59,7 +59,7 @@ class Stack:
         return time.monotonic() - began
 
     def scale(self, **services: int) -> float:
-        """Run ``up --wait`` with this number of containers of each service. Return how many seconds it took."""
+        """Run ``up --wait`` with this number of containers of each service. Return how many seconds the start took."""
         return self.up(*(f"--scale={service}={count}" for service, count in services.items()))
 
     def down(self) -> None:
@@ -70,8 +70,8 @@ class Stack:
         return json.loads(self.compose("exec", "-T", service, "headrace", *arguments, "-o", "json") or "null")
 
     def containers(self, service: str | None = None) -> dict[str, str]:
-        """Container name -> its state, also for containers that have ended. If ``service`` is given, only its
-        containers."""
+        """Container name -> its state, also for containers that have ended. If ``service`` is given, return only the
+        containers of that service."""
         lines = self.compose("ps", "-a", "--format", "json", *([service] if service else [])).splitlines()
         return {each["Name"]: each["State"] for each in map(json.loads, lines)}
 

@@ -1,5 +1,5 @@
-"""Targets: the small files beside the logs. A damaged file may stop a start only with a typed error. If the file is
-accepted, its content is the original content."""
+"""Targets: the small files beside the logs. A damaged file may stop a start only with a typed error. If a damaged file
+is accepted, its content is the original content."""
 
 # ruff: noqa: PT017 - a typed error is one of the right answers here, and its words are checked
 from __future__ import annotations
@@ -218,7 +218,7 @@ def epochs(data: bytes) -> None:
 
 def identities(data: bytes) -> None:
     """``meta.properties``, ``partition.metadata``, ``.kafka_cleanshutdown``: the file is read, or refused with a typed
-    error. A second read gives the same result."""
+    error. A second read of a file gives the same result."""
     names = (META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN)
     fs = file_system(dict.fromkeys(names, data))
     for read, allowed in (

@@ -65,7 +65,7 @@ def _open(fs: CrashingFileSystem, config: LogConfig, **options: Any) -> Partitio
 
 def recovery(data: bytes) -> None:
     """Recover a log whose segments are any bytes. Recovery raises CorruptLogError and changes nothing, or it keeps the
-    whole sound prefix and serves only sound data. A second start then changes nothing."""
+    whole sound prefix and serves only sound data. After recovery, a second start changes nothing."""
     reader = Reader(data)
     choices, base, recovery_point = reader.integer(1), reader.integer(1), reader.integer(1)
     config = _config(bool(choices & 1))

@@ -1,6 +1,6 @@
 """Runs fuzz targets: `python -m tests.fuzz.run_fuzz [TARGET...] [--seconds S] [--seed N] [--input FILE] [--atheris]`.
 
-Without TARGET, all targets run, for S seconds together. On a failure, the input is minimized and saved under
+If no TARGET is named, all targets run, for S seconds together. On a failure, the input is minimized and saved under
 build/fuzz, and the exit code is 1. `--input` runs one file. `--atheris` fuzzes one target with coverage (package
 atheris, which nothing else needs: `pip install -c constraints.txt --group fuzz`). Atheris uses our mutator as its
 custom mutator, so its inputs get past checksums too.

@@ -118,8 +118,8 @@ class BrokerChecks(UpkeepChecks):
 
     def isr_refused(self, host: BrokerHost, proposal: AlteredPartition) -> None:
         """The controllers have refused a leader's proposal because a member is fenced. A leader that repeats the
-        proposal says that it is uncertain, and the controllers end the partition epoch (KIP-497). Otherwise the leader
-        would wait for the fenced member for as long as the member is fenced."""
+        proposal says that it is uncertain, and the controllers end the partition epoch (KIP-497). If the partition
+        epoch did not end, the leader would wait for the fenced member for as long as the member is fenced."""
         key = host.number, host.life, replace(proposal, uncertain=True)
         self._refusals[key] += 1
         if self._refusals[key] > REFUSALS_MAX:
@@ -303,8 +303,8 @@ class BrokerChecks(UpkeepChecks):
 
     def reads_on(self, consumer: ConsumerModel, replica: Any, position: int) -> None:
         """A leader returns the next records to a consumer: its log must have the records that the consumer has read
-        before, from any leader (KIP-320). This also holds after an unclean election: records may be truncated, but no
-        consumer that has read them may continue after them without an error."""
+        before, from any leader (KIP-320). The check of consumers also holds after an unclean election: records may be
+        truncated, but no consumer that has read them may continue after them without an error."""
         last = consumer.last
         if last is None or last[1] != position or self.world.plan.compacts:  # (the records that it has read may differ)
             return

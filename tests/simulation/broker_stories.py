@@ -485,7 +485,8 @@ def cut_and_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Broke
 
 def _leave(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Generator[float, None, bool]:
     """A follower leaves the in-sync set, because it was killed and restarted, or lags; it reaches no other replica, and
-    records are committed without it. Return whether this happened."""
+    records are committed without it. Return whether the follower has left the in-sync set and records are committed
+    without it."""
     end = stage.end(one)
     if stage.rng.random() < 0.7:
         stage.down(one, stage.rng.uniform(20.0, 150.0))
@@ -508,7 +509,7 @@ def _is_in_sync(stage: Stage, host: BrokerHost, at_most_ms: float) -> Generator[
 
 def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: a follower is in sync again; its leader requests that from the controllers, and receives no answer. The
-    follower fails, and the leader continues without it. The question is whether the leader may commit records."""
+    follower fails, and the leader continues without it. The story tests whether the leader may commit records."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     stage.uncut()
@@ -534,7 +535,7 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
 
 def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: the leader's request to add a follower is delayed in a connection. A later request is refused, because
-    the follower is fenced meanwhile. Then the follower works again, and the first request arrives. The question is
+    the follower is fenced meanwhile. Then the follower works again, and the first request arrives. The story tests
     whether the leader may commit records without the follower."""
     if not (yield from _leave(stage, leader, one, other)):
         return

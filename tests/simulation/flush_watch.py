@@ -41,7 +41,8 @@ class FlushWatch:
 
     @property
     def is_at_stake(self) -> bool:
-        """Whether there were such records, and the log has not been truncated within that page since then."""
+        """Whether records were only in the page cache, and the log has not been truncated within the first lost page
+        since then."""
         return self.records_at_stake > 0
 
     def process_ended(self) -> None:

@@ -94,8 +94,8 @@ class GroupFaults(CoordinatorFaults):
         return f"{host} and {', '.join(map(str, members))} are cut off from each other for {fault.for_ms:.0f} ms"
 
     def _silent_owner(self, fault: Fault, rng: random.Random) -> str:
-        """A coordinator is cut off from the controllers and gets no request that needs an append. So it must notice
-        without an append that it has lost the shard."""
+        """A coordinator is cut off from the controllers and gets no request that needs an append. The coordinator must
+        therefore notice without an append that it has lost the shard."""
         world = self.world
         members = [each for each in world.members if each.is_alive and each.connection is not None]
         if not members:
@@ -417,8 +417,8 @@ class GroupFaults(CoordinatorFaults):
         return f"{member} is slow to let go"
 
     def _revoked_unheard(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off silently, or reads without a coordinator and does not reach the next one. Meanwhile
-        another member joins."""
+        """A member is cut off silently, or reads without a coordinator and does not reach the next one. While the
+        member is cut off, another member joins."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or away.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -506,8 +506,9 @@ class GroupFaults(CoordinatorFaults):
         return f"{topic.name} has {total} partitions"
 
     def _pressed_topics(self, fault: Fault, rng: random.Random) -> str:
-        """Nothing is committed to any shard, for less than the append timeout. So requests accumulate, and more of them
-        are refused if ``plan.gathered_bytes`` is small. Meanwhile the partition count of a topic grows."""
+        """Nothing is committed to any shard, for less than the append timeout. Requests therefore accumulate, and more
+        of them are refused if ``plan.gathered_bytes`` is small. While nothing is committed, the partition count of a
+        topic grows."""
         for_ms = rng.uniform(0.4, 0.7) * APPEND_TIMEOUT_S * 1_000
         for log in self.world.logs:
             log.stuck_until_ms = max(log.stuck_until_ms, self.world.scheduler.now_ms + for_ms)

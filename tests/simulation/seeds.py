@@ -1,7 +1,7 @@
 """Schedules that have found a bug; every run of the tests runs them again. A seed gives the same schedule only while
-plans are drawn in the same way. So each seed names a test that repeats the events step by step, and that test guards
-against the bug permanently. When the bugs were found, logs did not roll. So ``plan`` returns the seed's schedule with
-segments that hold a whole log.
+plans are drawn in the same way. Each seed therefore names a test that repeats the events step by step, and that test
+guards against the bug permanently. When the bugs were found, logs did not roll. For this reason ``plan`` returns the
+seed's schedule with segments that hold a whole log.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class SafetyChecks:
         """Check a message of replica ``own`` in ``term``; ``own`` has the disk on whose machine the message was
         written.
 
-        A response to the leader of an earlier term may refer to entries that a later leader has replaced. It can commit
-        nothing, because the later leader's voters that lacked the entry do not count in that term.
+        A response to the leader of an earlier term may refer to entries that a later leader has replaced. Such a
+        response can commit nothing, because the later leader's voters that lacked the entry do not count in that term.
         """
         sender, to, body = message
         if sender != own:

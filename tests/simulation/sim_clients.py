@@ -1,8 +1,8 @@
 """Administrators that create, alter and delete through the controller that they take for the leader, and remember the
 responses.
 
-Each request writes a unique value: a name of a topic, or a number as a configuration value. So the committed log shows
-the outcome of each request (``marks_of``), and the history compares it with the response.
+Each request writes a unique value: a name of a topic, or a number as a configuration value. The committed log therefore
+shows the outcome of each request (``marks_of``), and the history compares it with the response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The machine of a controller: its disk, its clock, and its process, which is the product's QuorumController.
 
 The steps that a real driver does in its loop are separate events here, each with its own delay: a turn begins, its disk
-work is done, the turn ends. So messages, crashes and pauses come between the steps, as in a real process.
+work is done, the turn ends. Messages, crashes and pauses therefore come between the steps, as in a real process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The disk of a simulated controller: the product's storage code on a file system that loses unsynced data in a crash.
 
-``ObservedStorage`` is a ``MetadataStorage`` that reports what it is asked to write. So the checks know what a replica
-claims to hold without asking it, and find out after a crash whether it still holds it.
+``ObservedStorage`` is a ``MetadataStorage`` that reports what it is asked to write. The checks therefore know what a
+replica claims to hold without asking the replica, and find out after a crash whether the replica still holds it.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecor
     """Damage one byte on the disk: of the log, of a snapshot, or of a small file; return which file.
 
     The header of the log's last batch is not damaged: a damaged one looks like a batch that was being written when the
-    power failed. So recovery truncates it (docs/invariants.md), and its replica may have promised it.
+    power failed. Recovery truncates such a batch (docs/invariants.md), although its replica may have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]

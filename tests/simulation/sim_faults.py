@@ -4,7 +4,7 @@ A fault chooses its victims when it strikes, with its own random numbers, among 
 without a victim does not count. Each fault repairs its damage after ``for_ms``; a quiet period repairs all damage.
 
 Disks are lost (wiped, or damaged where recovery must notice) only while every set of voters that may count keeps more
-than half of its disks. Otherwise no recovery would be possible.
+than half of its disks. With fewer disks, no recovery would be possible.
 """
 
 from __future__ import annotations

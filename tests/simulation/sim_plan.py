@@ -4,8 +4,8 @@
 
 A quarter of the periods are quiet: at their beginning all damage is repaired, and after a leader is elected, no node
 may stand for election until the period ends. The other periods have 5 to 40 faults in all, of kinds and rates that each
-schedule draws for itself (swarm testing; Groce and others, 2012). So some schedules have only losses, some only
-crashes, some only changes of the voters.
+schedule draws for itself (swarm testing; Groce and others, 2012). Because of the drawn rates, some schedules have only
+losses, some only crashes, some only changes of the voters.
 
 Each fault draws its numbers from its own seed, so that the other faults stay the same when one is left out: failing
 schedules are shrunk in that way.

@@ -1,7 +1,7 @@
 """After the faults: repair everything, and check that the cluster recovers by itself within a bounded time.
 
-A quiet period does the same on a small scale: all damage is repaired, and when the cluster is calm, no node may stand
-for election until the period ends.
+A quiet period is a small recovery: all damage is repaired, and when the cluster is calm, no node may stand for election
+until the period ends.
 """
 
 from __future__ import annotations

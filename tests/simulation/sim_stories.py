@@ -461,7 +461,7 @@ def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[flo
 def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """A leader dies with entries that no other voter has. The others have full disks: each new leader's first entry is
     refused, after the file of the terms has the new term. The old leader returns and leads, and a follower gets the old
-    leader's entries at the place of the refused one. Then the follower loses power."""
+    leader's entries at the place of the refused one. At last the follower loses power."""
     first = _leader(world)
     if first is None or len(first.voters()) < 3:
         return

@@ -66,7 +66,7 @@ _STUMBLES = _Stumbles()
 
 
 def listen_to_the_log() -> None:
-    """Install this once per process. Without it, errors that the product only logs are not found."""
+    """Install this once per process. Without the handler, errors that the product only logs are not found."""
     logging.root.handlers[:] = [_STUMBLES]
     logging.root.setLevel(logging.ERROR)
 

@@ -1,9 +1,9 @@
 """Record the transfers between the accounts of a bank, each in one transaction, and find anomalies. No I/O.
 
 A *transfer* moves money between two or three partitions. Each of its records (*entries*) names the transfer, the number
-of entries, the partition and the amount; the amounts of a transfer sum to 0. So a reader knows from a single entry
-which other entries must be visible. Partitions get their markers at different moments, so an incomplete transfer is an
-anomaly only if it stays incomplete for longer than a bound.
+of entries, the partition and the amount; the amounts of a transfer sum to 0. A reader therefore knows from a single
+entry which other entries must be visible. Partitions get their markers at different moments, so an incomplete transfer
+is an anomaly only if it stays incomplete for longer than a bound.
 
     aborted     an entry of an aborted transfer was read
     lost        an entry of a committed transfer is missing in the last read

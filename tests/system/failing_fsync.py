@@ -1,6 +1,6 @@
 """A node whose fdatasync fails when a test requests it, inside the C library (see ``fail_fsync.c``).
 
-So the product's own calls fail, both those of Python and those of ``_sync.pyx``. The simulated disk
+With the library the product's own calls fail, both those of Python and those of ``_sync.pyx``. The simulated disk
 (``headrace_core.testing.power_loss``) sees the failure, and a later power loss removes the data that Linux would have
 lost.
 """

@@ -280,9 +280,9 @@ class FaultyCluster:
         return name
 
     def preferred_leader(self, topic: str, partition: int = 0) -> str:
-        """The first replica of the partition; waits until it is the leader. After that the leadership does not change
-        without a failure. (A broker that has returned gets its leaderships back a moment after its replicas are in
-        sync.)"""
+        """The first replica of the partition; waits until it is the leader. Once the first replica leads, the
+        leadership does not change without a failure. (A broker that has returned gets its leaderships back a moment
+        after its replicas are in sync.)"""
 
         def leads() -> bool:
             found = self.describe(topic)[partition]

@@ -142,7 +142,7 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
 @pytest.mark.timeout(300)
 def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path, rng: random.Random) -> None:
     """Test of the final check. A topic on a single broker does not wait for the disk, so it loses acknowledged records
-    when the power fails. The check must report this loss."""
+    when the power fails. The final check must report the loss of the acknowledged records."""
     with FaultyCluster(tmp_path / "cluster", brokers=1, controllers=1, rng=rng) as cluster:
         cluster.make_topic("careless", 1, copies=1, **{"log.flush": "os"})
         with Load(cluster, "careless", 1, seed=1, consumers=1) as load:

@@ -40,8 +40,8 @@ def mark_of(value: bytes | None) -> Mark:
 
 
 class _Producing(threading.Thread):
-    """One producer. After a fatal error (its epoch is fenced, its sequence is out of order) it continues as a new
-    producer, with a new name."""
+    """One producer. After a fatal error (its epoch is fenced, its sequence is out of order) a producer continues as a
+    new producer, with a new name."""
 
     def __init__(self, load: Load, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -295,8 +295,8 @@ class Load:
 
     @contextmanager
     def without_nodes(self) -> Iterator[None]:
-        """All nodes are stopped and started in this ``with`` block, and the duration depends on the machine. So the
-        block counts for no silence."""
+        """All nodes are stopped and started in this ``with`` block, and the duration depends on the machine. The time
+        of the block therefore counts for no silence."""
         since = time.monotonic()
         yield
         with self._lock:

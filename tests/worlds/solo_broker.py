@@ -1,7 +1,7 @@
 """A broker without processes and without gRPC: the real handlers, replicas and writers on a file system in memory.
 
-The test makes the metadata; streams are fakes that collect the sent messages. So a disk can fail, stall or fill up, and
-a crash can lose every unsynced byte, while a handler is at work.
+The test makes the metadata; streams are fakes that collect the sent messages. A disk can therefore fail, stall or fill
+up, and a crash can lose every unsynced byte, while a handler is at work.
 """
 
 from __future__ import annotations

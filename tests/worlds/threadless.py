@@ -1,5 +1,5 @@
 """Run brokers' code without threads: a thread's work runs in the event loop, some iterations later. The seed determines
-the number of iterations, so the same seed gives the same history.
+the number of iterations, and the same seed gives the same history.
 """
 
 from __future__ import annotations

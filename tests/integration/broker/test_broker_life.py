@@ -197,8 +197,8 @@ def test_the_broker_outlives_its_controller(make_cluster):
 
 
 def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
-    """A broker is stopped (SIGSTOP) for longer than its session, so the controller fences it. When it resumes, it
-    learns that it is fenced, and then serves again."""
+    """A broker is stopped (SIGSTOP) for longer than its session, so the controller fences it. When the broker resumes,
+    it learns that it is fenced, and then serves again."""
     made = Cluster(tmp_path / "cluster", **{"broker.heartbeat.interval.ms": "100"})
     made.controller.keys["broker.session.timeout.ms"] = "600"
     with made as cluster:

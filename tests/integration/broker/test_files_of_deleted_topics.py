@@ -1,5 +1,5 @@
 """The log of a deleted topic is closed when its last reader ends, even if Python's garbage collector does not run.
-Otherwise the log would hold its file descriptor, and so the disk space of the removed file, for minutes."""
+A log that is not closed would hold its file descriptor, and so the disk space of the removed file, for minutes."""
 
 from __future__ import annotations
 

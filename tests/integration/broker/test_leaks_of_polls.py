@@ -101,7 +101,7 @@ def test_streams_dropped_while_they_wait_leave_nothing_behind(make_cluster, roun
 def test_streams_dropped_in_the_midst_of_bulk_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
     """Each round opens two streams: a fetch stream with unread responses, and a produce stream with unanswered
     requests. Each stream leaks about 0.3 KiB inside grpc.aio, which loses a pending write when its call is cancelled
-    (gRPC issue 43360). A server cannot avoid this leak. So 10,000 streams must leak less than 5 MiB.
+    (gRPC issue 43360). A server cannot avoid this leak. 10,000 streams must therefore leak less than 5 MiB.
     """
     cluster = make_cluster(**{"log.flush": "os"})
     orders = cluster.topic("orders")

@@ -81,8 +81,8 @@ def test_every_partition_is_written_and_read_through_few_descriptors():
 
 @pytest.mark.long
 def test_the_benchmark_of_partitions_runs(tmp_path: Path):
-    """The benchmark is small, so its figures mean nothing. But every case must finish, and every bar must be
-    measured."""
+    """The benchmark is small, so its figures mean nothing. Every case of the small benchmark must finish, and every bar
+    must be measured."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "partitions.py"), "--smoke", "--work", str(tmp_path)],
         capture_output=True,

@@ -1,7 +1,8 @@
 """Metadata reads while controllers crash, hang and return: three real controllers, two real brokers.
 
 Every read reports its maximum age (``metadata_lag_ms``). The test compares the read with its own history. The read must
-contain every change that was acknowledged before its start minus this age. All processes share the machine's clock.
+contain every change that was acknowledged before the start of the read minus its reported age. All processes share the
+machine's clock.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class Nodes:
         return int(answer.metadata_lag_ms) if answer.HasField("metadata_lag_ms") else None
 
     def leader(self) -> int:
-        """The leading controller according to one of the brokers. This controller has just answered a ReadIndex
-        barrier."""
+        """The leading controller according to one of the brokers. The controller that is returned has just answered a
+        ReadIndex barrier."""
 
         def led() -> int | None:
             answer = self.metadata("broker 1")

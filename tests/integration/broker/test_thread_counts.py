@@ -1,5 +1,5 @@
-"""After load, a real process has as many threads as after its start. So one more thread in a soak test is a leak. (The
-number of gRPC's native threads varies: docs/soak.md.)"""
+"""After load, a real process has as many threads as after its start. One more thread in a soak test is therefore a
+leak. (The number of gRPC's native threads varies: docs/soak.md.)"""
 
 from __future__ import annotations
 

@@ -224,8 +224,8 @@ print(cluster.directory, *[row["pid"] for row in cluster.ps()], flush=True)
 
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "raise RuntimeError", "time.sleep(60)"])
 def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str) -> None:
-    """After an exit, an exception or a kill -9, the nodes end and the data is deleted. The ending interpreter does
-    this, or the guardian process."""
+    """After an exit, an exception or a kill -9, the nodes end and the data is deleted. The ending interpreter ends the
+    nodes, or the guardian process does."""
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER.format(ending=ending)],
         stdout=subprocess.PIPE,

@@ -151,7 +151,8 @@ def test_reading_begins_where_the_group_committed(make_world: Callable[..., Cons
 def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_committed(
     make_world: Callable[..., ConsumerGroupWorld],
 ) -> None:
-    """This is Kafka's rule. Without it, a migrated program would start from the beginning each time."""
+    """In Kafka, too, ``assign`` begins at the group's committed offsets. Without Kafka's rule, a migrated program would
+    start from the beginning each time."""
     world = make_world(3)
     world.fill()
     with world.consumer(enable_auto_commit=True) as first:
@@ -589,7 +590,7 @@ def test_partitions_of_a_process_that_ends_are_read_by_others(
     make_world: Callable[..., ConsumerGroupWorld], how: int
 ) -> None:
     """After Ctrl-C the member leaves the group; after a kill the coordinator notices the broken connection. Neither
-    waits for the session's time-out (45 s)."""
+    after Ctrl-C nor after a kill does the group wait for the session's time-out (45 s)."""
     world = make_world(1)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, world.bootstrap, world.group, world.topic],
@@ -628,7 +629,7 @@ def test_a_closed_consumer_says_so(make_world: Callable[..., ConsumerGroupWorld]
 
 def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     """An operator, or a process that assumed its death, has replaced the member. The older member must not return and
-    take the place back."""
+    replace the newer process."""
     world = make_world(1)
     first = world.member("first", group_instance_id="me")
     poll_until(lambda: first.assignment(), first)

@@ -1,5 +1,5 @@
-"""Random histories of an exactly-once sink on a real cluster, in which the test acts as Spark. It repeats tasks, runs
-them twice, and kills drivers between prepare, decision and commit log. Drivers that seemed dead continue."""
+"""Random histories of an exactly-once sink on a real cluster, in which the test acts as Spark. The test repeats tasks,
+runs them twice, and kills drivers between prepare, decision and commit log. Drivers that seemed dead continue."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ has @DIRECTORY@ in place of the directory's name. The .json file beside an archi
 time.
 
 ``replication``: metadata.version 2, one controller, two brokers. ``level_1``: metadata.version 1, one controller and
-one broker. That level has neither producer ids nor reassignments, so no producer is idempotent there.
+one broker. Level 1 has neither producer ids nor reassignments, so no producer of ``level_1`` is idempotent.
 
-The address of a single controller is in its log and cannot change. So the ports of these clusters are below the range
-from which tests pick ports at random.
+The address of a single controller is in its log and cannot change. The ports of the old clusters are therefore below
+the range from which tests pick ports at random.
 """
 
 from __future__ import annotations

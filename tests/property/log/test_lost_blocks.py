@@ -1,5 +1,5 @@
-"""The power fails after an append and before its flush, so any of the written blocks may be on disk. Such a remainder
-at any block border does not count as damage. The log opens with the flushed records."""
+"""The power fails after an append and before its flush, so any of the written blocks may be on disk. A partly written
+append that ends at any block border does not count as damage. The log opens with the flushed records."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def test_a_last_batch_without_its_end_is_a_torn_tail(image: Image, kept: int) ->
 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 60, 61, -1])
 def test_a_whole_last_batch_with_another_byte_in_it_is_no_torn_tail(image: Image, at: int) -> None:
-    """The batch may have been damaged after its acknowledgement. So verify reports it, even if the next start would
-    truncate it."""
+    """The batch may have been damaged after its acknowledgement. ``verify`` therefore reports the damaged batch, even
+    if the next start would truncate it."""
     path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
     data = image.fs.files()[path]
     last = split_batches(data)[-1]

@@ -65,7 +65,8 @@ def tombstones_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_stable_offset_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """Records of an open transaction replace older ones. If the transaction is aborted later, both are lost."""
+    """Records of an open transaction replace older ones. If the transaction is aborted later, the older records and the
+    records of the transaction are lost."""
     plan = CleanerManager.plan
 
     def reckless(self: CleanerManager, *args: object, **options: object) -> object:

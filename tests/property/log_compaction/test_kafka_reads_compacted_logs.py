@@ -109,8 +109,8 @@ def test_kafka_prints_the_keys_and_sizes_of_what_was_left(
 
 
 def _indexes(directory: Path, batches: list[Batch]) -> list[Path]:
-    """This excludes segments that have only batch headers left, in which Kafka's tool finds no record for the one time
-    entry."""
+    """Return no indexes of segments that have only batch headers left, in which Kafka's tool finds no record for the
+    one time entry."""
     with_records = {batch.segment for batch in batches if batch.records}
     assert with_records
     return sorted(

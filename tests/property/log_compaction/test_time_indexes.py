@@ -2,8 +2,8 @@
 
 Each entry names the last offset of a batch, and the largest timestamp of that batch's records. Compaction leaves
 batches without records. The timestamp in their headers belongs to no record, so only a segment that has only such
-batches has time entries for them. This holds for indexes written by a cleaning, rebuilt by a recovery, or written by a
-follower.
+batches has time entries for them. The rule of time entries holds for indexes written by a cleaning, rebuilt by a
+recovery, or written by a follower.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Assignments:
 
 
 def test_a_replica_that_could_not_be_made_is_said_to_be_in_the_directory_that_failed() -> None:
-    """Otherwise the partition would keep a leader that cannot serve, because the controllers count an unassigned
-    replica as working."""
+    """Without the report, the partition would keep a leader that cannot serve, because the controllers count an
+    unassigned replica as working."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

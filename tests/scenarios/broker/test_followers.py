@@ -361,8 +361,8 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
 
 @pytest.mark.parametrize("answer_first", [True, False], ids=["the answer comes first", "the metadata come first"])
 def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_are_here(answer_first: bool) -> None:
-    """With the metadata alone the follower would join. Without the response it would again report an empty log. The
-    leader would then remove it from the in-sync set, although it has every record."""
+    """With the metadata alone the follower would join. Without the response the follower would again report an empty
+    log. The leader would then remove the follower from the in-sync set, although the follower has every record."""
 
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
@@ -449,7 +449,7 @@ def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
 
 def test_a_broker_that_stops_while_it_takes_up_a_role_takes_up_none() -> None:
     """A follower that began again during the stop did not wait for the appends of the former one, so its process ended
-    when these arrived. The simulator found it: transactions, seed 574."""
+    when these arrived. The simulator found this bug of followers: transactions, seed 574."""
 
     async def scenario() -> None:
         broker = SoloBroker(CrashingFileSystem(), "/one", streams=Leader())

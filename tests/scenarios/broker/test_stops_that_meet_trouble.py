@@ -38,8 +38,8 @@ def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch
 
 
 def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_directories() -> None:
-    """KIP-966: the broker reports the epoch of its clean stop at its next registration. Otherwise the controllers
-    remove it from the eligible leader replicas."""
+    """KIP-966: the broker reports the epoch of its clean stop at its next registration. Without the epoch of the clean
+    stop, the controllers remove the broker from the eligible leader replicas."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

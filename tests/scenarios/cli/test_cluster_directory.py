@@ -50,7 +50,7 @@ def _command(behaviours: dict[str, str]) -> Callable[[Path, Node], list[str]]:
 
 @pytest.fixture
 def behaviours() -> dict[str, str]:
-    """Node name -> behaviour. A test changes it before a start."""
+    """Node name -> behaviour. A test changes the behaviour of a node before a start."""
     return {}
 
 
@@ -217,7 +217,7 @@ def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) 
 def test_a_controller_without_a_majority_need_only_come_up(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:
-    """All three controllers crashed and are started one by one. None of them can serve before the second one is up."""
+    """All three controllers crashed and are started one by one. No controller can serve before the second one is up."""
     cluster.up(Topology(controllers=3))
     for number in (1, 2, 3):
         cluster.kill("controller", number)
@@ -307,7 +307,7 @@ def test_a_failed_later_start_keeps_the_data(cluster: ClusterDirectory, behaviou
 def test_a_coordinator_that_cannot_serve_yet_does_not_keep_the_others_from_the_next_start(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:
-    """This happens in a cluster with an older metadata.version, which must be raised first."""
+    """A coordinator ends at its start in a cluster with an older metadata.version, which must be raised first."""
     cluster.up(Topology(coordinators=0))
     cluster.down()
     behaviours["coordinator-1"] = "die"

@@ -169,8 +169,8 @@ class FakeCluster:
             self.changed.notify_all()
 
     def end_of_epoch(self, key: tuple[str, int], epoch: int) -> tuple[int, int]:
-        """The largest epoch that is at most ``epoch``, and the offset after its last record. Both are -1 if no such
-        epoch exists."""
+        """The largest epoch that is at most ``epoch``, and the offset after its last record. The epoch and the offset
+        are -1 if no such epoch exists."""
         found = (-1, -1)
         for batch in self.logs[key]:
             header = read_header(batch, 0)  # a damaged one too

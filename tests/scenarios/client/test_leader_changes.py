@@ -223,7 +223,7 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
     fake_cluster: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The earlier state of a connection (a long pause, gRPC's back-off after refused connections) must not delay the
-    producer. `make bench-failover` found this: one failover in fifteen took a second longer."""
+    producer. `make bench-failover` found this delay of producers: one failover in fifteen took a second longer."""
     pauses: list[float] = []
 
     async def long_pause(seconds: float, news: asyncio.Event) -> None:

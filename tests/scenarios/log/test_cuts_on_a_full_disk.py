@@ -1,5 +1,5 @@
 """A full disk in the middle of a truncation: the log is truncated or unchanged, and can be truncated again. No leftover
-file blocks it later."""
+file blocks the truncation later."""
 
 from __future__ import annotations
 

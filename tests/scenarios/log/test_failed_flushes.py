@@ -1,7 +1,7 @@
 """A flush fails with EIO, the process ends, the next process continues, and then the power fails.
 
 Linux marks the pages of a failed flush clean: the next process reads them from the cache, and flushing them again does
-nothing. That process must rewrite the data that it accepts before it acknowledges any later record.
+nothing. The next process must rewrite the data that it accepts before it acknowledges any later record.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None
 
 
 def test_deletion_that_a_full_disk_stops_is_finished_before_a_successor_is_made() -> None:
-    """Otherwise the next start would conclude from the old recovery point that the new log has lost records."""
+    """If the old recovery point stayed, the next start would conclude from the old recovery point that the new log has
+    lost records."""
     fs = formatted()
     directory = open_directory(fs)
     old = directory.create(ORDERS, TOPIC_ID, LogConfig())
@@ -538,8 +539,8 @@ def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_el
     ],
 )
 def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_name(operation: str, error: int) -> None:
-    """This holds for every step that fails. Otherwise the log start of the old log would make the new log empty at the
-    next start."""
+    """The same check holds for every step of a creation that fails. If the log start of the old log stayed, it would
+    make the new log empty at the next start."""
     for nth in range(1, 9):
         fs = formatted()
         directory = open_directory(fs)

@@ -363,7 +363,8 @@ def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_
 
 
 def test_a_marker_that_compaction_emptied_tells_its_epoch() -> None:
-    """Otherwise a recovery from the batches, and each new replica, would let the fenced producer write again."""
+    """If the marker's epoch were lost, a recovery from the batches, and each new replica, would let the fenced producer
+    write again."""
     fs, _, log = begun()
     marker = encode_batch(
         [(NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)],
@@ -398,7 +399,8 @@ def test_a_log_that_begins_anew_knows_nobody() -> None:
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["open", "after a power loss"])
 def test_a_log_that_begins_where_its_leader_deleted_records_gets_the_leader_s_producers(crashed: bool) -> None:
-    """Otherwise this replica, when it led later, would append a batch of a deleted record a second time."""
+    """If the producers were lost, this replica would later, as a leader, append a batch of a deleted record a second
+    time."""
     _, _, leader = begun()
     append(leader, kept := idempotent(1, 0, count=2))
     append(leader, idempotent(2, 0))
@@ -682,7 +684,8 @@ def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None
 
 
 def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None:
-    """The next leader does not know this epoch. If the epoch stayed, the log could never follow that leader."""
+    """The next leader does not know the epoch without a record. If the epoch stayed, the log could never follow that
+    leader."""
     fs, directory, log = begun()
     sent = idempotent(1, 0, count=2)
     append(log, sent, leader_epoch=3)

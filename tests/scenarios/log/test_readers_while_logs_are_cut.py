@@ -174,7 +174,7 @@ def test_a_log_that_is_cut_is_not_damaged(tmp_path: Path, config: LogConfig) -> 
 
 
 def test_a_reader_that_made_the_indexes_anew_does_not_put_back_what_a_cut_took(tmp_path: Path) -> None:
-    """This failure was seen once. A reader loaded the entries again between the truncation of the indexes and that of
+    """A failure that was seen once: a reader loaded the entries again between the truncation of the indexes and that of
     the log. The truncation then searched for the log's end after the real end, and failed with CorruptLogError."""
     world = CutLogWorld(str(tmp_path / "data"), replace(DELETE, segment_bytes=1 << 20), seed=1)
     rng = random.Random(1)

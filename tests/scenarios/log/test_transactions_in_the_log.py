@@ -194,8 +194,8 @@ def test_a_read_searches_only_the_segments_that_concern_it(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_restarted_log_answers_the_same_for_any_high_watermark(clean: bool, rng: random.Random) -> None:
-    """This also holds for a log that is cut below its snapshots. A snapshot contains the open transactions, but not the
-    ones that ended later."""
+    """The last stable offset is also right for a log that is cut below its snapshots. A snapshot contains the open
+    transactions, but not the ones that ended later."""
     for _ in range(6):
         fs, directory, log, transactions = filled(rng.randrange(1 << 30), 4)
         end = log.log_end_offset
@@ -433,7 +433,7 @@ def test_a_cut_at_any_offset_leaves_the_answers_of_the_batches_left() -> None:
 
 @pytest.mark.parametrize("way", ["cut", "cut all", "restart"])
 def test_a_reader_during_a_cut_gets_no_record_of_an_open_transaction(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This also holds for a high watermark from before the cut."""
+    """The last stable offset is also right for a high watermark from before the cut."""
     fs, directory, log = begun()
     append_to(log, transactional(7, 0), leader_epoch=0)
     append_to(log, transactional(8, 0), leader_epoch=0)

@@ -82,8 +82,8 @@ _logs_written = PartitionTable.logs_written
 
 
 def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any) -> None:
-    """Lets followers report at once: usually they wait for the end of the writer's turn, when all data is fsynced. That
-    wait would hide that they report too much."""
+    """Lets followers report at once: usually they wait for the end of the writer's turn, when all data is fsynced. The
+    wait for the end of the turn would hide that followers report too much."""
     for log in logs:
         followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:

@@ -290,8 +290,8 @@ class NeverDoubtsItself(RaftNode):
 
 
 class HearsOldAnswers(RaftNode):
-    """6.2: a response counts by its arrival time, even if its request is old. So a leader that reaches no follower
-    continues to lead."""
+    """6.2: a response counts by its arrival time, even if its request is old. With this mutant, a leader that reaches
+    no follower continues to lead."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self.progress_of(sender)

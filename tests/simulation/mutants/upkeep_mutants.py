@@ -1,5 +1,5 @@
 """Mutants of log starts, retention and compaction, and of the writer turns, epochs and high watermarks on which they
-depend. Each has one guard removed. The mutants run in the brokers' half. ``hard``: how records are deleted in a
+depend. Each mutant has one guard removed. The mutants run in the brokers' half. ``hard``: how records are deleted in a
 mutant's schedules (``broker_plan.UPKEEP``).
 """
 

@@ -1,8 +1,8 @@
 """Find lost, duplicated and reordered records in a run of hours, with bounded memory.
 
 Each producer numbers its records per partition: 0, 1, 2, ... The value of each record has its number. One reader
-follows all partitions and expects the next number each time. So the state is one number per producer and partition, and
-the few numbers that are missing at the moment; no list of all records is kept.
+follows all partitions and expects the next number each time. The state of a reader is therefore one number per producer
+and partition, and the few numbers that are missing at the moment; no list of all records is kept.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Follower:
     """The records that one reader has read from the partitions of a topic, from the first record on, in the order of
     reading.
 
-    ``whole``: every number is expected, from 0. Otherwise reading begins where retention has left the log (at any
-    number), or the topic is compacted (``compacted``: numbers and offsets only grow).
+    ``whole``: every number is expected, from 0. Without ``whole``, reading begins where retention has left the log (at
+    any number), or the topic is compacted (``compacted``: numbers and offsets only grow).
     """
 
     def __init__(self, topic: str, *, whole: bool = True, compacted: bool = False) -> None:

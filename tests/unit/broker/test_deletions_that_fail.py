@@ -33,7 +33,7 @@ class LeaderWithALaterFollower:
 
 
 def test_the_answer_has_the_low_watermark_that_the_deletion_reached() -> None:
-    """The simulator found the lower one: brokers, seed 9488."""
+    """The simulator found the lower low watermark: brokers, seed 9488."""
     assert asyncio.run(_deleted_by_all(cast(PartitionLeader, LeaderWithALaterFollower()), 5, 30)) == 5
 
 

@@ -104,7 +104,8 @@ def test_a_follower_that_ends_below_the_leader_s_start_begins_anew():
 
 
 def test_a_follower_that_ends_where_the_leader_deleted_its_records_is_compared_by_the_epoch_before():
-    """Without a restart the follower keeps its table of producers. As a leader it then knows their duplicates."""
+    """Without a restart the follower keeps its table of producers. If the follower becomes the leader, it therefore
+    knows the duplicates of its producers."""
     assert matched(50, 2, (2, 50), (4, 50), start=50) == MATCHES
     assert matched(70, 2, (2, 50), (4, 50), start=50) == Match(False, Divergence(2, 50))
     assert matched(70, 3, (2, 50), (4, 50), start=50) == Match(False, Divergence(2, 50))

@@ -376,8 +376,8 @@ def test_a_follower_below_the_high_watermark_does_not_join():
 
 
 def test_a_follower_in_a_life_that_the_controllers_do_not_know_does_not_join():
-    """KIP-903: the follower's disk was wiped and it registered again, but its stream is from before that. Or the
-    follower is fenced (KIP-841)."""
+    """KIP-903: the follower's disk was wiped and it registered again, but its stream is from before that. Another
+    reason for a refusal is that the follower is fenced (KIP-841)."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.join(3, life=13)
@@ -402,7 +402,8 @@ def test_who_is_no_replica_does_not_follow():
 
 
 def test_under_load_the_high_watermark_waits_for_a_follower_that_keeps_up_until_it_has_joined():
-    """Otherwise the high watermark would always stay ahead of the follower (Kafka: shouldWaitForReplicaToJoinIsr)."""
+    """If the high watermark did not wait, it would always stay ahead of the follower (Kafka:
+    shouldWaitForReplicaToJoinIsr)."""
     leader = Leader(isr=(1,), min_insync=1)
     leader.join(2)
     leader.append(110)

@@ -1,6 +1,6 @@
 """The table of partitions keeps the errors with which it refuses requests, for as long as a broker is fenced or a log
-directory is offline. No refused request may stay in memory with them: each raise of one error lengthens its traceback,
-and the traceback keeps the frames of the callers."""
+directory is offline. No refused request may stay in memory with the stored errors: each raise of one error lengthens
+its traceback, and the traceback keeps the frames of the callers."""
 
 from __future__ import annotations
 

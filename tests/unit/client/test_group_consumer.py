@@ -218,7 +218,7 @@ class Party:
             assigned.position = position
 
     def is_thrown_out(self) -> None:
-        """Another member may own its partitions. The member joins again automatically."""
+        """Another member may own the partitions of the lost member. The member joins again automatically."""
         membership = self.group._membership
         membership.member.refused(0, UnknownMemberIdError("who?"), boottime_s())
         membership.nudge()
@@ -404,8 +404,8 @@ def test_consumer_that_has_lost_its_partitions_has_no_offsets_for_a_transaction(
 
 
 def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make: Make) -> None:
-    """The member has joined again before its caller learned of the loss. Meanwhile other members have continued to
-    read."""
+    """The member has joined again before its caller learned of the loss. After the loss, other members have continued
+    to read."""
 
     async def scenario() -> None:
         party = make(Coordinator(0), enable_auto_commit=False)
@@ -598,7 +598,7 @@ def test_who_unsubscribes_within_a_callback_is_asked_once_more_at_most(make: Mak
 
 
 def test_a_stream_that_breaks_while_something_is_written_is_followed_by_another(make: Make) -> None:
-    """gRPC then raises CancelledError, as if the member's task had been cancelled."""
+    """When a stream breaks during a write, gRPC raises CancelledError, as if the member's task had been cancelled."""
 
     async def scenario() -> None:
         party = await joined(make, 0, enable_auto_commit=False)

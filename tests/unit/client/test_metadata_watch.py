@@ -46,8 +46,8 @@ class Broker:
 
 
 def test_a_watch_that_ends_leaves_its_read_to_the_call() -> None:
-    """gRPC leaks the memory of a read whose task is cancelled, so the watch ends the call instead. That ends the read,
-    too."""
+    """gRPC leaks the memory of a read whose task is cancelled, so the watch ends the call instead. The end of the call
+    ends the read, too."""
 
     async def check() -> None:
         broker, wanted, changed = Broker(), {"orders"}, asyncio.Event()

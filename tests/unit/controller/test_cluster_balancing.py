@@ -312,7 +312,7 @@ def test_what_is_on_its_way_to_a_drained_broker_turns_round_before_what_is_on_on
 
 
 def test_a_move_to_two_drained_brokers_goes_on_where_only_one_could_be_replaced() -> None:
-    """Meanwhile the metadata log does not grow."""
+    """While no plan is possible, the metadata log does not grow."""
     world = with_replicas(5, (1, 2))
     world.move("t", 0, (3, 4))
     world.pass_time(20_000, but=[3, 4])

@@ -56,8 +56,8 @@ def put(name: str, value: str) -> ConfigOp:
 def test_one_request_sets_no_more_than_an_entry_of_the_log_should_hold(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All changes of one request are one entry, which is sent and flushed at once. Heartbeats wait for it, so its size
-    is limited."""
+    """All changes of one request are one entry, which is sent and flushed at once. Heartbeats wait for the entry of a
+    request, so its size is limited."""
     assert configs.SETTINGS_BYTES_MAX == 8 << 20
     monkeypatch.setattr(configs, "SETTINGS_BYTES_MAX", 1 << 20)
     long = ",".join(f"{number}:1" for number in range(1_500))  # 9 KB, an allowed size of one value

@@ -100,8 +100,8 @@ def test_other_topics_are_made_as_before() -> None:
 
 @pytest.mark.parametrize("name", SHARD_TOPICS)
 def test_they_never_get_more_partitions(name: str) -> None:
-    """The number of partitions determines the shard of a group. With another number, a group would look for its offsets
-    in the wrong shard."""
+    """The number of partitions determines the shard of a group. With another number of partitions, a group would look
+    for its offsets in the wrong shard."""
     world = MovesWorld(1)
     make(world, name)
     (result,) = world.ask(CreatePartitions((MorePartitions(topic=name, total=51),)))

@@ -110,9 +110,9 @@ def test_a_repeated_request_is_answered_with_the_present_state() -> None:
 
 
 def test_a_set_that_was_asked_for_before_a_replica_began_anew_is_refused_although_nothing_else_has_changed() -> None:
-    """Broker 2 has caught up, and its leader requests to add it. Then its log is found to be damaged. The broker's
-    process and directory are the same, and it was not in the in-sync set. So only the partition epoch shows that the
-    request is outdated."""
+    """Broker 2 has caught up, and its leader requests to add it. After this request, the log of broker 2 is found to be
+    damaged. The broker's process and directory are the same, and it was not in the in-sync set. Only the partition
+    epoch therefore shows that the request is outdated."""
     three = Three()
     three.alter(1, 3)
     asked = three.request(1, 3, 2)

@@ -33,7 +33,7 @@ MUTANT_SEEDS = 40
 
 
 def history_of(seed: int) -> LedgerHistories:
-    """Every fourth one begins in an old log."""
+    """Every fourth history begins in an old log."""
     return LedgerHistories(seed, level=1 if seed % 4 == 0 else 2)
 
 
@@ -109,8 +109,8 @@ class _OneStops(LedgerHistories):
 @pytest.mark.parametrize("level", [1, 2])
 def test_at_its_end_a_history_has_stopped_and_started_again_who_was_still_stopping(level: int) -> None:
     """Found by make sim, seed 2848: a broker asked once to stop, had to wait, and then sent heartbeats as if it had not
-    asked. The broker led no partition. So partitions that only this broker could lead had no leader, although all
-    brokers were alive."""
+    asked. The broker led no partition. Partitions that only this broker could lead therefore had no leader, although
+    all brokers were alive."""
     history = _OneStops(0, level=1)
     history.begin_to_stop(then_level=level)
     history.run(0)

@@ -145,8 +145,8 @@ def test_a_broken_stream_starts_a_short_grace_and_another_stream_ends_it() -> No
 
 
 def test_a_coordinator_that_dies_between_its_registration_and_its_first_heartbeat_is_gone_soon() -> None:
-    """The coordinator never had a stream whose end would show its death. Without this rule, its shards would stay for a
-    whole session."""
+    """The coordinator never had a stream whose end would show its death. Without a limit for the first heartbeat, the
+    coordinator's shards would stay for a whole session."""
     world = Shards()
     world.start(1)
     world.lives(1)

@@ -253,8 +253,8 @@ def test_a_decision_lost_behind_a_snapshot_has_an_outcome_that_nobody_knows(rng:
 
 
 def test_a_leader_again_has_forgotten_what_was_overwritten(world: QuorumWorld) -> None:
-    """The controller appended far beyond the committed entries, lost its leadership, and gets it back. Meanwhile its
-    log was truncated."""
+    """The controller appended far beyond the committed entries, lost its leadership, and gets it back. While the
+    controller did not lead, its log was truncated."""
     first = world.leader
     world.isolate(first.node_id)
     many = [world.ask(first.node_id, create(f"lost{number}")) for number in range(10)]

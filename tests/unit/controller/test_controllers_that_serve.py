@@ -126,7 +126,8 @@ def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_tim
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next leader stands for election because the old one asked it to (Raft 3.10), not after an election time-out.
-    On a machine that stalls, time-outs may expire. Then the run proves nothing, and the test tries again."""
+    On a machine that stalls, time-outs may expire. A run with expired time-outs proves nothing, and the test tries
+    again."""
     # (controller, reason of its candidacy), since the leader of this cluster began to stop
     stood: list[tuple[int, str]] = []
     prospective, candidate = RaftNode._become_prospective, RaftNode._become_candidate
@@ -209,8 +210,8 @@ def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
 def test_a_controller_that_is_cut_short_lets_go_of_its_directory_when_the_last_write_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock must not be released earlier. Otherwise the next owner of the directory would find another process that
-    writes to its log."""
+    """The lock must not be released before the last write ends, because the next owner of the directory would find
+    another process that writes to its log."""
     happened: list[str] = []
     writing, release = threading.Event(), threading.Event()
     append, close = MetadataStorage.append, MetadataStorage.close

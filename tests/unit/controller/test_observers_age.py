@@ -3,9 +3,9 @@ delays messages. Leaders are paused, cut off and killed. The copies are those of
 that follow a controller.
 
 A copy asks for a barrier (ReadIndex) at the controller it follows, which asks its presumed leader; the answer comes
-late, or never. Or it accepts that controller's last barrier and its age. The test records every acknowledgement with
-its time, and compares every copy with them after every step. Without the guard, a leader answers without asking a
-majority, and the test must fail.
+late, or never. Alternatively, a copy accepts the controller's last barrier and the age of that barrier. The test
+records every acknowledgement with its time, and compares every copy with them after every step. Without the guard, a
+leader answers without asking a majority, and the test must fail.
 """
 
 from __future__ import annotations

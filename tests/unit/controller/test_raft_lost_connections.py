@@ -106,7 +106,8 @@ def test_one_that_asked_in_vain_asks_again_when_somebody_is_there() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_that_comes_back_to_a_leader_disturbs_nobody(seed: int) -> None:
-    """This also holds if the follower reaches the other follower first, and the leader only later."""
+    """A follower that returns also disturbs no node if it reaches the other follower first, and the leader only
+    later."""
     world = led_by_one(1, 2, 3, seed=seed)
     world.crash(world.replicas[key(3)])
     world.restart(world.replicas[key(3)])

@@ -183,7 +183,8 @@ def test_a_candidate_takes_the_snapshot_of_who_was_elected() -> None:
 
 def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
     """openraft 1796, etcd 8501: nodes 1 and 2 have the longer log, node 3 has the higher term, and no node leads. No
-    node can win before the others learn that term, and pre-votes do not raise terms. So a refusal contains the term."""
+    node can win before the others learn that term, and pre-votes do not raise terms. A refusal of a snapshot therefore
+    contains the term."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 3)
@@ -576,8 +577,8 @@ def test_a_voter_that_has_answered_entries_and_no_heartbeat_yet_counts_as_contac
 
 
 def test_a_silent_follower_has_not_caught_up_since_its_last_answer() -> None:
-    """No entry was appended meanwhile, so the log of the replica ends at the leader's log end. But the replica may be
-    gone."""
+    """No entry was appended meanwhile, so the log of the replica ends at the leader's log end. The replica with the
+    whole log may still be gone."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: key(3) in (sender, to)

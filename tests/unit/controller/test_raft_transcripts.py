@@ -1,8 +1,8 @@
 """Transcripts: each file in raft_transcripts/ is a script with its output. The transcripts also show how Headrace's
 Raft works.
 
-After an intended change, ``HEADRACE_RECORD=1 pytest tests/unit/controller/test_raft_transcripts.py`` rewrites the
-files; review the difference. raft_teller.py has the commands.
+After an intended change of Raft, ``HEADRACE_RECORD=1 pytest tests/unit/controller/test_raft_transcripts.py`` rewrites
+the files; review the difference. raft_teller.py has the commands.
 """
 
 from __future__ import annotations

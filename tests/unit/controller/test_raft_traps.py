@@ -203,8 +203,8 @@ def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
 
 
 def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_it() -> None:
-    """6.2, 6.4: a response proves that the replica is alive in this term. So a follower's slow disk deposes no leader
-    and delays no read. But a replica does not report a term that is not on its disk yet (5.1)."""
+    """6.2, 6.4: a response proves that the replica is alive in this term. A follower's slow disk therefore deposes no
+    leader and delays no read. But a replica does not report a term that is not on its disk yet (5.1)."""
     world = world_of(1, 2, 3)
     world.elect(1)
     follower = world[2]
@@ -230,7 +230,7 @@ def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_
 
 def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:
     """etcd: a node with a higher term cannot follow, because the leader's term is lower. The node cannot win either,
-    because its pre-votes are refused. So it reports its term to the leader."""
+    because its pre-votes are refused. The node with the higher term therefore reports its term to the leader."""
     world = world_of(1, 2, 3)
     world.elect(1)
     third = world.replicas[key(3)]

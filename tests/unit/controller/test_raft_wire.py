@@ -137,7 +137,8 @@ def test_the_size_of_a_message_is_about_its_size(body: Body) -> None:
 
 
 def test_a_flipped_bit_in_an_entrys_batch_does_not_reach_the_disk() -> None:
-    """TCP's checksum has only 16 bits. So a follower checks the CRC of a batch before it writes and acknowledges it."""
+    """TCP's checksum has only 16 bits. A follower therefore checks the CRC of a batch before it writes and acknowledges
+    it."""
     good = wire.envelope_of([AppendRequest(1, Place(0, 0), (entry(EntryKind.DATA, 1, 0, 2),), 0)])
     data = bytearray(good.messages[0].append_request.entries[0].data)
     for at in range(12, len(data)):  # (the fields before it are the base offset and the length, which are compared)

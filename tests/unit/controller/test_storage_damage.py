@@ -315,7 +315,8 @@ def test_an_empty_log_removes_the_entries_that_a_full_disk_refused(
 
 
 def test_an_entry_of_a_term_that_met_a_full_disk_does_not_stand_in_the_way_of_an_earlier_one() -> None:
-    """A leader of term 7 failed to write here; the next one copies an entry of term 5 to that place."""
+    """A leader of term 7 failed to write an entry at this offset; the next one copies an entry of term 5 to that
+    place."""
     voter = Voter.new()
     voter.append([leader_change(1, 0)])
     voter.fs.fail("write", errno.ENOSPC, path_ends=".log")

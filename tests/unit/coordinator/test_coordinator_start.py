@@ -86,7 +86,7 @@ def test_it_heartbeats_before_its_metadata_are_current(tmp_path: Path, monkeypat
 
 
 def test_a_connection_of_a_client_has_fewer_calls_than_one_of_a_node(tmp_path: Path) -> None:
-    """Each begins thousands of calls at once otherwise, which delay the calls of all others."""
+    """Without the limit, each client begins thousands of calls at once, which delay the calls of all other clients."""
 
     async def announced(port: int) -> int:
         connection = await asyncio.to_thread(RawConnection, ("127.0.0.1", port))

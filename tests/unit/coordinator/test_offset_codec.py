@@ -152,7 +152,8 @@ def test_any_value_comes_back(committed: CommittedOffset) -> None:
 
 @given(st.data())
 def test_what_is_read_quickly_is_what_is_read_field_by_field(data: st.DataObject) -> None:
-    """This also holds for bytes with damage in one place. Both decoders refuse them, or both read the same value."""
+    """Both decoders also agree on bytes with damage in one place. Both decoders refuse the damaged bytes, or both read
+    the same value."""
     committed = CommittedOffset(5, 2, data.draw(texts), 7, None, data.draw(st.none() | st.just(TOPIC_ID)))
     key = encode_key(data.draw(texts), TopicPartition(data.draw(texts), 3))
     for whole, decode, quick in (
@@ -174,7 +175,7 @@ def test_what_is_read_quickly_is_what_is_read_field_by_field(data: st.DataObject
 
 
 def test_all_that_we_write_is_read_quickly() -> None:
-    """Otherwise the fast decoder would be useless."""
+    """If the fast decoder refused Headrace's own values, it would be useless."""
     for topic_id in (None, TOPIC_ID):
         assert codec._plain_value(encode_value(CommittedOffset(1, 2, "m" * 126, 3, None, topic_id))) is not None
         assert codec._plain_value(encode_value(CommittedOffset(1, 2, "", 3, None, topic_id))) is not None

@@ -456,7 +456,8 @@ def test_a_brokers_stream_gets_an_answer_for_each_request_and_a_wrong_one_ends_n
 
 
 def test_a_former_owner_does_not_confirm_offsets_of_a_transaction_that_may_have_ended() -> None:
-    """Otherwise the group's shard would accept offsets after the marker, and they would stay pending forever."""
+    """If a former owner confirmed offsets, the group's shard would accept offsets after the marker, and they would stay
+    pending forever."""
     shard = TopicPartition("__consumer_offsets", 3)
 
     async def test(world: World) -> None:

@@ -442,8 +442,8 @@ def test_the_largest_timestamp_is_that_of_a_record_and_not_of_an_emptied_batch()
 
 @pytest.mark.parametrize(("groups", "interrupted"), [(1, False), (0, True)])
 def test_segments_that_retention_takes_from_the_front_end_no_cleaning(groups: int, interrupted: bool) -> None:
-    """Otherwise a large log that is compacted slowly would never be completed. If retention deletes only a part of a
-    group, the cleaning is interrupted."""
+    """If retention ended every cleaning, a large log that is compacted slowly would never be completed. If retention
+    deletes only a part of a group, the cleaning is interrupted."""
     ledger = Ledger(delete_retention_ms=0)
     ledger.fill(100, keys=90)  # hardly anything is replaced: groups of one segment each
     swaps = 0

@@ -48,7 +48,7 @@ def test_a_controller_that_dies_is_left_for_another_at_once_though_only_one_was_
 
 
 def test_a_controller_of_the_former_release_confirms_how_old_the_image_is() -> None:
-    """In a rolling upgrade a node may be newer than the controller that it asks."""
+    """During a rolling upgrade a node may be newer than the controller that it asks."""
 
     async def work() -> None:
         quorum = Quorum()

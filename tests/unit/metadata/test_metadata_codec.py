@@ -91,7 +91,7 @@ def test_the_bytes_of_version_1_stay_as_they_are() -> None:
 
 
 def test_a_log_of_before_directories_is_replayed() -> None:
-    """These are the arrays as older versions wrote them."""
+    """The test has the arrays as older versions wrote them."""
     endpoint, topic_id, directory = ["client", "h", 1], b"t" * 16, b"d" * 16
     arrays: list[list[object]] = [
         [1, "cluster", 1],

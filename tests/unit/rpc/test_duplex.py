@@ -330,7 +330,8 @@ def test_an_address_where_no_server_listens() -> None:
 
 
 def test_who_hangs_up_at_once_is_never_written_to() -> None:
-    """The written requests may have had an effect. So the error must not claim that no connection existed."""
+    """The written requests may have had an effect. The error of a broken stream must therefore not claim that no
+    connection existed."""
 
     async def test() -> None:
         async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

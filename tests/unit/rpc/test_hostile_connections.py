@@ -148,7 +148,8 @@ def test_names_without_end_are_refused_before_the_handler() -> None:
     ],
 )
 def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, expected: str) -> None:
-    """Before the fix, a stream's handler could receive None, and ended with an AttributeError."""
+    """Before the fix of unreadable messages, a stream's handler could receive None, and ended with an
+    AttributeError."""
 
     async def scenario() -> None:
         async with serving() as server, connected(server) as channel:
@@ -516,7 +517,7 @@ def _until_closed(connection: RawConnection) -> None:
 def test_streams_reset_without_end_leave_nothing_behind() -> None:
     """CVE-2023-44487: 20,000 calls, each reset at once.
 
-    gRPC itself drops most of them before a handler begins. Headrace adds the limit of calls of a connection
+    gRPC itself drops most of the reset calls before a handler begins. Headrace adds the limit of calls of a connection
     (``test_streams_of_one_connection_are_bounded``), and handlers that end with their streams."""
 
     def attack(address: tuple[str, int]) -> None:

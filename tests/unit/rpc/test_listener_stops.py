@@ -1,8 +1,8 @@
 """A server stops while its clients send much: each receives the reason, in every state of its connection.
 
 If a server closes a connection while the client still sends, the connection is reset. The client then loses data that
-it has not read, such as the reason of the close. So the server closes a connection only after the client has shown that
-it has read the reason.
+it has not read, such as the reason of the close. The server therefore closes a connection only after the client has
+shown that it has read the reason.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_equal_pieces_end_one_after_the_other_so_their_mean_time_is_half_of_that
 
 
 def test_smaller_piece_waits_one_turn_of_the_larger_ones_between_its_own() -> None:
-    """This holds for any number of earlier, larger requests."""
+    """The order of waiting work holds for any number of earlier, larger requests."""
     *_, small = ends_of(*[(0, NAMES, 30)] * 50, (5, 300, 3))
     assert small <= 5 + 2 * 3
 

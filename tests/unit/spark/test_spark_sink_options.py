@@ -98,7 +98,8 @@ def test_the_guarantee_is_at_least_once_unless_the_user_says_otherwise() -> None
 
 
 def test_exactly_once_needs_the_progress_of_each_batch() -> None:
-    """Otherwise a restarted query gives the number of a decided batch to other rows, which the sink would skip."""
+    """With asynchronous progress, a restarted query gives the number of a decided batch to other rows, which the sink
+    would skip."""
     given = sink(topic="out", asyncProgressTrackingEnabled="true")
     assert not parse_sink_options(given).is_exactly_once
     with pytest.raises(InvalidConfigError, match="asyncProgressTrackingEnabled=true: a restarted query gives a batch"):

@@ -177,7 +177,8 @@ def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
 
 
 def test_a_limit_counts_what_is_left_when_the_starts_have_moved(caplog: pytest.LogCaptureFixture) -> None:
-    """Partition t-0 has 20 of 100 offsets left, and t-1 has all of its 20. Each gives half of the batch."""
+    """Partition t-0 has 20 of 100 offsets left, and t-1 has all of its 20. Each of the two partitions gives half of the
+    batch."""
     cluster = MemoryCluster({T0: (80, 100), T1: (0, 20)})
     reader = Reader(cluster, failOnDataLoss="false", maxOffsetsPerTrigger=10)
     start = offsets(p0=0, p1=0)
