@@ -1,5 +1,5 @@
 """Child processes of bench/groups.py, whose members are streams without an SDK and whose commits are calls without an
-SDK. So only the coordinator is measured.
+SDK. The benchmark therefore measures only the coordinator.
 
     group_streams.py '{"coordinator", "topic", "groups", "members", "seconds"}'    heartbeats at the coordinator's pace
     group_streams.py '{"coordinator", "topic", "groups", "offsets", "seconds", "at_once"}'    commits, so many at a time

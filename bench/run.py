@@ -2,8 +2,8 @@
 
     run.py [--smoke] [--rounds 3] [--policies commit,os] [--warm-gib 6] [--save]
 
-Each sample is one JSON object per line; a table of medians follows. --smoke is a small, quick run. It shows that every
-workload runs and passes its check, but its figures mean nothing. Exit 1 when a workload failed.
+Each sample is one JSON object per line; a table of medians follows. --smoke is a small, quick run. A smoke run shows
+that every workload runs and passes its check, but its figures mean nothing. Exit 1 when a workload failed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """At least once: work first, then commit. No payment is lost; after a crash the worker handles uncommitted payments
 again.
 
-So the work must tolerate a repeated record: write with a key from the record (an upsert), or store (partition, offset)
-with the result. scene.py kills the worker twenty times, and counts lost and duplicated receipts.
+The work must therefore tolerate a repeated record: write with a key from the record (an upsert), or store (partition,
+offset) with the result. scene.py kills the worker twenty times, and counts lost and duplicated receipts.
 
     python examples/at_least_once.py            # starts a LocalCluster
     python examples/at_least_once.py HOST:PORT

@@ -2,11 +2,11 @@
 
 python examples/spark_foreach_batch.py [HOST:PORT]
 
-When the driver crashes before it has recorded a batch as done, Spark runs it again with the same number and rows. So
-the table stores the numbers of applied batches, in the transaction that applies them: a repeated batch changes nothing.
-The totals are then read from the table and written to the topic, as a version of the application ``totals``. The sink
-skips a repeated version. The application's id contains the name of the checkpoint, because a new checkpoint counts its
-batches from 0 again.
+When the driver crashes before it has recorded a batch as done, Spark runs it again with the same number and rows. The
+table therefore stores the numbers of applied batches, in the transaction that applies them: a repeated batch changes
+nothing. The totals are then read from the table and written to the topic, as a version of the application ``totals``.
+The sink skips a repeated version. The application's id contains the name of the checkpoint, because a new checkpoint
+counts its batches from 0 again.
 """
 
 from __future__ import annotations

@@ -460,8 +460,8 @@ class MetadataFollower:
 
 
 def _check_level(image: MetadataImage, address: str) -> None:
-    """Raise UnsupportedVersionError for a feature level that this node does not support. Records of such a level may
-    have fields that this node would ignore."""
+    """Raise UnsupportedVersionError for a feature level that this node does not support. Records of an unsupported
+    level may have fields that this node would ignore."""
     if image.metadata_version > METADATA_VERSION:
         raise UnsupportedVersionError(
             f"the metadata from {address} has feature level {image.metadata_version}, but this node "

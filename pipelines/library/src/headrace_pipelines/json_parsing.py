@@ -4,7 +4,7 @@
     parsed.columns      # those of source, then data (a struct) and reason (null: the row is good)
 
 Spark's own ``from_json`` does not say what is wrong: it returns null for a field of the wrong type and for a missing
-field alike, converts numbers to text, and ignores all text after the first JSON value. Here nothing is converted
+field alike, converts numbers to text, and ignores all text after the first JSON value. ``parse_json`` converts nothing
 silently:
 
     the text       valid UTF-8, one JSON object and nothing after it, each key once

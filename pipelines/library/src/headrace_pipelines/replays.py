@@ -4,8 +4,8 @@
     print(replayed.sent, replayed.exhausted)
 
 A replayed record has the key, value, headers, timestamp and partition of the original, and the header
-``headrace.dead-letter.tries`` with the number of its replays. If the pipeline refuses it again, the new dead letter
-keeps this number, so a record is replayed at most ``tries_max`` times.
+``headrace.dead-letter.tries`` with the number of its replays. If the pipeline refuses a replayed record again, the new
+dead letter keeps this number, so a record is replayed at most ``tries_max`` times.
 
 **Each dead letter is replayed once.** The records and the progress of the group ``<topic>.replay`` are one transaction.
 After a crash the next replay continues where the last transaction ended, and two replays at a time fence each other. A

@@ -57,7 +57,7 @@ def find(directory: Path) -> Run | None:
 def recorded(directory: Path, pipeline: str) -> Iterator[Callable[[str], None]]:
     """Record a run in ``directory`` while the block runs; the block calls the function with the end of the run.
 
-    Raises AlreadyRunningError if another process runs a pipeline there.
+    Raises AlreadyRunningError if another process runs a pipeline in the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK).open("a") as lock:

@@ -13,9 +13,10 @@
         pipeline_harness.run(start)
         assert [record.value for record in pipeline_harness.rows("copies")] == [b"one"]
 
-``run`` runs the job in the process of the test. ``crash`` runs it in a process of its own, and kills this process, its
-JVM and its workers with SIGKILL at a crash point (crash_points.py). Both use the checkpoints of the same ``Site``, so
-the next ``run`` continues after the crash. The fixture ``pipeline_harness`` is in pytest_plugin.py.
+``run`` runs the job in the process of the test. ``crash`` runs the job in a process of its own, and kills this process,
+its JVM and its workers with SIGKILL at a crash point (crash_points.py). ``run`` and ``crash`` use the checkpoints of
+the same ``Site``, so the next ``run`` continues after the crash. The fixture ``pipeline_harness`` is in
+pytest_plugin.py.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Report the records that may have been written; a restarted query writes the rows of the batch again. An
-        exactly-once sink aborts them, unless the batch is decided."""
+        exactly-once sink aborts these records, unless the batch is decided."""
         found = received(messages)
         if not self.options.is_exactly_once:
             logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))

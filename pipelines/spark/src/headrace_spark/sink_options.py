@@ -114,8 +114,8 @@ def _check_sink_id(app_id: str, target: str) -> None:
 
 
 def _guarantee(options: dict[str, str]) -> tuple[bool, tuple[str, int] | None]:
-    """Return whether the sink writes exactly once, and the application with its version. Both are removed from
-    ``options``."""
+    """Return whether the sink writes exactly once, and the application with its version. The application's id and the
+    version are removed from ``options``."""
     delivery, app_id, version = (options.pop(name, None) for name in (DELIVERY, APP_ID, APP_VERSION))
     if delivery is not None and delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):
         raise InvalidConfigError(f"{DELIVERY}={delivery!r}: must be {AT_LEAST_ONCE} or {EXACTLY_ONCE}")

@@ -33,9 +33,9 @@ have reached a coordinator with an epoch that the member does not know.
 
 **A late release.** The coordinator removes a member that has not released its partitions within the rebalance timeout.
 If the connection breaks at that moment, the member cannot know that it was removed, and other members may read its
-partitions at once. So a member without a connection stops reading when its rebalance timeout is over and it still has
-partitions to release. The coordinator measures the rebalance timeout from a later moment than the member: from the
-first heartbeat with the revocation's revision.
+partitions at once. A member without a connection therefore stops reading when its rebalance timeout is over and it
+still has partitions to release. The coordinator measures the rebalance timeout from a later moment than the member:
+from the first heartbeat with the revocation's revision.
 
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the

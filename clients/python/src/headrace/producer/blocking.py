@@ -142,10 +142,10 @@ class Producer(Face, NativeProducer):
     def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:
         """Get the identity of this producer, and fence an older producer with the same ``transactional.id``.
 
-        The first ``begin_transaction`` does this, too; call ``init_transactions`` to fence the older producer earlier,
-        or with ``keep_prepared=True``. With ``keep_prepared`` a prepared transaction of the older producer stays open
-        (KIP-939): the call returns its token, and this producer must complete it first. Without ``keep_prepared`` an
-        open transaction of the older producer is aborted.
+        The first ``begin_transaction`` gets the identity, too; call ``init_transactions`` to fence the older producer
+        earlier, or with ``keep_prepared=True``. With ``keep_prepared`` a prepared transaction of the older producer
+        stays open (KIP-939): the call returns its token, and this producer must complete it first. Without
+        ``keep_prepared`` an open transaction of the older producer is aborted.
         """
         arguments.flag("keep_prepared", keep_prepared)
         transactions = self._core.transactional(Call.INIT)

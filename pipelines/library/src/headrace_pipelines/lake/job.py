@@ -133,7 +133,7 @@ class Job:
             self._batches[name] += progress.batches
 
     def _compact(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """Data files of each table before and after."""
+        """Data files of each table before and after compaction."""
         found: dict[str, dict[str, tuple[int, int]]] = {}
         for lake in self._lakes:
             done = {name: lake.table(name).compact() for name in _TABLES}
@@ -201,8 +201,9 @@ def start_source(
 
 
 def check_no_open_batch(directory: Path) -> None:
-    """Raise PipelineFailedError if a batch has begun and is not committed: a part of the tables may have it already,
-    by the rules and fields of the release before, and the others must get it by the same."""
+    """Raise PipelineFailedError if a batch has begun and is not committed. A part of the tables may have the batch
+    already, by the rules and fields of the previous release, and the other tables must get the batch by the same
+    rules."""
     for each in checkpoints(directory):
         if each.next_batch is not None:
             raise PipelineFailedError(

@@ -1,6 +1,6 @@
 """Columns of lake tables: the types that Delta and Iceberg both have, and the changes of a schema that are safe.
 
-A table takes new columns, which are null in the rows before. A column keeps its type: a write may bring a narrower type
+A table takes new columns, which are null in older rows. A column keeps its type: a write may bring a narrower type
 (``int32`` into ``int64``), which is widened, and no other one. All columns may be null.
 """
 

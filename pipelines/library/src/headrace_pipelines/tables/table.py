@@ -67,7 +67,7 @@ class Conflict(Exception):
 
 
 class LakeTable(ABC):
-    """A table in a lake. Its first write creates it."""
+    """A table in a lake. The first write creates the table."""
 
     #: The name of the table in errors.
     name: str

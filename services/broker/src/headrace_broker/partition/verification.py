@@ -3,8 +3,8 @@
 A leader appends a producer's first batch of a transaction only if the transaction's coordinator knows that the
 partition belongs to the transaction, because only then a marker will end the transaction here. Under version 2 the
 leader adds the partition to the transaction; under version 1 the producer has added the partition, and the leader only
-verifies. Both kinds of requests are called a verification. While a verification is pending, the appends of its producer
-epoch wait in order; all other appends of the partition pass.
+verifies. A request to add or to verify a partition is called a verification. While a verification is pending, the
+appends of its producer epoch wait in order; all other appends of the partition pass.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it

@@ -10,7 +10,7 @@ batches:
 
 Headrace may end such a transaction, or continue it. Headrace then writes records of pending offsets and no marker, so
 the log's transaction stays open until an operator aborts it, perhaps while the same producer has a later transaction.
-So from the first such record on, a marker in the log no longer ends the record's pending offsets.
+From the first record of pending offsets on, a marker in the log therefore no longer ends the record's pending offsets.
 """
 
 from __future__ import annotations

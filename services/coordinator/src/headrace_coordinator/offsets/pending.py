@@ -6,7 +6,7 @@ verifications. Pure.
              offsets: [partition, sequence, the value of the offset commit as in codec.py] each
 
 A record has the pending offsets of one producer in one group, for at most 32 partitions of a topic (one *part*;
-partition 70 is in part 2). So a request with offsets rewrites only the parts that it names, and not all pending
+partition 70 is in part 2). A request with offsets therefore rewrites only the parts that it names, and not all pending
 offsets. At a COMMIT marker the shard writes one batch: offset commits, and tombstones for the producer's records. At an
 ABORT marker it writes only the tombstones. Kafka writes pending offsets as transactional batches instead (see
 kafka_transactions.py).
@@ -218,7 +218,8 @@ def end_bytes(key: PendingKey, pending: PendingOffsets) -> int:
 
 class Verification:
     """A verification of a transaction at its coordinator that is in progress. A verification equals only itself, so a
-    confirmation from before a replay of the shard is ignored. ``of``: the set of verifications that contains it."""
+    confirmation from before a replay of the shard is ignored. ``of``: the set of verifications that contains this
+    verification."""
 
     __slots__ = ("epoch", "of", "producer_id")
 

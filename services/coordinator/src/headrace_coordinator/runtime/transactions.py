@@ -8,7 +8,7 @@ A request for the next transaction that arrives while markers are missing waits 
 partition's leader has to poll. When the last marker is written, the request is decided again at once, so its record and
 the record that completes the former transaction share one append. A parked request is answered at the latest when its
 time limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller
-disconnects. Otherwise a parked InitProducerId would fence the repeated InitProducerId of the same producer.
+disconnects. If it stayed parked, an InitProducerId would fence the repeated InitProducerId of the same producer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _must_be_fenced(request: Any) -> bool:
     request to end the transaction before it, and would confirm a commit that never happens.
 
     A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
-    the transaction's batches after the marker. But a group shard does not keep the epoch of an ended transaction."""
+    the transaction's batches after the marker. A group shard does not keep the epoch of an ended transaction."""
     if isinstance(request, AddPartitions):
         return any(partition.topic == OFFSETS_TOPIC for partition in request.partitions)
     return not isinstance(request, DescribeSink)

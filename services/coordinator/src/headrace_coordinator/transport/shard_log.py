@@ -306,8 +306,8 @@ def _parts(data: bytes) -> Iterator[tuple[memoryview, BatchHeader | None]]:
 
 
 def _has_transactional(data: bytes) -> bool:
-    """Whether a batch is transactional. Nearly all batches are not transactional, so this reads only two fields of each
-    header."""
+    """Whether a batch is transactional. Nearly all batches are not transactional, so the function reads only two fields
+    of each header."""
     position, size = 0, len(data)
     while position + HEADER_BYTES <= size:
         if data[position + _ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
