@@ -7,9 +7,10 @@ three nodes, and does not flush. The replication factor is 3, and one system is 
 writes one transaction after the other: each lasts 100 ms at full speed, or has 1,000 records. Kafka's client is warm,
 and runs under each setting of kafka_settings.py; its best median counts.
 
-The second part has transactions of one record, with one producer and with twenty. Here Kafka flushes every write
-(`flush.messages=1` on the topic and on `__transaction_state`). The third part reads a topic of transactions of 100 ms
-with read_committed and with read_uncommitted, in turn; only Headrace takes part.
+The second part has transactions of one record, with one producer and with twenty. In the part with one-record
+transactions Kafka flushes every write (`flush.messages=1` on the topic and on `__transaction_state`). The third part
+reads a topic of transactions of 100 ms with read_committed and with read_uncommitted, in turn; only Headrace takes
+part.
 
 --short: one round of 3 s per workload, at most three minutes in all, for a quick check. The exit code is 1 if a
 workload failed.

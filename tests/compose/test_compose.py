@@ -182,7 +182,8 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
 
 @contextmanager
 def stranger_is_refused(stack: Stack) -> Iterator[None]:
-    """Meanwhile a driver asks for work that does not know the secret of Spark's master, as another container would."""
+    """While Spark runs, a driver that does not know the secret of Spark's master asks for work, as another container
+    would."""
     master, stranger = f"{PROJECT}-spark-master-1", f"{PROJECT}-stranger"
     secret = docker("exec", master, "stat", "-c", "%a %U", "/data/conf/spark-defaults.conf").split()
     assert secret == ["600", "headrace"]

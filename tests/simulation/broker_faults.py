@@ -279,7 +279,7 @@ class BrokerFaults:
 
     def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
         """A flush fails in the way Linux fails it. The directory goes offline and the process ends. The next process
-        continues with the contents of the page cache. Then the power fails."""
+        continues with the contents of the page cache. At the end of the fault, the power fails."""
         host = self._anybody(rng, leaders=0.6)
         if not host.is_up:
             return ""

@@ -250,8 +250,8 @@ class StoryTeller:
 
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """A replica's disk is slow, so its writes stay in the page cache for long. The replica is paused, and the other
-    replicas go down. Then this replica, the last one that is up, loses power, and it is the first to start again.
-    Records that it acknowledged before they were fsynced are lost."""
+    replicas go down. After that, the paused replica, the last one that is up, loses power, and it is the first to start
+    again. Records that it acknowledged before they were fsynced are lost."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
     rest = [host for host in (leader, one, other) if host is not victim]
@@ -283,9 +283,9 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
 
 def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """The order of events of the fsync bug of 2018 ("fsyncgate"): a flush of a log fails, and the process ends. The
-    next process reads the page cache and gets in sync again, and more records are acknowledged. Then the other replicas
-    go down, and its power fails in the middle of a flush. The first two steps are repeated until committed records are
-    in the page cache only (``flush_watch``)."""
+    next process reads the page cache and gets in sync again, and more records are acknowledged. At the end, the other
+    replicas go down, and the power of the first replica fails in the middle of a flush. The first two steps are
+    repeated until committed records are in the page cache only (``flush_watch``)."""
     rng, world = stage.rng, stage.world
     truth = world.checks.truths[stage.number]
     for attempt in range(8):
@@ -371,8 +371,8 @@ def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Brok
 
 
 def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """A follower's log turns out to be damaged, so the follower starts with an empty log. The other replicas fail at
-    the same moment."""
+    """A follower's log turns out to be damaged, so the follower starts with an empty log. All replicas except the
+    damaged follower fail at the same moment."""
     path = stage.faults.rot(one, stage.rng, only=f"{ROOT}/{stage.partition.topic}-{stage.number}/")
     if not path:
         return
@@ -535,8 +535,8 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
 
 def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: the leader's request to add a follower is delayed in a connection. A later request is refused, because
-    the follower is fenced meanwhile. Then the follower works again, and the first request arrives. The story tests
-    whether the leader may commit records without the follower."""
+    the follower is fenced meanwhile. At the end, the follower works again, and the delayed request arrives. The story
+    tests whether the leader may commit records without the follower."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     world = stage.world

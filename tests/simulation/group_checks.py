@@ -359,8 +359,9 @@ class GroupChecks:
 
     def misled_no_more(self, member: SimMember, since_ms: float) -> None:
         """The member has processed its first response after a half-open connection. All partitions that it still reads
-        are checked again. It no longer reads the partitions that it must release, but holds them until its last commit.
-        If the grace period had ended, the coordinator may have given these to other members before the response."""
+        are checked again. The member no longer reads the partitions that it must release, but holds them until its last
+        commit. If the grace period had ended, the coordinator may have given these to other members before the
+        response."""
         if self.world.scheduler.now_ms - since_ms >= self.world.plan.grace_ms:
             self._doubtful.update((member, part) for part in member.held if part not in member.reading)
         if not member.member.is_suspended:

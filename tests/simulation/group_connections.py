@@ -47,7 +47,7 @@ class Pipe:
 
 class MemberConnection:
     """The stream between a member and a coordinator. The side that closes the stream, or sees it break, knows this at
-    once. The other side learns it later."""
+    once. The other side of the stream learns of its end later."""
 
     def __init__(self, world: GroupWorld, member: SimMember, process: Coordinator) -> None:
         self.world = world
@@ -74,7 +74,7 @@ class MemberConnection:
 
     def closed_by_member(self) -> None:
         """Close the member's end: the member closes it, its process has ended, or it saw the connection break. The
-        other end sees that later."""
+        coordinator's end sees the close later."""
         self._down.is_closed = True
         if not self._up.is_closed:
             self._up.is_closed = True

@@ -152,8 +152,8 @@ def run_one(
     plan: AnyPlan, *, with_story: bool = False, past_exceptions: bool = False
 ) -> tuple[AnyWorld, BaseException | None]:
     """Run a schedule; return its world and its failure, if any. ``past_exceptions``: an exception of the product ends
-    only its node, which is started again, as in production. That exception is the failure of the schedule if no check
-    fails later."""
+    only its node, which is started again, as in production. The tolerated exception is the failure of the schedule if
+    no check fails later."""
     world: AnyWorld = _WORLDS[type(plan)](plan, with_story=with_story)
     world.goes_past_exceptions = past_exceptions
     take_what_was_logged()  # an earlier schedule may have left objects

@@ -1,5 +1,6 @@
 """Brokers as the controllers see them: they register, send heartbeats, follow the metadata log, and report what happens
-to their replicas. These brokers store no records; each has its own image of the cluster, which FollowMetadata updates.
+to their replicas. The brokers of this module store no records; each has its own image of the cluster, which
+FollowMetadata updates.
 """
 
 from __future__ import annotations

@@ -381,9 +381,9 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
 
 def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """The order of events of the fsync bug of 2018 ("fsyncgate"): a flush of a log fails, and the controller ends. The
-    next process reads the page cache and counts it as its log, and more entries are acknowledged. Then its power fails
-    in the middle of a flush. The first two steps are repeated until entries of the log are in the page cache only
-    (``flush_watch``)."""
+    next process reads the page cache and counts it as its log, and more entries are acknowledged. At the end, the
+    controller's power fails in the middle of a flush. The first two steps are repeated until entries of the log are in
+    the page cache only (``flush_watch``)."""
     for attempt in range(10):
         yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
         leader = _leader(world)
@@ -459,9 +459,9 @@ def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[flo
 
 
 def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """A leader dies with entries that no other voter has. The others have full disks: each new leader's first entry is
-    refused, after the file of the terms has the new term. The old leader returns and leads, and a follower gets the old
-    leader's entries at the place of the refused one. At last the follower loses power."""
+    """A leader dies with entries that no other voter has. The other voters have full disks: each new leader's first
+    entry is refused, after the file of the terms has the new term. The old leader returns and leads, and a follower
+    gets the old leader's entries at the place of the refused one. At last the follower loses power."""
     first = _leader(world)
     if first is None or len(first.voters()) < 3:
         return
@@ -484,7 +484,7 @@ def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float
 
     def of_the_first_only(host: ControllerHost, message: Message) -> bool:
         """Lose the entries of other leaders. Deliver the first leader's entries of earlier terms in a separate message.
-        The other entries follow when they are sent again."""
+        All later entries follow when the leader sends them again."""
         body = message.body
         if not isinstance(body, AppendRequest) or host is not first:
             return isinstance(body, AppendRequest)

@@ -190,7 +190,7 @@ def test_a_task_that_fails_in_the_moment_of_a_kill_counts_as_in_the_loops_next_t
     error: Exception, counts: bool
 ) -> None:
     """Seed 20261123222: a broker whose directories have all failed ends without a stop request, even when its power
-    fails at that moment. Another error is still a bug."""
+    fails at that moment. Any error except the failed directories is still a bug."""
     world = BrokerWorld(make_broker_plan(2))
     host = world.hosts[0]
     host.start()

@@ -165,7 +165,7 @@ def test_a_record_is_not_superseded_by_one_behind_what_was_compacted() -> None:
 
 @pytest.mark.parametrize(("epoch", "is_noticed"), [(-1, True), (3, False)])
 def test_a_tail_of_a_former_leader_that_was_not_cut_yet_is_not_compared(epoch: int, is_noticed: bool) -> None:
-    """Seed 20261123950: the tail of the log has another leader epoch. Another record in the same epoch is a
+    """Seed 20261123950: the tail of the log has another leader epoch. A different record in the same leader epoch is a
     violation."""
     found = checks("compaction")
     truth = found.truths[0]

@@ -21,8 +21,8 @@ answer has the outcome *unknown*: all of its acknowledged writes must be visible
     offsets and records  the offsets of a transaction count and its records do not, or the reverse
       apart
 
-Kafka's transactions are not isolated from each other: the writes of concurrent transactions may have any order. So only
-an order that contradicts real time counts as a dirty write. As in Jepsen's analyses of Kafka-like systems, write cycles
+Kafka's transactions are not isolated from each other: the writes of concurrent transactions may have any order. Only an
+order that contradicts real time counts as a dirty write. As in Jepsen's analyses of Kafka-like systems, write cycles
 (G0) are allowed; G1a, G1b and cycles of reads are not.
 """
 

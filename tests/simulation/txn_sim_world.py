@@ -340,8 +340,8 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self.decide(HeartbeatsEnded(GHOST, broker.broker_epoch, 1))
 
     def _prove(self, faults: TxnFaults) -> None:  # type: ignore[override]
-        """After the repair: each transactional id must commit a transaction. Then some producers stop, and others are
-        killed; all transactions must end, and the history must have no anomaly."""
+        """After the repair: each transactional id must commit a transaction. After these commits, some producers stop,
+        and others are killed; all transactions must end, and the history must have no anomaly."""
         self.quality = GOOD
         before = self.commits
         self._until(lambda: self.checks.why_not_well() or self._who_has_not_committed(before))

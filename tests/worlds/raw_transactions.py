@@ -24,7 +24,7 @@ class Transactions:
         self.cluster = cluster
 
     def owner_of(self, name: str) -> int:
-        """Return the id of the coordinator of a transactional id; -1: none. This also creates the topic of the
+        """Return the id of the coordinator of a transactional id; -1: none. The call also creates the topic of the
         shards."""
         stub = metadata_pb2_grpc.MetadataStub(self.cluster.cluster.channel)
         request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_TRANSACTION, keys=[name])

@@ -74,7 +74,7 @@ def two_directories(make_cluster: Callable[..., Cluster], home: Path, small: Pat
 def stopped(cluster: Cluster) -> Iterator[None]:
     """Stop the broker's process while it is in no system call. If ext4's journal is aborted during an fdatasync, the
     fdatasync can report success and lose its bytes. On Linux 6.18 such a loss happened 2 of 50 times in a loop of
-    pwrite and fdatasync without a broker. This test does not test guarantees that the kernel breaks."""
+    pwrite and fdatasync without a broker. The test of real disks does not test guarantees that the kernel breaks."""
     tasks = Path(f"/proc/{cluster.pid}/task")
     os.kill(cluster.pid, signal.SIGSTOP)
     try:

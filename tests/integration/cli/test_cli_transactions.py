@@ -94,8 +94,8 @@ def test_prepared_transaction_is_completed_by_its_token(
 
 
 def test_hanging_transaction_is_found_and_ended(bare_cli: Any, tmp_path: Path) -> None:
-    """The logs come from another cluster and end in an open transaction. This cluster does not have the coordinator of
-    that transaction."""
+    """The logs come from another cluster and end in an open transaction. The test's cluster does not have the
+    coordinator of the open transaction."""
     log, ended = TransactionalLog(), TransactionalLog()
     for each in (log, ended):
         each.write(producer_id=7)

@@ -3,9 +3,9 @@ so that Spark runs the stage with the counts again.
 
     lost_shuffle_driver.py DIRECTORY
 
-writes DIRECTORY/found.json. It is a process of its own, because Spark's local mode does not survive lost shuffle files:
-it removes its only executor, whose heartbeats fail from then on, and after 60 of them (10 minutes) the JVM ends with
-exit code 56.
+writes DIRECTORY/found.json. The driver is a separate process, because Spark's local mode does not survive lost shuffle
+files: it removes its only executor, whose heartbeats fail from then on, and after 60 of them (10 minutes) the JVM ends
+with exit code 56.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ class SequencesWorld:
             self._answered(batch, code)
 
     def stream_breaks(self, read: int, haunts: bool) -> None:
-        """The stream breaks. The broker had read some batches, and their responses are lost. The other batches are
-        lost, or arrive late."""
+        """The stream breaks. The broker had read some batches, and their responses are lost. Batches that the broker
+        had not read are lost, or arrive late."""
         for _ in range(min(read, len(self.stream))):
             batch, stamp = self.stream.popleft()
             self.broker.append(batch, self.counts[batch], stamp)

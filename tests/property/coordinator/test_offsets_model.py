@@ -48,7 +48,7 @@ RETENTION_MS = DAY_MS
 
 
 class _Groups(GroupsByHand):
-    """These groups decide nothing by themselves."""
+    """The groups of this model decide nothing by themselves."""
 
     def handle(self, request: object, now_ms: int) -> Decision:
         return Decision()

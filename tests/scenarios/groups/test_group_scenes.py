@@ -30,7 +30,7 @@ from tests.worlds.readers import (
 )
 
 STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
-#: Limit for a partition that does not move in a rebalance. (docs/performance/groups.md has measured values. This limit
+#: Limit for a partition that does not move in a rebalance. (docs/performance/groups.md has measured values. The limit
 #: is for a slow machine that runs other tests too, and is far below the session timeout of 45 s.)
 STANDSTILL_MAX_S = 15.0
 

@@ -157,8 +157,8 @@ def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: i
 
 
 def _make_before_it_is_known(self: roles.Roles, each: Any) -> bool:
-    """Neither the leader nor the controllers learn of the loss. (It is harmless that ``next_step`` returns MAKE too
-    soon: only a replica with metadata calls it again.)"""
+    """Neither the leader nor the controllers learn that a replica lost its records. (It is harmless that ``next_step``
+    returns MAKE too soon: only a replica with metadata calls it again.)"""
     if each.state.leader in (NO_LEADER, self._broker_id) or next_step(each.state, self._broker_id) is Step.KEEP:
         return False
     self._healing.setdefault(each.partition, HealingReplica())

@@ -146,8 +146,8 @@ def test_a_follower_that_ends_where_the_leader_s_records_were_deleted_up_to_goes
 
 
 def test_a_follower_of_an_older_epoch_that_ends_at_the_leader_s_log_start_begins_anew():
-    """Epoch 4 may have ended below 50 in the leader's log, which is now deleted up to 50. In this case the follower's
-    tail was never committed. (Found by the simulator: brokers, seeds 7349 and 8309.)"""
+    """Epoch 4 may have ended below 50 in the leader's log, which is now deleted up to 50. If epoch 4 ended below 50,
+    the follower's tail was never committed. (Found by the simulator: brokers, seeds 7349 and 8309.)"""
     assert matched(50, 4, (7, 50), start=50) == OUT_OF_RANGE
     assert matched(50, 7, (7, 50), start=50) == MATCHES
     assert matched(50, 4, (4, 40), (7, 50), start=50) == MATCHES, "the leader knows where epoch 4 ended"

@@ -34,7 +34,7 @@ def commands() -> list[str]:
 
 ROOT: Any = typer.main.get_command(build(()))
 COMMANDS = commands()
-#: These commands need no cluster.
+#: Command lines that need no cluster.
 LOCAL = (
     "up",
     "ps",

@@ -242,8 +242,8 @@ def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: 
 
 def test_reading_goes_on_only_when_every_partition_to_release_has_been_named(fresh: Connected) -> None:
     """A static member's caller is slow to release one partition; meanwhile the coordinator gives away another one. The
-    member is suspended at that time. Its next response proves the lease, but not for the second partition, whose
-    revocation must wait for the end of the first."""
+    member is suspended at that time. The member's next response proves the lease, but not for the second partition,
+    whose revocation must wait for the end of the first."""
     fresh.joins(0, 1, 2)
     fresh.pushes(parts(0, 1))
     (first,) = fresh.events()

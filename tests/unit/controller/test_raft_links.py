@@ -262,8 +262,8 @@ def test_a_voter_that_has_moved_tells_where_it_is() -> None:
 
 
 def test_a_voter_with_another_name_than_the_log_has_is_dialed_by_its_own_without_an_alarm() -> None:
-    """The log has the address 127.0.0.1, but the voter sends localhost. From then on localhost is its address, and no
-    voter is lost."""
+    """The log has the address 127.0.0.1, but the voter sends localhost. From the hello on, localhost is the voter's
+    address, and no voter is lost."""
 
     async def test() -> None:
         one, two = End(key(1), free_port()), End(key(2), free_port())
@@ -360,7 +360,7 @@ def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon
 
 
 def test_a_stream_that_cannot_be_written_is_given_up_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the connection would stay open, and no message would ever arrive."""
+    """If the streams did not end, the connection would stay open, and no message would ever arrive."""
 
     async def test() -> None:
         async with quorum(2) as (one, two):

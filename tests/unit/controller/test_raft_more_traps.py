@@ -449,8 +449,8 @@ def test_the_next_leader_knows_who_follows_without_a_vote() -> None:
 
 
 def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
-    """T 4.2.1: the request fails with ReplicaNotCaughtUpError. Meanwhile the leader sends the missing entries to the
-    replica."""
+    """T 4.2.1: the request fails with ReplicaNotCaughtUpError. While the replica lags, the leader sends the missing
+    entries to the replica."""
     world = RaftWorld(voters(1, 2, 3), settings=dataclasses.replace(SETTINGS, learner_lag_max=5), draw=lambda below: 0)
     world.elect(1)
     world.add(key(4))
@@ -519,8 +519,8 @@ def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_hea
 
 
 def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> None:
-    """An example is a log that was emptied by hand. Neither side could continue: the leader does not go back below the
-    acknowledged offset, and the replica lacks the entries before it."""
+    """An example is a log that was emptied by hand. Neither the leader nor the emptied replica could continue: the
+    leader does not go back below the acknowledged offset, and the replica lacks the entries before it."""
     world = world_of(1, 2, 3)
     world.elect(1)
     for number in range(3):

@@ -53,7 +53,7 @@ def cut_off(world: RaftWorld, *node_ids: int) -> None:
 
 def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     """5.4.2, figure 8: a majority has an entry of term 1, but the leader of term 3 must not count it as committed.
-    Another node with an entry of term 2 could still win and overwrite it."""
+    A node with an entry of term 2 could still win and overwrite the entry of term 1."""
     one_at_a_time = RaftSettings(election_ticks=5, message_bytes_max=1)
     world = RaftWorld(voters(1, 2, 3, 4, 5), settings=one_at_a_time, draw=lambda below: below - 1)
     world.elect(1)
@@ -149,8 +149,8 @@ def test_a_partitioned_voter_does_not_raise_its_term_and_disturbs_nobody_when_it
 
 def test_a_voter_that_receives_nothing_but_can_send_deposes_no_leader() -> None:
     """T 9.6 with an asymmetric partition: the node's requests arrive at the others, but the leader's heartbeats do not
-    arrive at the node. With pre-vote alone the node would win an election. The others receive heartbeats of the leader,
-    so they refuse."""
+    arrive at the node. With pre-vote alone the node would win an election. The other voters receive heartbeats of the
+    leader, so they refuse the vote."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 3
@@ -180,7 +180,7 @@ def test_a_leader_that_sends_but_receives_nothing_makes_room() -> None:
 
 @pytest.mark.parametrize("kind", [HeartbeatResponse, AppendResponse])
 def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
-    """6.2: responses of followers were in transit for long, or arrive twice. Such responses prove only that the
+    """6.2: responses of followers were in transit for long, or arrive twice. Late responses prove only that the
     follower was connected when the request was sent. (Found by the simulator, seed 2305.)"""
     world = world_of(1, 2, 3)
     world.elect(1)
@@ -204,7 +204,7 @@ def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
 
 def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_it() -> None:
     """6.2, 6.4: a response proves that the replica is alive in this term. A follower's slow disk therefore deposes no
-    leader and delays no read. But a replica does not report a term that is not on its disk yet (5.1)."""
+    leader and delays no read. However, a replica does not report a term that is not on its disk yet (5.1)."""
     world = world_of(1, 2, 3)
     world.elect(1)
     follower = world[2]
@@ -284,7 +284,8 @@ def test_a_leader_that_removes_itself_goes_once_that_is_committed() -> None:
 
 def test_the_one_whose_removal_was_not_committed_may_still_be_needed() -> None:
     """T 4.2.2; found by schedule 100 of test_raft_schedules: the voter that removed itself has the longer log of the
-    two voters. The other one cannot win without this vote, and cannot get it."""
+    two voters. The voter with the shorter log cannot win without the vote of the longer log, and cannot get that
+    vote."""
     world = world_of(1, 2)
     world.elect(1)
     cut_off(world, 1)

@@ -131,8 +131,8 @@ def test_racks_do_not_make_shares_uneven_nor_move_what_has_an_owner() -> None:
 
 
 def test_different_subscriptions_are_levelled_along_a_chain() -> None:
-    """Member a can give partitions only to b, and b only to c. Both steps are needed, although no single step makes the
-    assignment more even."""
+    """Member a can give partitions only to b, and b only to c. The steps from a to b and from b to c are both needed,
+    although no single step makes the assignment more even."""
     topics = {ORDERS: TopicSpec(3), PAYMENTS: TopicSpec(2), AUDIT: TopicSpec(1)}
     members = {
         "a": member(ORDERS, owned=frozenset((ORDERS, number) for number in range(3))),

@@ -1,4 +1,5 @@
-"""The wall clock is changed by less than a check would notice. This shortens no grace period (found by simulation)."""
+"""The wall clock is changed by less than a check would notice. A small change of the wall clock shortens no grace
+period (found by simulation)."""
 
 from __future__ import annotations
 

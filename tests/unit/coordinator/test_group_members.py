@@ -142,7 +142,7 @@ def test_an_older_stream_says_nothing_any_more() -> None:
 
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
-    """Meanwhile the member received an assignment, and may be reading its partitions."""
+    """Before the late heartbeat, the member received an assignment, and may be reading its partitions."""
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     before = shard.described().members[0]

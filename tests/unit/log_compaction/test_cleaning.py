@@ -418,8 +418,8 @@ def test_a_log_that_was_cut_back_into_a_compacted_segment_opens_after_a_crash() 
 
 
 def test_the_largest_timestamp_is_that_of_a_record_and_not_of_an_emptied_batch() -> None:
-    """The header of an emptied batch keeps the timestamp of the removed records. This timestamp must not hide other
-    records from searches by time."""
+    """The header of an emptied batch keeps the timestamp of the removed records. The timestamp in the header of an
+    emptied batch must not hide other records from searches by time."""
     ledger = Ledger()
     ledger.clock.jump(1_000_000)
     for number in range(10):  # one whole segment, all of it replaced below

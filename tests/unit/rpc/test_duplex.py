@@ -210,8 +210,8 @@ def test_why_a_server_ended_the_stream_is_known_also_to_those_who_were_writing(m
 
 
 def test_the_servers_status_counts_when_a_failed_write_is_noticed_first() -> None:
-    """gRPC reports a failed write to the event loop before or after the status. In this test it is before, which gRPC's
-    own method ensures."""
+    """gRPC reports a failed write to the event loop before or after the status. In this test the report comes before
+    the status, which gRPC's own method ensures."""
     status, details, metadata = status_of(InvalidRequestError("go away"))
     refused = asyncio.Event()
 

@@ -306,7 +306,7 @@ def test_others_go_on_while_the_offsets_of_ten_thousand_partitions_are_looked_up
 
 def test_records_of_few_partitions_are_deleted_at_the_same_time() -> None:
     """Before the fix, the deletions in 2,000 partitions all ended in one pass of the event loop and blocked it for 60
-    ms. Now a few deletions run at a time, and the request's timeout covers all of them."""
+    ms. Since the fix, a few deletions run at a time, and the request's timeout covers all of them."""
 
     class Replica:
         leader = SimpleNamespace(leader_epoch=0, high_watermark=7)

@@ -19,8 +19,8 @@ L = TypeVar("L", bound=_Link)
 
 class NodeLinks(dict[str, L]):
     """Connections by address (``host:port``). A connection is closed when no broker or coordinator is registered at its
-    address any more. Otherwise, unused connections would accumulate when nodes change their addresses. Call all methods
-    in the event loop."""
+    address any more. NodeLinks closes connections because unused connections would accumulate when nodes change their
+    addresses. Call all methods in the event loop."""
 
     def __init__(self, metadata: MetadataState) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class Lake:
 
 
 def lakes(directory: Path) -> tuple[Lake, Lake]:
-    """The same lake in both formats."""
+    """The lake with the same tables in both formats."""
 
     def delta(name: str) -> LakeTable:
         return DeltaLakeTable(directory / "delta" / name.replace(".", "/"), name=name)

@@ -98,8 +98,8 @@ class IcebergTable(LakeTable):
         return self._loaded.schema().as_arrow()
 
     def _newest(self) -> Table:
-        """The table, with the property that a commit upon an older state fails. Otherwise pyiceberg repeats the commit
-        upon a state that ``_last_batch`` has not seen."""
+        """The table, with the property that a commit upon an older state fails. Without this setting pyiceberg repeats
+        the commit upon a state that ``_last_batch`` has not seen."""
         table = self._open()
         if table.properties.get(_RETRIES) != "0":
             with _conflicts(), table.transaction() as transaction:

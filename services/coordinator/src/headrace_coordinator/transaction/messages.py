@@ -108,7 +108,7 @@ class DescribeSink(NamedTuple):
 
 
 class CommitSinkBatch(NamedTuple):
-    """Commit the transactions of ``tokens``, unless the batch or a later one is already decided. The other transactions
+    """Commit the transactions of ``tokens``, unless the batch or a later one is already decided. All other transactions
     of the sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the generation
     that every task of the batch got from DescribeSink, also a task without a transaction; None: only the generations of
     the tokens are checked."""
