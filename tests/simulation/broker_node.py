@@ -496,8 +496,8 @@ class Broker:
             await self.roles.heal()
 
     async def _expiries(self) -> None:
-        """The upkeep's turns. No producer is silent that long: if the broker forgets a producer, it does so too soon,
-        and the producer's retry would be a duplicate."""
+        """The upkeep's turns. No producer is silent for the expiration time: a broker that forgets a producer does so
+        too soon, and the producer's retry would be a duplicate."""
         settings = LiveSettings({"producer.id.expiration.ms": PRODUCER_EXPIRATION_MS}, self.events)
         expiry = ProducerExpiry(self.storage.writers, clock=self.host.clock, settings=settings, loop=self.loop)
         while not self.is_stopping:

@@ -69,7 +69,8 @@ LISTED: tuple[tuple[str, str], ...] = (
 )
 
 
-#: Events that occur in five to ten of 1,000 schedules, so that one run in a hundred of that length would not have any.
+#: Events that occur in five to ten of 1,000 schedules, so that one run in a hundred of that length would have none of
+#: them.
 RARE = frozenset({("state", "damaged disk noticed while running"), ("state", "no room for a snapshot")})
 RARE_FROM = 3_000
 

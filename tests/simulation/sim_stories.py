@@ -248,8 +248,8 @@ def _has_newer(world: ControllersWorld, old: ControllerHost) -> bool:
 
 
 def cut_voters(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """4.1 of the thesis: a leader begins to change the voters, without reaching the others, and another leader changes
-    them in another way."""
+    """4.1 of the thesis: a leader begins to change the voters, without reaching the others, and another leader makes a
+    different change of the voters."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 3:
         return

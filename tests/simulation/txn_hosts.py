@@ -120,8 +120,8 @@ class TxnCoordinator(Coordinator):
         assert self.registered is not None
         known = self.registered.coordinator_id, self.registered.coordinator_epoch
         block = await self._call(AllocateProducerIds(coordinator=known))
-        # The controllers give out large blocks of producer ids. Most ids of a block are left unused here, so that
-        # blocks are used up.
+        # The controllers give out large blocks of producer ids. Most ids of a block are left unused in the simulation,
+        # so that blocks are used up.
         return ProducerIdBlock(block.first, min(block.length, 3))
 
     def _send(self, runner: ShardRunner, order: WriteMarkers) -> None:

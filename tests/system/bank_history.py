@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """``life`` is the number of the process. Processes use the transactional id one after the other."""
+    """``life`` is the number of the process. The processes of one transactional id run one after the other."""
 
     transactional_id: str
     life: int

@@ -178,7 +178,7 @@ class GroupsLoad:
 
 
 def longest_silence_s(group: Readers, since: float, until: float) -> float:
-    """The group's longest time without an acknowledged commit, between these two of time.monotonic()."""
+    """The group's longest time without an acknowledged commit, between these two times (of time.monotonic())."""
     times = [each.at for reader in group.every for each in list(reader.commits) if since < each.at < until]
     return max(after - before for before, after in itertools.pairwise([since, *sorted(times), until]))
 

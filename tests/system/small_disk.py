@@ -24,8 +24,8 @@ class SmallDisks:
         self._mounted: list[Path] = []
 
     def mount(self, cluster_directory: Path, name: str = NAME) -> str | None:
-        """Mount a small disk for this broker of the cluster that is about to start there; returns the broker's name, or
-        None without the right to mount."""
+        """Mount a small disk for a broker of a cluster that is about to start in the directory; returns the broker's
+        name, or None without the right to mount."""
         path = cluster_directory / name
         path.mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={_BYTES}", "tmpfs", str(path)]

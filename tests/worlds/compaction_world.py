@@ -529,8 +529,8 @@ class CompactionWorld:
         assert transactions_of(after).open_from == transactions_of(before).open_from, f"seed {self.seed}"
         active = [entry.producer_id for entry in self.table]
         rebuilt, known = last_of(producers_of(after), active), last_of(self.table, active)
-        # The log may still have an older batch of a producer that expired and returned. From such a batch, recovery
-        # finds more state than the table has.
+        # The log may still have an older batch of a producer that expired and returned. From the batch of a returned
+        # producer, recovery finds more state than the table has.
         earlier = last_of(producers_of(before), active)
         assert all(rebuilt[producer_id] in (known[producer_id], earlier[producer_id]) for producer_id in active), (
             f"seed {self.seed}: producer state lost, {rebuilt} of {known}"

@@ -66,8 +66,8 @@ class CheckpointMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what is done, whole or not
 
     def doing(self, action: Callable[[], object], *, crash: int | None, loss: Loss) -> bool:
-        """Run the operation, and return whether it completed. With ``crash``, the power fails at this file operation of
-        it."""
+        """Run the operation, and return whether it completed. With ``crash``, the power fails at the file operation of
+        this number."""
         if crash is None:
             action()
             return True

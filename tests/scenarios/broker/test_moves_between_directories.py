@@ -21,7 +21,7 @@ from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, batch, fetch, produce
 
 ORDERS = TopicPartition("orders", 0)
-#: Small segments: a move copies sealed ones, an active one, and rolls.
+#: The segments are small, so that a move copies sealed segments and the active one, and rolls.
 SMALL = {"segment_bytes": "300"}
 
 

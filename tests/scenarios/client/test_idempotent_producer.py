@@ -135,8 +135,8 @@ def test_broker_that_lost_its_log_is_written_to_under_a_new_epoch(fake: Any) -> 
 
 
 def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fake: Any) -> None:
-    """KAFKA-18579. The broker appends the record and does not answer. The next record is then written once, and after
-    the first one."""
+    """KAFKA-18579. The broker appends the record and does not answer. The record after an unanswered record is written
+    once, and after that record."""
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
         fake.on_produce = lambda broker, item: "silent"

@@ -202,7 +202,7 @@ def test_a_claim_that_was_cut_off_fences_nobody() -> None:
 
 
 def test_a_leader_again_finds_what_its_successor_appended_in_place_of_its_own() -> None:
-    """The log has the same end as before, so only the truncation shows that the last batch is a different one."""
+    """The log has the same end as before, so only the truncation shows that the last batch has changed."""
     _, directory, log = opened()
     write(log, fenced(1, "claim"), fenced(1, "commit"))
     directory.truncate(log, 1)

@@ -66,8 +66,8 @@ def test_an_epoch_whose_first_batch_met_a_full_disk_begins_where_its_next_one_do
 
 
 def a_log_that_kafka_compacted() -> CrashingFileSystem:
-    """Whole batches are missing in and at the end of its first segment: Kafka's compaction removes empty ones there.
-    The topic is no longer compacted."""
+    """Whole batches are missing in and at the end of the log's first segment, because Kafka's compaction removes empty
+    batches. The topic is no longer compacted."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())

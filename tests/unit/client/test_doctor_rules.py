@@ -137,12 +137,12 @@ def healthy() -> Facts:
 
 
 def found(**changed: Any) -> list[Finding]:
-    """The findings after this change of a healthy cluster's facts."""
+    """The findings for a healthy cluster's facts after one change of them."""
     return diagnose(dataclasses.replace(healthy(), **changed))
 
 
 def only(**changed: Any) -> Finding:
-    """The only finding after this change."""
+    """The only finding after one change of a healthy cluster's facts."""
     findings = found(**changed)
     assert len(findings) == 1, [finding.rule for finding in findings]
     assert findings[0].rule in RULES
@@ -565,8 +565,8 @@ def test_a_few_commits_do_not_show_whether_a_group_keeps_up(status: str, is_foun
 
 @pytest.mark.parametrize("status", ["STOP", "REWIND"])
 def test_a_group_that_has_ended_is_no_trouble(status: str) -> None:
-    """A group without members, such as a batch job or a past `consume -G`, causes no warning. A warning about such a
-    group would stay for a week, until the group's offsets expire."""
+    """A group without members, such as a batch job or a past `consume -G`, causes no warning. A warning about a group
+    without members would stay for a week, until the group's offsets expire."""
     ended = group(status=status, lag=40)
     assert found(groups=(dataclasses.replace(ended, described=GroupDescription("billing", "empty")),)) == []
 

@@ -208,7 +208,7 @@ class Party:
                 await asyncio.sleep(0.001)
 
     async def away_until(self, condition: Callable[[], object]) -> None:
-        """The caller does something else."""
+        """The caller works without a call of the consumer."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():  # noqa: ASYNC110 - of code that has no event for it
                 await asyncio.sleep(0.001)

@@ -47,7 +47,7 @@ def lead_again(world: RaftWorld, node_id: int) -> None:
 
 
 def cut_off(world: RaftWorld, *node_ids: int) -> None:
-    """Cut the connections between these nodes and the others."""
+    """Cut the connections between the named nodes and all other nodes."""
     world.is_cut = lambda sender, to: (sender.node_id in node_ids) != (to.node_id in node_ids)
 
 

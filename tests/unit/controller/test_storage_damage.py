@@ -261,8 +261,8 @@ def test_a_kill_on_a_full_disk_leaves_no_entry_in_the_place_of_another(
 def test_a_term_that_a_full_disk_refused_is_not_in_the_history_of_terms(
     operation: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of the terms has the new term before the entry is written. A leader that has no such entry sends entries
-    of the former term for the same offsets, and then the power fails."""
+    """The file of the terms has the new term before the entry is written. A leader without the refused entry sends
+    entries of the former term for the same offsets, and then the power fails."""
     small_segments(monkeypatch)
     voter = Voter.new()
     voter.append([leader_change(1, 0)])

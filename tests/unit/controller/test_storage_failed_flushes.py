@@ -86,7 +86,8 @@ def test_what_a_voter_says_after_a_failed_flush_and_a_restart_outlives_a_power_l
 
 
 def test_what_a_voter_says_after_a_kill_at_any_operation_outlives_a_power_loss() -> None:
-    """No flush fails here. Data and file names that the killed process had not fsynced are only in the page cache."""
+    """In this test of killed processes no flush fails. Data and file names that the killed process had not fsynced are
+    only in the page cache."""
     looked = 0
     whole = Voter.new()
     first = whole.fs.operations

@@ -66,7 +66,8 @@ def test_nobody_gets_nothing(name: str) -> None:
 
 
 def test_uniform_spreads_ten_topics_of_one_partition() -> None:
-    """Each topic is even with any owner of its single partition. The total must be even, too."""
+    """Each topic is even with any owner of its single partition. The total number of partitions of each member must be
+    even, too."""
     topics = {bytes([number]) * 16: TopicSpec(1) for number in range(10)}
     everything = frozenset((topic_id, 0) for topic_id in topics)
     members = {"a": member(*topics, owned=everything), "b": member(*topics)}

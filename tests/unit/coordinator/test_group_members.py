@@ -191,7 +191,7 @@ def test_what_a_member_leaves_behind_does_not_wait() -> None:
 
 
 def test_a_member_that_is_to_read_leaves_and_its_partition_does_not_wait() -> None:
-    """The partition is still the former reader's when the next one leaves."""
+    """The former reader still has the partition when the next reader leaves."""
     shard = GroupShardWorld(GroupSettings(assignment_interval_ms=1_000), orders=2)
     (a,) = shard.join("a")
     shard.sleep(1_000)

@@ -166,8 +166,8 @@ def test_what_is_no_offset_of_any_partition_is_refused_by_itself() -> None:
 
 
 def test_a_commit_that_no_batch_holds_is_refused_and_nothing_of_it_counts() -> None:
-    """If the shard decided such a commit and the leader then refused it, the whole shard would lose its state and
-    reload it."""
+    """If the shard decided a commit that is too large for a batch and the leader then refused it, the whole shard would
+    lose its state and reload it."""
     world = OffsetsWorld(OffsetSettings(commit_bytes_max=10_000))
     many = [OffsetToCommit("t", number, 1, metadata="x" * 50) for number in range(200)]
     with pytest.raises(InvalidCommitOffsetSizeError, match="takes 23600 bytes"):

@@ -22,7 +22,8 @@ PARTITION = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=3
 
 
 class Broker(produce_pb2_grpc.ProduceServicer):
-    """``talks`` are the behaviours of its streams, one after the other. Further streams answer every request."""
+    """``talks`` are the behaviours of the broker's streams, one after the other. Further streams answer every
+    request."""
 
     def __init__(self, *talks: Callable[[Any], Awaitable[None]]) -> None:
         self._talks = list(talks)
@@ -95,8 +96,8 @@ def test_appends_share_a_stream_and_are_answered_by_number() -> None:
 
 @pytest.mark.parametrize("results", [0, 2])
 def test_an_answer_without_its_one_result_breaks_the_stream_and_not_the_link(results: int) -> None:
-    """Before the fix, such an answer ended the link's task, and every later append to that broker waited for its
-    time-out."""
+    """Before the fix, an answer with a wrong number of results ended the link's task, and every later append to that
+    broker waited for its time-out."""
 
     async def wrong(context: Any) -> None:
         request = await context.read()

@@ -391,7 +391,7 @@ class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
 
 def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_barriers() -> None:
     """Deferred and other requests are in flight at once: a request that moves on to the next leader must not cancel the
-    other."""
+    other kind of request."""
 
     async def work() -> None:
         deaf, heir = _Leader(hangs=True), _Leader(hangs=False)

@@ -39,7 +39,7 @@ def opened(kind: str, directory: Path) -> LakeTable:
 
 @pytest.fixture(params=["delta", "iceberg"])
 def open_table(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens the test's table; each call is another client of it."""
+    """Opens the test's table; each call is another client of the table."""
     return lambda: opened(request.param, tmp_path)
 
 

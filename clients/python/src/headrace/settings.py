@@ -18,7 +18,7 @@ from headrace_core.errors import InvalidConfigError
 __all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "resolve"]
 
 logger = logging.getLogger("headrace")
-# Set here, because every client imports this module; headrace/__init__ imports nothing.
+# The handler is set in this module, because every client imports it; headrace/__init__ imports nothing.
 logger.addHandler(logging.NullHandler())
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"

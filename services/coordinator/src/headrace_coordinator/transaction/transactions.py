@@ -283,7 +283,7 @@ class TransactionsStateMachine:
     ) -> Decision:
         """Assign the producer its next identity, if no transaction is open."""
         is_usable = before.producer_epoch < self._settings.epoch_max
-        # The request is a repetition, because the answer to the first one was lost.
+        # The request repeats an earlier request whose answer was lost.
         if is_usable and expected is not None and expected != before.identity:
             return Decision(reply=ProducerIdReply(before.identity))
         if before.producer_epoch + 1 < self._settings.epoch_max:
