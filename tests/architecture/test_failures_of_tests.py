@@ -49,8 +49,8 @@ def test_garbage_that_parses_in_the_midst_of_a_traceback(tmp_path: Path) -> None
 
 
 def test_the_same_garbage_ends_a_run_without_the_hook_before_python_3_13(tmp_path: Path) -> None:
-    """Check that the test of failing reports can fail without the hook of conftest.py. When this test fails, the first
-    half of the hook can be removed."""
+    """Check that the test of failing reports can fail without the hook of conftest.py. If a run without the hook no
+    longer fails, the first half of the hook can be removed."""
     done = run(tmp_path, GARBAGE, conftest="")
     if sys.version_info < (3, 13):
         assert "INTERNALERROR" in done.stdout, done.stdout

@@ -1,6 +1,6 @@
 """Faults of brokers (their kinds are in ``broker_plan``), and their repair.
 
-At most one disk is lost or damaged at a time, and only a disk whose partitions have another replica that may lead:
+At most one disk is lost or damaged at a time, and only a disk whose partitions have another replica that may lead,
 because otherwise no recovery would be possible. A disk counts as recovered when every in-sync set is full again.
 """
 

@@ -285,7 +285,7 @@ class GroupChecks:
     def is_misled(self, member: SimMember) -> None:
         """The member's coordinator sees its connection end before the member does. A member with a half-open connection
         may read partitions that belong to other members, until it stops or gets a response from any coordinator. No
-        other rule is relaxed for such a member: its commits are refused like any others."""
+        other rule is relaxed for a member with a half-open connection: its commits are refused like any others."""
         self._misled.setdefault(member, self.world.scheduler.now_ms)
 
     def _is_overdue(self, member: SimMember) -> bool:

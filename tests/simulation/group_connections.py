@@ -139,8 +139,8 @@ class MemberConnection:
     # -- both --------------------------------------------------------------------------------------------------------
 
     def breaks(self, *, coordinator_sees_ms: float | None = None, member_sees_ms: float = 0.0) -> None:
-        """The network breaks the connection. Either the member notices this now, or the coordinator does, and the
-        member notices it after this time (the connection is half open)."""
+        """The network breaks the connection. Either the member notices the break now, or the coordinator does, and the
+        member notices it after the given time (the connection is half open)."""
         if self._up.is_closed or not self.is_of_member:
             return
         self._down.is_closed = self._up.is_closed = True

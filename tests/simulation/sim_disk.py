@@ -227,7 +227,8 @@ def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecor
     """Damage one byte on the disk: of the log, of a snapshot, or of a small file; return which file.
 
     The header of the log's last batch is not damaged: a damaged one looks like a batch that was being written when the
-    power failed. Recovery truncates such a batch (docs/invariants.md), although its replica may have promised it.
+    power failed. Recovery truncates a last batch with a damaged header (docs/invariants.md), although its replica may
+    have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]

@@ -1,9 +1,9 @@
 """The other part of a schedule: the cluster's rules without a network, with brokers that hold records.
 
 In the world of controllers brokers hold no records, so that world cannot notice a record that an election loses.
-Histories with records can notice such a loss: they make many decisions in little time, with crashes, lost tails, wiped
-disks and requests that arrive late. The rule is that a clean leader has every committed record
-(tests/simulation/cluster_histories.py, ledger_histories.py).
+Histories with records can notice a record that an election loses: they make many decisions in little time, with
+crashes, lost tails, wiped disks and requests that arrive late. The rule is that a clean leader has every committed
+record (tests/simulation/cluster_histories.py, ledger_histories.py).
 """
 
 from __future__ import annotations

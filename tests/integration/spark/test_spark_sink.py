@@ -155,7 +155,8 @@ def test_a_stream_appends_its_rows_and_complete_mode_its_whole_result_each_time(
 
 
 def test_in_update_mode_a_query_starts_and_fails_before_it_writes(spark: Any, tmp_path: Path) -> None:
-    """Spark itself refuses every Python sink the mode; where it ever stops, this test says so."""
+    """Spark itself refuses every Python sink the mode; if a Spark version accepts the mode, the test of the mode
+    fails."""
     rows = spark.readStream.format("rate").load().selectExpr("string(value) value")
     for number, frame in enumerate((rows, rows.groupBy("value").count())):
         writer = frame.writeStream.outputMode("update").format("headrace").option("topic", "t")

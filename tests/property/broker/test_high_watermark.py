@@ -58,8 +58,8 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         return {*self.isr, *(self.asked.members if self.asked else ())}
 
     def look(self) -> None:
-        """The candidate of this moment, and whether the leader waits for a joining follower. If it waits, the value may
-        be lower, and a separate check covers this case."""
+        """The candidate of this moment, and whether the leader waits for a joining follower. If the leader waits, the
+        high watermark may be lower, which a separate check covers."""
         if len(self.isr) >= min(self.min_insync, len(REPLICAS)):
             durable = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
             self.largest = max(self.largest, min([self.flushed, *durable]))

@@ -276,7 +276,8 @@ def test_the_log_has_each_record_once_and_in_order_whatever_fails(first: int, st
 
 @pytest.mark.parametrize("seed", range(40))
 def test_long_stories_by_chance(seed: int) -> None:
-    """This test does not shrink failures, but runs longer histories: 25 histories of 200 actions for each seed."""
+    """The test of long histories does not shrink failures, but runs longer histories: 25 histories of 200 actions for
+    each seed."""
     rng = random.Random(seed)
     for _ in range(25):
         world = SequencesWorld(rng.choice([0, _WRAP - 7]))

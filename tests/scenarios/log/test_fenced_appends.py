@@ -84,7 +84,7 @@ def test_an_append_that_was_decided_on_another_log_is_refused_and_tells_where_it
 
 
 def test_a_stale_epoch_is_reported_before_a_wrong_end() -> None:
-    """To replay the log again would not help, so the coordinator must resign."""
+    """A replay of the log would not help a coordinator with a stale epoch, so it must resign."""
     _, _, log = opened()
     one(log, fenced(9, "claim"))
     assert isinstance(one(log, fenced(8, "commit", end=77)), FencedShardEpochError)

@@ -158,8 +158,8 @@ def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean:
 
 
 def test_an_index_with_one_entry_for_batches_that_came_together_is_believed() -> None:
-    """Kafka up to 3.9 wrote such indexes on followers and in compaction: with the first batch's position and the last
-    batch's last offset."""
+    """Kafka up to 3.9 wrote indexes on followers and in compaction with entries for several batches: with the first
+    batch's position and the last batch's last offset."""
     fs = formatted()
     config = LogConfig(index_interval_bytes=0)
     directory = open_directory(fs, config)

@@ -196,8 +196,8 @@ def unreadable_marker(offset: int) -> bytes:
 def test_a_marker_that_was_written_unreadable_is_refused_by_a_leader_and_passed_over_in_a_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Found by the fuzzer: such a log did not open, even after its tail was truncated, and the error had a wrong
-    type."""
+    """Found by the fuzzer: a log with an unreadable marker did not open, even after its tail was truncated, and the
+    error had a wrong type."""
     fs, _, log = begun()
     first = unreadable_marker(0)
     (outcome,) = log.append_many([Append(data=first, leader_epoch=0, headers=[read_header(first)])])

@@ -164,7 +164,7 @@ def test_a_pause_of_the_process_counts_for_no_more_than_what_was_slept_for(is_bu
 
 def test_a_voter_asked_for_its_vote_in_the_midst_of_a_sleep_remembers_how_long_it_had_no_contact() -> None:
     """A voter refuses votes for an election time-out after the leader's last message. Ticks that are not counted yet do
-    not shorten this time."""
+    not shorten the time in which a voter refuses votes."""
     clocked = Clocked()
     leader, (one, other) = clocked.leader, clocked.followers
     contact_ms = clocked.now_ms

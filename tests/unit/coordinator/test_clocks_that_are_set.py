@@ -73,7 +73,8 @@ def test_the_state_machine_learns_that_the_clock_was_set_before_any_request_by_t
 
 
 def test_a_machine_that_was_suspended_has_set_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wall clock and CLOCK_BOOTTIME have advanced by the same time, so the state machine counts this time."""
+    """The wall clock and CLOCK_BOOTTIME have advanced by the same time, so the state machine counts the whole
+    advance."""
 
     async def scenario() -> None:
         state_machine, serves, slept_ns = IdleMachine(), asyncio.Event(), 0

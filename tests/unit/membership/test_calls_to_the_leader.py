@@ -420,8 +420,8 @@ async def _alter(link: ControllerLink) -> Any:
     ],
 )
 def test_alter_partition_is_sent_at_most_once_whatever_becomes_of_it(mood: str, error: type[HeadraceError]) -> None:
-    """The ISR keeper counts the attempts that may still be executed. The ISR keeper would not count a retry inside of
-    the call."""
+    """The ISR keeper counts the attempts that may still be executed. An AlterPartition call must not retry, because the
+    ISR keeper would not count the second attempt."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first = found[0]

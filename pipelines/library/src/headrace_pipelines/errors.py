@@ -32,7 +32,7 @@ class SchemaChangeError(InvalidArgumentError):
 
 
 class TableConflictError(ClientError):
-    """Other writers of a lake table committed first, again and again. No row of this write is visible."""
+    """Other writers of a lake table committed first, again and again. No row of the failed write is visible."""
 
     code = "TABLE_CONFLICT"
 

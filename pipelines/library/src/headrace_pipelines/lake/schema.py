@@ -1,4 +1,5 @@
-"""The sources of the lake. Release 2 of each has more fields; silver gets their columns with the first such record.
+"""The sources of the lake. Release 2 of each has more fields; silver gets their columns with the first record of
+release 2.
 
 lake.flights, lake.weather, lake.planes     topics of JSON
   `-> bronze.flights ...                    each record as it came, with its position

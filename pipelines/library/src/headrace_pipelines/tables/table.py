@@ -63,7 +63,7 @@ class Compacted:
 
 
 class Conflict(Exception):
-    """Another writer committed after the table was loaded; no row of this attempt is visible."""
+    """Another writer committed after the table was loaded; no row of the failed attempt is visible."""
 
 
 class LakeTable(ABC):
