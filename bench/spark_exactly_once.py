@@ -85,7 +85,7 @@ def main() -> None:
         fill(servers, asked.records, asked.brokers)
         spark = session("exactly once", master="local[2]")
         spark.sparkContext.setLogLevel("ERROR")
-        copied(spark, servers, DELIVERIES[1], "warm-up", asked)  # Java compiles its code
+        copied(spark, servers, DELIVERIES[1], "warm-up", asked)  # warm-up: Java compiles the query's code
         for number in range(asked.rounds):
             for delivery in DELIVERIES if number % 2 else DELIVERIES[::-1]:
                 found = copied(spark, servers, delivery, f"{delivery}-{number}", asked)

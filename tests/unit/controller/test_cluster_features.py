@@ -157,7 +157,7 @@ def test_the_level_is_not_raised_over_the_head_of_a_node_that_does_not_know_it()
 
 
 def test_a_broker_that_is_gone_for_good_does_not_hold_an_old_cluster_at_its_level() -> None:
-    """Below level 2 there is no record that unregisters it, so the level could never be raised."""
+    """Below level 2 there is no record that unregisters a broker, so the level could never be raised."""
     world = old_cluster()
     register(world, 1, ())
     world.now_ms += 10_000

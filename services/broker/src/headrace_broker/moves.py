@@ -237,7 +237,8 @@ class Moves:
             ):  # no disk failed in any other case
                 move.target_writer.fail(error.__cause__)
             raise
-        # This clause comes first: a timeout of the controllers is a TimeoutError too, and no disk's failure.
+        # The clause for HeadraceError comes first: a timeout of the controllers is a TimeoutError too, and no disk's
+        # failure.
         except HeadraceError:
             raise
         except OSError as error:
