@@ -28,9 +28,8 @@ class CleanerConfig:
 
     #: log.cleaner.dedupe.buffer.size: bytes of one cleaner's offset map, 24 bytes for each key.
     dedupe_buffer_bytes: int = 134_217_728
-    #: Log.cleaner.io.buffer.load.factor: part of the offset map that may be used. log.cleaner.io.buffer.size: bytes
-    #: that are read and filtered at once (a larger batch is read whole).
-    load_factor: float = 0.9
+    load_factor: float = 0.9  #: log.cleaner.io.buffer.load.factor: part of the offset map that may be used.
+    #: log.cleaner.io.buffer.size: bytes that are read and filtered at once (a larger batch is read whole).
     io_buffer_bytes: int = 524_288
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Draw = Callable[[int], int]  #: Value of a leader id that means "no known leader".
+Draw = Callable[[int], int]  #: Returns a random integer from 0 (inclusive) to the function's argument (exclusive).
 NO_LEADER = -1  #: The leader id if no leader is known.
 #: The directory id of a sole voter whose directory is unknown, because the voter was configured and not formatted
 #: (KIP-853).
