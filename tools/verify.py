@@ -89,7 +89,15 @@ SHARDS = (
     ),
     Shard(
         "pipelines-killed",
-        ("env", "TEST_WORKERS=1", "tools/test.sh", "-m", "long", "tests/integration/spark/test_pipelines_killed.py"),
+        (
+            "env",
+            "HEADRACE_PIPELINES_KILLED=1",
+            "TEST_WORKERS=1",
+            "tools/test.sh",
+            "-m",
+            "long",
+            "tests/integration/spark/test_pipelines_killed.py",
+        ),
         1800,
     ),
     Shard("leaks", ("env", "HEADRACE_FULL_LEAKS=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),

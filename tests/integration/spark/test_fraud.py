@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
 
 DRIVER = Path(__file__).with_name("fraud_driver.py")
 #: Minutes of payments in test_state_memory_and_lag_stay_flat; `make verify` sets 60.
-MINUTES = float(os.environ.get("HEADRACE_FRAUD_MINUTES", "1"))
+MINUTES = float(os.environ.get("HEADRACE_FRAUD_MINUTES", "0"))
 SAMPLE_S = 1.0
 #: How much a figure may grow in the last three quarters of a run, by its slope, and still be flat.
 GROWTH_MAX = 0.1
@@ -334,9 +334,10 @@ def _kill_workers(driver: SparkDriver) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(int(MINUTES * 60) + 540)
+@pytest.mark.skipif(not MINUTES, reason="`make verify` runs it for an hour")
 def test_state_memory_and_lag_stay_flat(headrace: Any, tmp_path: Path) -> None:
-    """HEADRACE_FRAUD_MINUTES sets how long payments are sent, and 2,000 of them a second (default: one minute, 500)."""
-    rate, seconds = (2_000 if "HEADRACE_FRAUD_MINUTES" in os.environ else 500), MINUTES * 60
+    """HEADRACE_FRAUD_MINUTES sets how long payments are sent, 2,000 of them a second."""
+    rate, seconds = 2_000, MINUTES * 60
     flags = ["--bootstrap-servers", headrace.bootstrap_servers, "--rate", str(rate), "--seconds", str(seconds)]
     checkpoint = tmp_path / "build/pipelines/fraud/checkpoints"
     samples: list[tuple[int, int]] = []
