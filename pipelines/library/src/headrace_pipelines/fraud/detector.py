@@ -11,9 +11,9 @@ state costs more than the rules, too. So the histories of a shard are a map of b
 the histories of all customers in a bucket. A bucket has a TTL, and each history in it the time when it ends.
 
 **Alerts do not depend on the batches**, as long as the records of a customer become visible in the order of their
-record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts the records of a batch by
-their timestamps, and the rules use only the times in the payments. The wall clock decides only when a history expires,
-and when a payment without an account becomes a dead letter.
+record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts
+the records of a batch by their timestamps, and the rules use only the times in the payments. The wall clock decides
+only when a history expires, and when a payment without an account becomes a dead letter.
 """
 
 from __future__ import annotations
