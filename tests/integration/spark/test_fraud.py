@@ -369,6 +369,7 @@ def test_state_memory_and_lag_stay_flat(headrace: Any, tmp_path: Path) -> None:
     if MINUTES >= 10:  # in the first minutes the heap of the JVM grows, and customers appear
         assert all(growth < GROWTH_MAX for growth in grown.values()), grown
         assert summary["payments_per_s"] >= rate * 0.98
+        assert summary["event_to_alert_ms"]["p99"] <= 1_500
 
 
 def _growth(values: list[float]) -> float:
