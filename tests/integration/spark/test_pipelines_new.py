@@ -144,6 +144,5 @@ def test_a_new_pipeline_runs_until_it_is_stopped(run: Any, status: Callable[[], 
     assert json.loads(out) == {
         "pipeline": "parcels", "stopped": True, "queries": {"clean": {"batches": 1, "rows": 3}},
     }  # fmt: skip
-    for word in ("3 rows, lag ", " left, watermark none, state 0 rows"):
-        assert word in err
+    assert "3 rows, lag 0.0 s (0 records), 0 s left, watermark none, state 0 rows" in err
     assert status()["state"] == "stopped"

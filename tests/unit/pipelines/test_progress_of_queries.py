@@ -135,6 +135,16 @@ def test_the_progress_line_has_rows_lag_watermark_state_and_the_time_left(monkey
     assert ", lag unknown, " in jobs.ProgressLine(queries, None, "parcels").text()  # type: ignore[arg-type]
 
 
+def test_the_last_progress_line_has_the_lag_of_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    lags = [{"clean": Lag(records=0, seconds=None)}, {"clean": Lag(records=3, seconds=1.5)}]
+    monkeypatch.setattr(jobs, "lags", lambda admin, pipeline, queries: lags.pop())
+    clock = iter([100.0, 100.5, 101.0])
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    line = jobs.ProgressLine(Queries({"clean": StandIn(None)}), None, "parcels")  # type: ignore[arg-type, dict-item]
+    assert [", lag 1.5 s (3 records), " in line.text() for _ in range(2)] == [True, True]
+    assert ", lag 0.0 s (0 records), 0 s left, " in line.text(at_once=True)
+
+
 def test_queries_without_names_of_their_own_are_stopped_and_refused() -> None:
     queries: Any = [StandIn(None), StandIn(None)]
     for query, name in zip(queries, ("clean", None), strict=True):

@@ -89,7 +89,7 @@ class StreamingJob:
                     queries.look()
                     live(progress.text())
             queries.stop_after_batch()
-            show.note(progress.text())
+            show.note(progress.text(at_once=True))
         if stop.is_asked:
             raise StoppedError({"queries": queries.totals()})
         return Outcome(queries.totals())
@@ -104,9 +104,10 @@ class ProgressLine:
         self._asked_s = 0.0
         self._seen: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
 
-    def text(self) -> str:
+    def text(self, *, at_once: bool = False) -> str:
+        """The line. Its lag is up to 2 seconds old; ``at_once`` asks for the present one."""
         now_s = time.monotonic()
-        if now_s - self._asked_s >= _ASK_S:
+        if at_once or now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             try:
                 self._lags = lags(self._admin, self._pipeline, self._queries.progress)
