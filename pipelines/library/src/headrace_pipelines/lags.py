@@ -26,7 +26,11 @@ def group_of(pipeline: str, query: str) -> str:
 
 
 def lags(admin: Admin, pipeline: str, queries: Iterable[str]) -> dict[str, Lag]:
-    """The lags of the queries that have committed progress. Raises HeadraceError."""
+    """The lags of the queries that have committed progress. Raises HeadraceError.
+
+    A query is left out while the coordinator does not know the end of each partition: it asks the leaders for the ends
+    after the first commit.
+    """
     names = {group_of(pipeline, query): query for query in queries}
     if not names:
         return {}
@@ -34,7 +38,7 @@ def lags(admin: Admin, pipeline: str, queries: Iterable[str]) -> dict[str, Lag]:
     return {
         names[group.group_id]: Lag(group.total_lag, _seconds([part.lag_ms for part in group.partitions]))
         for group in found
-        if group.error is None and group.partitions
+        if group.error is None and group.partitions and all(part.lag is not None for part in group.partitions)
     }
 
 
