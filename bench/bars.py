@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def below_half(self) -> bool:
-        """The value misses the limit by so much that the path's design must change."""
+        """Whether the measured value misses the limit by so much that the design of the path must change."""
         if self.measured is None:
             return False
         if self.bar.at_least:

@@ -137,7 +137,8 @@ class Member(threading.Thread):
         self._committing = consumer.commit_async(offsets, note)
 
     def report(self) -> dict[str, Any]:
-        """The longest pauses since the last report, including a current one, and all runs of offsets so far."""
+        """The longest pauses of the partitions since the last report, a current pause included, and all ranges of
+        offsets that were read so far."""
         now = time.monotonic()
         with self._lock:
             longest = dict(self._longest)

@@ -48,7 +48,7 @@ from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 120.0
 PARTITIONS, MEMBERS, PER_SECOND = 12, 3, 1_000
-#: Length of a window for pauses, with or without a join in its middle (seconds).
+#: Length in seconds of the time window in which a case measures pauses, with or without a join in its middle.
 WINDOW_S = 8.0
 
 #: Kafka 4.3 on this kind of machine, a 4th member joins 3: each moved partition is unread for 4.0 s with the new
@@ -321,7 +321,7 @@ class Bench:
                     moved = before[number] ^ next(iter(members[number].owned().values()))
                     others = [each for at, each in enumerate(members) if at != number]
                     disturbed = sum(len(each.events("assigned", "revoked", "lost", since=begun)) for each in others)
-                    # (Members that restarted earlier have had one assignment.)
+                    # (Members that were restarted earlier in the case have had one assignment since ``begun``.)
                     expected = sum(each.events("ready")[0]["at"] > begun for each in others)
                     self.samples.add("restart.moved", float(len(moved) + disturbed - expected), "")
         finally:
@@ -519,7 +519,7 @@ class Bench:
                 child.end()
 
     def _all_read(self, children: Sequence[Child], ends: dict[str, int]) -> list[dict[str, Any]] | None:
-        """The runs of all members, once all groups have read everything."""
+        """The ranges of offsets that all members have read, once all groups have read everything."""
         received = [line for child in children for line in child.report()]
         far: dict[tuple[str, int], float] = {}
         for line in received:
@@ -570,7 +570,7 @@ class Groups:
         self._stub = stub_of(grpc.insecure_channel(bootstrap.split(",")[0]))
 
     def owner(self, group: str) -> int:
-        """The owner of a group; -1: none."""
+        """The id of the coordinator that owns a group; -1 if the group has no owner."""
         answer = self._stub.FindCoordinator(metadata_pb2.FindCoordinatorRequest(keys=[group]), timeout=20)
         return -1 if answer.coordinators[0].error.code else int(answer.coordinators[0].coordinator_id)
 

@@ -102,7 +102,7 @@ def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
 
 
 def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
-    """Read everything from now on, until the last portion has arrived."""
+    """Read every record from now on, until the last portion has arrived."""
     tune_memory()
     count = int(asked.seconds / PORTION_S)
     wanted = count * max(2, int(asked.rate * PORTION_S))

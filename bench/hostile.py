@@ -8,9 +8,9 @@ attributed to the time of the send. Beside attackers of the coordinator, the con
 after each poll: latency is from send to the end of the commit. An attacker is one process that may use half a core, on
 loopback, bounded in time and count.
 
-Quiet and hostile slices alternate, ``--seconds`` each per attacker, in two rounds over all attackers, so that a slow
-minute affects both: an attacker is compared with the quiet slices directly before its own slices. Each result is one
-JSON object per line; a table follows:
+Quiet slices and slices with an attacker alternate, ``--seconds`` each, in two rounds over all attackers. An attacker is
+compared with the quiet slices directly before its own slices, so a slow minute affects both. Each result is one JSON
+object per line; a table follows:
 
     quiet_p99_ms, p99_ms, ratio, rss_mib (peak of the largest process of the attacked kind, and of brokers), quiet_cpu,
     cpu (of the attacked kind), attacker_cpu (cores), alive, within_ratio (the bare bar: p99 at most 3 times the quiet
@@ -64,8 +64,8 @@ COUNTS = ("sent", "received", "failed")
 
 
 class Pace:
-    """Limits this process to ``CORES``; ``on()`` is False when the time is over. Time starts at the first ``on()``,
-    which prints ``READY``: an attacker's preparation does not count."""
+    """Limits this process to ``CORES``; ``on()`` is False when the time is over. The time of an attack starts at the
+    first ``on()``, which prints ``READY``: an attacker's preparation does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -157,7 +157,7 @@ def empty_items(pace: Pace, address: Address) -> None:
 
 
 def large_produce(pace: Pace, address: Address) -> None:
-    """88 MiB and 15 MiB of invalid records."""
+    """Send 88 MiB and 15 MiB of invalid records."""
     sizes = itertools.cycle([88 * MIB, 15 * MIB])
 
     def once(channel: Any) -> None:
@@ -170,7 +170,7 @@ def large_produce(pace: Pace, address: Address) -> None:
 
 
 def grpc_bombs(pace: Pace, address: Address) -> None:
-    """94 KiB of gzip that expands to 95 MiB."""
+    """Send 94 KiB of gzip that expands to 95 MiB."""
     bomb = b"\x7a" + _varint(94 * MIB) + bytes(94 * MIB)
     packed = zlib.compressobj(9, zlib.DEFLATED, 31)
     data = packed.compress(bomb) + packed.flush()
@@ -376,7 +376,7 @@ def initialized(transactional_id: str) -> bytes:
 
 
 def huge_requests(method: str, item: bytes) -> Attack:
-    """8 MiB of items of two bytes, and 88 MiB."""
+    """Send requests of 88 MiB and of 8 MiB in turn, whose items have two bytes each."""
     sizes = itertools.cycle([88 * MIB, 8 * MIB])
 
     def attack(pace: Pace, address: Address) -> None:
@@ -506,7 +506,8 @@ class Client:
             thread.start()
 
     def measure(self, seconds: float) -> list[float]:
-        """Latencies of records sent within ``seconds`` from now, in ms. A missing record counts as its waiting time."""
+        """Latencies of records sent within ``seconds`` from now, in ms. The latency of a missing record is the time for
+        which the program has waited for the record."""
         began = time.monotonic()
         time.sleep(seconds)
         with self._lock:
@@ -655,7 +656,7 @@ def one_slice(name: str, target: Target, seconds: float, outcome: Outcome) -> No
 
 
 def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> bool:
-    """Run all; returns whether every bar is met."""
+    """Run all attackers; returns whether every bar is met."""
     from headrace import Admin, LocalCluster, NewTopic
 
     with LocalCluster(brokers=3, controllers=3, coordinators=1) as cluster:

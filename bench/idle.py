@@ -13,7 +13,7 @@
                record, and from the start of the process; a second cluster in the same process
     tests      a project with one file of 20 tests on the fixture (examples/test_orders.py), plain pytest, wall time
 
-New means a new directory; programs and libraries are in the page cache. Processor time is the scheduler's
+A new cluster has a new directory, but programs and libraries are in the page cache. Processor time is the scheduler's
 (``/proc/PID/task/*/schedstat``): ticks of 10 ms miss threads that sleep before each tick. Exit 1 when a bar is missed
 or a case fails.
 """
@@ -48,7 +48,7 @@ RECORDS, TOPICS, PARTITIONS = 600_000, 20, 6
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """At most ``limit`` for the median or the worst round."""
+    """A bar: the median or the worst round is at most ``limit``."""
 
     what: str
     case: str
@@ -144,7 +144,7 @@ _UNITS = {"pss": "MiB", "uss": "MiB", "anonymous": "MiB", "cpu": "%", "sleeps": 
 
 
 def headrace(*arguments: str, text: str | None = None) -> str:
-    """The output of a `headrace` command. Raises RuntimeError with its complaint."""
+    """The output of a `headrace` command. Raises RuntimeError with the error text of a command that failed."""
     done = subprocess.run([*COMMAND, *arguments], input=text, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise RuntimeError(f"headrace {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()[-600:]}")

@@ -91,8 +91,8 @@ class KafkaNode:
         return self._java("WarmClient", heap="1g", pre_touch=True, classes=compiled(JAVA_SOURCES, self.libs))
 
     def _warm_up(self, client: WarmClient) -> None:
-        """Warm up the client: it produces for three fifths of the time and consumes for one fifth. In the last fifth it
-        has one record in flight per producer, and writes transactions."""
+        """Warm up the client: it produces for three fifths of the time and consumes for one fifth. In the last fifth of
+        the time the client has one record in flight per producer, and writes transactions."""
         part_s, records, produced = self.warm_up_s / 5, WARM_UP_RECORDS, 0
         topic = f"warm-up-{time.monotonic_ns()}"
         self.create_topic(topic)

@@ -28,7 +28,7 @@ class WarmClient:
     def __init__(self, command: Callable[[], Sequence[str]], log: Path, warm: Callable[[WarmClient], None]) -> None:
         self._command, self._log, self._warm = command, log, warm
         self._process: subprocess.Popen[str] | None = None
-        self._warming = False  # a JVM that ends during its warm-up is not started again from within it
+        self._warming = False  # a JVM that ends during its warm-up is not started again from within the warm-up
 
     def run(self, tool: str, *arguments: str, timeout_s: float) -> str:
         """The tool's standard output, on a settled disk. Raises RuntimeError on failure or timeout."""

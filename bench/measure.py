@@ -136,14 +136,16 @@ def warm_memory(gib: float) -> float:
 def settle() -> None:
     """Wait until the disk is idle, so that the page cache of one workload is not written during the next one.
 
-    ``HEADRACE_BENCH_SETTLE=0`` skips it where only the benchmark itself is tested; other programs' writes take minutes.
+    ``HEADRACE_BENCH_SETTLE=0`` skips the wait, which may take minutes while other programs write; use it where only the
+    benchmark's code is tested.
     """
     if os.environ.get("HEADRACE_BENCH_SETTLE") != "0":
         os.sync()
 
 
 def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
-    """Standard output of a command, started on a settled disk. Raises RuntimeError with its last line on failure."""
+    """Standard output of a command, started on a settled disk. Raises RuntimeError with the last line of the command's
+    output when the command fails."""
     settle()
     try:
         done = subprocess.run(

@@ -118,7 +118,7 @@ class Headrace:
     # -- workloads
 
     def bench(self, workload: str, topic: str, *arguments: str, timeout_s: float = 180) -> dict[str, Any]:
-        """`headrace bench WORKLOAD`. Raises RuntimeError unless its own check passed."""
+        """`headrace bench WORKLOAD`. Raises RuntimeError unless the workload's own check of its records passed."""
         command = [
             PYTHON,
             "-m",
@@ -202,7 +202,7 @@ class Headrace:
                 self.delete_topic(topic)
 
     def memory(self, samples: Samples, moment: str) -> None:
-        """``moment`` "idle": the current value; "loaded": the peak."""
+        """``moment`` "idle": measure the current memory of the broker; "loaded": its peak memory."""
         pid = self.broker_pid
         samples.add(f"headrace.rss.{moment}", rss_mib(pid) if moment == "idle" else peak_rss_mib(pid), "MiB")
 

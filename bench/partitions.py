@@ -131,7 +131,7 @@ class Cluster:
         return float(found["records_per_s"])
 
     def restart(self) -> float:
-        """Seconds from the stop signal until it serves again."""
+        """Seconds from the stop signal until the broker serves again."""
         begun = time.monotonic()
         self.local.restart("broker", 1)
         return time.monotonic() - begun

@@ -133,7 +133,7 @@ class Quorum:
         return answer
 
     async def whole(self) -> admin_pb2.DescribeQuorumResponse:
-        """Wait until all three have the leader's log."""
+        """Wait until all three controllers have the leader's log."""
         deadline = time.monotonic() + 60
         while True:
             found = await self.describe()

@@ -102,7 +102,7 @@ Step = tuple[str, Callable[[], None]]
 
 
 class Ours:
-    """Headrace's side: a cluster of three brokers. Every workload is a step."""
+    """Headrace's side: a cluster of three brokers. A step is one run of one workload."""
 
     def __init__(self, cluster: ours.Headrace, samples: Samples, sizes: Sizes, policy: str) -> None:
         self.cluster, self.samples, self.sizes, self.policy = cluster, samples, sizes, policy
@@ -144,7 +144,7 @@ class Ours:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """At full speed, with our nodes' CPU seconds per million records."""
+        """Produce at full speed; measure also the CPU seconds of our nodes per million records."""
         arguments = ["--api", api, "--records", str(records), "--acks", acks]
         arguments += ["--record-bytes", "1024", "--compression", "lz4"] if large else []
         with self.topic(partitions) as topic:
@@ -239,8 +239,8 @@ class Kafkas:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """Under each setting, each on a new topic. A failed setting is reported; the results of the other settings
-        still count."""
+        """Measure the workload under each setting of kafka_settings.py, each time on a new topic. A failed setting is
+        reported; the results of the other settings still count."""
         size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
         label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
 

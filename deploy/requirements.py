@@ -36,7 +36,7 @@ LEFT_OUT = {"service": (), "spark": ("matplotlib",)}
 
 
 def requirements(image: str, root: Path) -> list[str]:
-    """The requirements of ``image``, ours left out, sorted."""
+    """The sorted requirements of ``image``, without Headrace's own distributions."""
     found: set[str] = set()
     left_out = ("headrace", *LEFT_OUT[image])
     for directory, extras in IMAGES[image].items():

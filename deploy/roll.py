@@ -1,5 +1,5 @@
-"""Replace the stack's containers one by one by what the compose file says now: another image, other settings. In
-contrast, `docker compose up` replaces all containers of a changed service at once.
+"""Replace the stack's containers one by one, so that each has the image and the settings that the compose file names
+now. In contrast, `docker compose up` replaces all containers of a changed service at once.
 
     HEADRACE_VERSION=0.2.0 python3 deploy/roll.py          changed containers; run it beside the compose file
     python3 deploy/roll.py --all                           also unchanged containers: a rolling restart
@@ -54,14 +54,14 @@ STOP_S = 40
 RESTARTS_MAX = 3
 LOOK_S = 0.5
 TELL_S = 5.0
-#: How long to try to restore a former container (seconds): a restarting engine answers again by then.
+#: How long to try to restore a former container (seconds): within this time a restarting engine responds again.
 PUT_BACK_S = 60.0
 _LABEL = "com.docker.compose."
 Json = dict[str, Any]
 
 
 class RollError(Exception):
-    """The roll stopped. The message says why, and what to do."""
+    """The roll stopped. The message of the error says why the roll stopped, and what to do."""
 
 
 #: Errors of a step that replaces a container: the engine refuses the step, or the engine, its client or its answer is
@@ -155,8 +155,8 @@ def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, lis
 
 
 def not_whole(health: Mapping[str, str], doctor: Json | None) -> list[str]:
-    """Why the next container must not be stopped; ``health``: by container name; ``doctor``: the output of `headrace
-    doctor -o json`, None without an answer."""
+    """The reasons why the next container must not be stopped. ``health``: the health of each container, by name;
+    ``doctor``: the output of `headrace doctor -o json`, or None if the doctor gave no answer."""
     reasons = [f"{name} is {each}" for name, each in health.items() if each != "healthy"]
     if doctor is None:
         return [*reasons, "headrace doctor cannot be asked"]
@@ -210,9 +210,9 @@ class Engine:
         return container.health
 
     def rendered(self, service: str) -> Container:
-        """A container of ``service`` as the compose file defines it now, removed again on return. The call of Compose
-        names all services with their current counts. With --no-deps, or with only some services, Compose leaves
-        dependencies out of its hash, and the next `up` would replace every container."""
+        """Create a container of ``service`` as the compose file defines it now, remove it again, and return its
+        description. The call of Compose names all services with their current counts. With --no-deps, or with only some
+        services, Compose leaves dependencies out of its hash, and the next `up` would replace every container."""
         before = self.containers([service])
         counts = {each: len(self.containers([each])) + (each == service) for each in SERVICES}
         scales = [word for each, count in counts.items() for word in ("--scale", f"{each}={count}")]
@@ -232,7 +232,8 @@ class Engine:
         self._run("docker", "compose", "up", "-d", "--no-deps", JOB)
 
     def create(self, name: str, body: Json, more_networks: Mapping[str, Sequence[str]]) -> None:
-        """Create a container. RollError: refused, or outcome unknown; the container may exist nevertheless."""
+        """Create a container. Raises RollError if the engine refuses the request, or if the outcome is unknown: the
+        container may then exist."""
         path, kind = f"/containers/create?name={name}", {"Content-Type": "application/json"}
         try:
             with contextlib.closing(_Local(self._socket)) as connection:
@@ -249,7 +250,7 @@ class Engine:
 
     def ask(self, name: str, *arguments: str) -> Json | None:
         """The JSON document that `headrace ARGUMENTS -o json` prints in a container; None if it prints none. (The
-        doctor also prints one with exit code 1.)"""
+        doctor prints a document also when its exit code is 1.)"""
         try:
             done = subprocess.run(
                 ["docker", "exec", name, "headrace", *arguments, "-o", "json"],
@@ -294,7 +295,8 @@ class _Local(http.client.HTTPConnection):
 
 
 class Roll:
-    """``timeout_s``: how long a new container may take to become healthy, and then the cluster to be whole."""
+    """``timeout_s``: how long a new container may take to become healthy, and how long the cluster may then take to be
+    whole."""
 
     def __init__(self, engine: Engine, *, timeout_s: float) -> None:
         self._engine = engine

@@ -1,8 +1,8 @@
 """At most once: commit first, then work. No payment is handled twice; a crash loses the payments that the worker is
 handling.
 
-Use it for records that are useless if they arrive late or twice: a sensor's reading, a page view for a live counter.
-scene.py kills the worker twenty times, and counts lost and duplicated receipts.
+Use at-most-once for records that are useless if they arrive late or twice: a sensor's reading, a page view for a live
+counter. scene.py kills the worker twenty times, and counts lost and duplicated receipts.
 
     python examples/at_most_once.py            # starts a LocalCluster
     python examples/at_most_once.py HOST:PORT

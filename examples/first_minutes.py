@@ -1,6 +1,6 @@
 """The first five minutes: create a topic, send records, read them back.
 
-Run it against a cluster (`headrace up --data /tmp/headrace`), or let it start one:
+Run the example against a cluster (`headrace up --data /tmp/headrace`), or let the example start a cluster:
 
     python examples/first_minutes.py            # starts a LocalCluster
     python examples/first_minutes.py HOST:PORT

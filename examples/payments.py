@@ -4,9 +4,9 @@ Orders are keyed by user, so that all orders of a user are in one partition, in 
 in a group. A worker reads a batch, writes a payment for each order, and commits payments and offsets in a transaction.
 In the middle of the run one worker leaves and returns, so its partitions move to the other worker and back.
 
-Each user's payments have the same order as the user's orders. The reason: a partition has one reader at a time. The
-group's coordinator refuses the offsets of a worker that has lost the partition, so this worker's transaction is
-aborted.
+Each user's payments have the same order as the user's orders. The order is kept, because a partition has one reader at
+a time. The group's coordinator refuses the offsets of a worker that has lost the partition, so this worker's
+transaction is aborted.
 
     python examples/payments.py            # starts a LocalCluster
     python examples/payments.py HOST:PORT

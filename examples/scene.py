@@ -1,8 +1,8 @@
 """Kill a worker process twenty times; at_most_once.py, at_least_once.py and exactly_once.py call this module.
 
-A topic has 2,000 payments. A worker process reads them and writes a receipt for each payment to another topic. This
-module kills the worker with SIGKILL at a random moment while it writes, and starts it again. The last worker finishes
-the work. Then this module counts the payments without a receipt (lost) and the payments with several receipts
+A topic has 2,000 payments. A worker process reads the payments and writes a receipt for each payment to another topic.
+This module kills the worker with SIGKILL at a random moment while it writes, and starts it again. The last worker
+finishes the work. Then this module counts the payments without a receipt (lost) and the payments with several receipts
 (duplicated).
 
     python examples/exactly_once.py                                # starts a LocalCluster

@@ -42,9 +42,9 @@ class LogEnds:
 def log_ends(
     client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float, isolation_level: str = "read_uncommitted"
 ) -> LogEnds:
-    """Ask all partition leaders at the same time, so that for a leader that does not answer only its own partitions
-    lack their ends. Partitions of deleted topics are left out. With ``isolation_level="read_committed"`` the ends are
-    the last stable offsets."""
+    """Ask all partition leaders at the same time; a leader that does not answer leaves only its own partitions without
+    an end. Partitions of deleted topics are left out. With ``isolation_level="read_committed"`` the ends are the last
+    stable offsets."""
     wanted = set(partitions)
     known: dict[TopicPartition, int] = {}
     unknown: dict[TopicPartition, HeadraceError] = {}

@@ -1,7 +1,7 @@
 """Advice about transactions of exactly-once sinks, for ``transactions describe`` and ``doctor``. Pure.
 
-The decision of a batch commits the batch's transactions together, or aborts them. Coordinators refuse to commit one of
-them alone, and one that is aborted alone costs the whole batch."""
+The decision of a batch commits the batch's transactions together, or aborts them. Coordinators refuse to commit one
+transaction of a batch alone, and a transaction that is aborted alone costs the whole batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace_core.sinks import SinkTransaction
 
 
 def how_decided(transaction: SinkTransaction) -> str:
-    """What ends a sink's transaction, and how to give its batch up."""
+    """A text that says what ends a sink's transaction, and how to abort the transaction's batch."""
     return (
         f"the decision of batch {transaction.batch} ends it, with the batch's other transactions: start the query "
         f"again (`Admin.describe_sink({transaction.sink!r})` shows the last decided batch). To give the batch up, call "

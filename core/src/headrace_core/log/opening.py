@@ -8,8 +8,8 @@ cache, and its fdatasync writes nothing and succeeds. Because the disk may lack 
 every accepted batch beyond the recovery point in place and forces it to the disk. An accepted batch is treated as
 flushed only after it was rewritten and forced. The scan rewrites exactly the bytes that it checked, because the cache
 may drop a page at any time, after which a read returns the disk's older bytes. (Dropping the pages first would lose
-what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in the middle of the rewrite changes nothing,
-because the bytes are the same. A clean start rewrites nothing.
+bytes that only the page cache has, and POSIX_FADV_DONTNEED is only advice.) A crash in the middle of the rewrite
+changes nothing, because the bytes are the same. A clean start rewrites nothing.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ class _Opening:
     def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
         try:
             if sealed and found.has_markers:
-                # A start believes a segment whose index files fit, so its transaction index must not seem empty then.
+                # The next start trusts index files of possible sizes. Mark the transaction index as damaged, because a
+                # missing file would say that the index has no entry.
                 segment.txn_index.doubt()
             segment.rebuild_indexes(found.batches)
             if sealed:

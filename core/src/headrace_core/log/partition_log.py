@@ -130,7 +130,7 @@ class PartitionLog(LogReader):
         self._roll_jitter_ms = self._draw_jitter()
         self.topic_id = topic_id
         self.flushed_end = log_end_offset  #: Offset below which all records are durable.
-        #: (all segments, those of them whose transaction indexes may have entries)
+        #: (all segments, the segments whose transaction indexes may have entries)
         self._known_with_aborted: tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]] = (), ()
         self._rolled_ms = -1  #: Time of the log's last roll; -1: no roll since the log was opened.
 
@@ -665,9 +665,9 @@ class PartitionLog(LogReader):
         have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
         does.
 
-        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. A log that the cut
-        leaves empty, because all records before ``offset`` are deleted, keeps this epoch, and it keeps its producers:
-        the cut did not remove what they wrote.
+        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. If the cut leaves the
+        log empty, because all records before ``offset`` are deleted, the log keeps ``last_epoch`` and its producers,
+        whose records the cut did not remove.
 
         After the cut, the log ends at the end of its last batch, as a start after a crash would find. Because a cut log
         ends at the end of a batch, a cut inside a gap that compaction left ends the log at the beginning of the gap.
@@ -710,7 +710,7 @@ class PartitionLog(LogReader):
             self._delete_from(len(keep))
             last.truncate_to(place)
             last.txn_index.truncate_to(end_offset)
-            self._forget_places()  # forget the places that were read while file size and log end disagreed
+            self._forget_places()  # forget the cached positions that were stored while file size and log end disagreed
             last.log.sync()
         if producers is not None:
             producers.inherit_undecided(self.producers, end_offset)
@@ -773,8 +773,8 @@ class PartitionLog(LogReader):
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # Delete the old empty segment before the new one is created: if a crash left both, the old segment would
-            # seem to lack records.
+            # Delete the old empty segment before the new one is created: if a crash left both segments, the old segment
+            # would seem to lack records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
@@ -863,7 +863,7 @@ class PartitionLog(LogReader):
                 except OSError as error:
                     if error.errno not in NO_SPACE:
                         raise
-                    self._fs.unlink(path)  # what makes room must not need any
+                    self._fs.unlink(path)  # an operation that frees space must not need any space
                     continue
                 deleted.append(DeletedFile(path + DELETED_SUFFIX, segment.size if suffix == LOG_SUFFIX else 0))
         segment.path += DELETED_SUFFIX
@@ -890,10 +890,10 @@ class PartitionLog(LogReader):
     def read_committed(
         self, offset: int, max_bytes: int, high_watermark: int, *, wait: bool = True
     ) -> ReadResult | None:
-        """Like ``read`` up to the last stable offset, with the aborted transactions among the records. The last stable
-        offset, the records and the aborted transactions are of the same state of the log: the read is repeated if a
-        compaction, a deletion or a roll changed the segments meanwhile. Raises OffsetNotAvailableError if the log was
-        cut meanwhile. Any thread."""
+        """Read like ``read``, up to the last stable offset, with the aborted transactions among the records. The last
+        stable offset, the records and the aborted transactions are of the same state of the log: the read is repeated
+        if a compaction, a deletion or a roll changed the segments meanwhile. Raises OffsetNotAvailableError if the log
+        was cut meanwhile. Any thread."""
         while True:
             cuts, segments = self.cuts, self._segments
             found = self.read(offset, max_bytes, self.last_stable_offset(high_watermark), wait=wait)

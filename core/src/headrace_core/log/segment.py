@@ -39,8 +39,8 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
 #: Readers compute values (a largest timestamp, rebuilt indexes) and store them in a segment; a truncation discards the
-#: values. Readers and truncations hold this lock meanwhile. All segments share one lock, because threads hold the lock
-#: only briefly.
+#: values. A reader holds this lock while it stores values, and a truncation while it discards values. All segments
+#: share one lock, because threads hold the lock only briefly.
 _NOTING = threading.Lock()
 
 
@@ -356,7 +356,7 @@ class LogSegment:
 
     def delete_files(self) -> None:
         """Unlink the segment's files without writing to them, because the disk may be full. Readers of unlinked files
-        keep them open."""
+        keep the files open."""
         self.close_indexes()
         for path in (*(file.path for file in self._index_files()), self.path):
             if self._fs.exists(path):
@@ -440,7 +440,8 @@ class LogSegment:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
         with _NOTING:
-            # The segment was truncated meanwhile: the bytes read are gone, and the owner writes the indexes.
+            # The segment was truncated during the check: the bytes that were read are gone, and the owner writes the
+            # indexes.
             if self.size < size:
                 raise IndexMismatchError(why)
             self.index.keep_in_memory(offsets)
@@ -457,7 +458,8 @@ class LogSegment:
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()
-            with _NOTING:  # the owner may have stored a value meanwhile, and appended since: that value is newer
+            # During the search the owner may have stored a value and appended batches: that value is newer.
+            with _NOTING:
                 found = self._largest
                 if found is None:
                     found = self._largest = looked_up

@@ -197,7 +197,7 @@ class TransactionIndex:
             self._data = data
 
     def begin_sync(self) -> File | None:
-        """Like ``IndexFile.begin_sync``; the file's name is durable when the method returns."""
+        """Begin a sync as ``IndexFile.begin_sync`` does; the file's name is durable when the method returns."""
         file = self.file.begin_sync()
         if not self._is_name_durable:
             self._sync_name()

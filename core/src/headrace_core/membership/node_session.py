@@ -164,7 +164,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
     async def shut_down(self, timeout_s: float) -> bool:
         """Ask the controllers to move the node's leaderships or shards to other nodes, and wait until the node may
         stop. Returns False after ``timeout_s``. After ``timeout_s`` the node stops anyway, and the controllers notice
-        the end of its session. ``run`` must be running during ``shut_down``, and returns after it."""
+        the end of its session. ``run`` must be running during ``shut_down``, and returns after ``shut_down``."""
         self._want_shutdown = True
         self._nudge.set()
         try:
@@ -253,9 +253,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 class _Target:
     """The controller to which a heartbeat stream goes. Until a controller responds, any leader that becomes known
-    during the stream takes its place. The leader that was known before the stream did not respond, so it is not asked
-    again. A controller that has responded to a heartbeat was the leader at that time. After a controller's response,
-    only a leader of a later epoch takes its place, because a broken connection looks like a dead broker."""
+    during the stream takes the place of the controller. The leader that was known before the stream did not respond, so
+    it is not asked again. A controller that has responded to a heartbeat was the leader at that time. After a
+    controller's response, only a leader of a later epoch takes its place, because a broken connection looks like a dead
+    broker."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address

@@ -1,9 +1,9 @@
 """Add partitions to open transactions, by requests to the transactions' coordinators (KIP-890).
 
 The leader of a partition adds the partition to a producer's transaction before the transaction's first append (version
-2), or verifies that the producer has added it (version 1). The owner of a group's shard does the same before it accepts
-offsets of a transaction. A request to add or to verify partitions is called a *verification*. This node's metadata show
-the coordinator of a transaction: the owner of the transactional id's shard.
+2), or verifies that the producer has added it (version 1). The owner of a group's shard adds or verifies its partition
+in the same way before it accepts offsets of a transaction. A request to add or to verify partitions is called a
+*verification*. This node's metadata show the coordinator of a transaction: the owner of the transactional id's shard.
 
 A request that fails with a retriable error is repeated for at most VERIFICATION_S. For example, the shard may be
 moving, or a marker of the producer's former transaction may be missing. Repeated requests are idempotent.
@@ -59,7 +59,8 @@ class TransactionalProducer(NamedTuple):
 
 
 class TransactionPartitions:
-    """See the module's docstring. Call all methods in the event loop."""
+    """Verifies the partitions of transactions, as the module's docstring describes. Call all methods in the event
+    loop."""
 
     def __init__(self, metadata: MetadataState, clock: Clock) -> None:
         self._metadata = metadata

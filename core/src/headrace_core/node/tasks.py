@@ -36,7 +36,7 @@ class NodeTasks:
         return await task
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Wait until ``stop`` is set; raises the error of a background task that ends before."""
+        """Wait until ``stop`` is set; raises the error of a background task that ends before ``stop`` is set."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)

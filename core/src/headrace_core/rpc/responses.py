@@ -14,7 +14,8 @@ RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class ResponseRoom:
-    """Counts the bytes of one response. Call ``check`` before the answer for each item, and ``add`` after it."""
+    """Counts the bytes of one response. Call ``check`` before the answer for each item, and ``add`` after the
+    answer."""
 
     __slots__ = ("_size",)
 

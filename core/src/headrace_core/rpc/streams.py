@@ -209,7 +209,7 @@ class ServerStream(Generic[Request, Response]):
                     await self._resumed
                 if self._penalties is not None:
                     await self._penalties.over(self._context)
-        except grpc.aio.BaseError:  # the call has ended meanwhile
+        except grpc.aio.BaseError:  # the call has ended during the read
             pass
         except DecodeError as error:
             self.finish(InvalidRequestError(f"the request is not a valid protobuf message: {error}"))
@@ -219,7 +219,7 @@ class ServerStream(Generic[Request, Response]):
         self._wake_writer()
 
     def _pack(self, packed: Callable[..., Any]) -> tuple[Any, int]:
-        """The next message of several responses, and its size by the calls of ``send``."""
+        """The next message of several responses, and the sum of the sizes that the calls of ``send`` gave."""
         responses: list[Any] = []
         queued_bytes = wire_bytes = 0
         while self._out and len(responses) < PACKED_MAX and wire_bytes < PACKED_BYTES:

@@ -7,8 +7,8 @@ delay a short request no more than one long request does.
 
 **Order.** Pieces of work of similar size (within a factor of four) form a class. A class completes its pieces one after
 another in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the
-total time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. Between
-two turns of a piece, each class of larger pieces gets at most one turn, so no class waits forever.
+total time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. The
+classes take turns in a round: each class with waiting pieces gets one turn in each round, so no class waits forever.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Turns:
             self._desk = None  # no more work follows in this task
             raise
         finally:
-            if self._has_turn:  # the work has the turn if it did not wait
+            if self._has_turn:  # the work has the turn if ``work`` did not wait
                 end.cancel()
             else:
                 await self._begin()
@@ -181,7 +181,7 @@ class Turns:
 
     def _pause_s(self) -> float:
         """The pause after the turn, by the time that the turn took. A process that was stopped for a minute within a
-        turn must not pause for three."""
+        turn must not pause for three minutes."""
         return min((time.perf_counter() - self._until_s + TURN_S) * PAUSE_S / TURN_S, PAUSE_S_MAX)
 
 

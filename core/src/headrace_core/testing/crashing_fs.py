@@ -12,7 +12,7 @@ The file system keeps written and durable contents apart, for bytes and for name
 ``crash_clone`` returns the file system that a machine finds after a power loss at the moment of the call. ``Loss`` says
 which unsynced changes a disk keeps. After ``crash_clone`` the original file system continues, so a test can crash one
 run at many places and in many ways. ``crash`` simulates the power loss in place; old file handles and locks are invalid
-after it.
+after the call.
 
 Tests plan faults with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (the nth of all operations)
 and ``capacity_bytes``. ``flip`` damages durable bytes. ``mount`` makes a directory a separate disk with its own size.

@@ -496,7 +496,7 @@ class _Undoing:
                     file.write(entry.old[low - first : high - first].ljust(high - low, b"\0"))
                     self.bytes_lost += high - low
             least = max(entry.old_size, first)
-            if size == end:  # the file never grew beyond this end
+            if size == end:  # the file ends where the undone write ended, and never grew beyond
                 while end > least and (end - 1) // BLOCK_BYTES in pages:
                     end = max((end - 1) // BLOCK_BYTES * BLOCK_BYTES, least)
                 file.truncate(end)

@@ -38,8 +38,8 @@ class Checkpoint:
 
     @property
     def position(self) -> int:
-        """The sum of the offsets. For topics that begin at offset 0, it is the number of offsets that the query has
-        read."""
+        """The sum of the offsets. For topics that begin at offset 0, the sum is the number of offsets that the query
+        has read."""
         return sum(offset for partitions in self.offsets.values() for offset in partitions.values())
 
     def document(self) -> dict[str, Any]:
@@ -57,7 +57,8 @@ class Checkpoint:
 
 
 def checkpoints(directory: Path) -> list[Checkpoint]:
-    """The checkpoints in ``directory``, in the order of their names. A running query may write them meanwhile."""
+    """The checkpoints in ``directory``, in the order of their names. A running query may write its checkpoint during
+    the read."""
     try:
         found = sorted(path for path in directory.iterdir() if (path / "metadata").exists())
     except FileNotFoundError:
@@ -100,7 +101,7 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines after the version; empty if Spark has deleted the file meanwhile."""
+    """The lines after the version; empty if Spark has deleted the file during the read."""
     try:
         version, *lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -118,6 +119,6 @@ def _size(directory: Path) -> int:
     for path in directory.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # Spark may delete old state meanwhile
+        except FileNotFoundError:  # Spark may delete old state during the read
             continue
     return total

@@ -35,7 +35,7 @@ _LOOK_S = 0.2
 
 
 def crash_point(name: str, batch: int | None = None) -> None:
-    """Wait here to be killed if ``Harness.crash`` has chosen this name, and this batch or none; otherwise do nothing.
+    """Wait for the kill if ``Harness.crash`` has chosen this name, and this batch or no batch; otherwise do nothing.
 
     The process ends with its parent, so a worker does not outlive the driver.
     """

@@ -6,8 +6,8 @@
         .writeStream.format("headrace").option("headrace.delivery", "exactly-once") ...
 
 ``reason`` is null in a good row. ``routed`` returns one frame: good rows with the given topic, key and value, and bad
-rows as dead letters for the topic ``<source topic>.dead-letters``. The sink writes both in one pass and one decision,
-so with exactly-once delivery each record is in exactly one of the topics, once.
+rows as dead letters for the topic ``<source topic>.dead-letters``. The sink writes good rows and dead letters in one
+pass and with one decision. With exactly-once delivery each record is therefore in exactly one of the topics, once.
 
 A dead letter has the key, value and headers of its record, byte for byte, and these headers in addition:
 
@@ -97,7 +97,8 @@ def routed(
 def header(name: str) -> Column:
     """The text of a header of dead letters, such as ``reason``; null if the record has no such header.
 
-    For frames with the column ``headers``: those of a dead-letter topic. A replayed record has only ``tries``.
+    The function applies to frames with the column ``headers``, such as the rows of a dead-letter topic. Of the headers
+    of dead letters, a replayed record has only ``tries``.
     """
     found = F.filter("headers", lambda each: each["key"] == PREFIX + name)
     return F.try_element_at(found, F.lit(-1))["value"].cast("string")

@@ -16,10 +16,11 @@ A row violates a rule if the condition is false or null. The action says what ha
 A row that violates several rules gets the strictest action: fail, then quarantine, then drop. Rows that already have a
 ``reason``, because they could not be parsed, are not checked and not counted: their values are null.
 
-Counts come in two ways, and both are exact when Spark repeats tasks or stages (tested). ``counts`` is an aggregation of
-a static frame, such as the batch of ``foreachBatch``. ``apply(observe=NAME)`` counts while the rows pass, without a
-second read; ``observed`` returns the counts from the progress of the stream. Spark does not store this progress: if the
-driver dies after a batch, the counts of the batch are lost, and a repeated batch reports its counts again.
+There are two ways to count, and both are exact when Spark repeats tasks or stages (tested). ``counts`` is an
+aggregation of a static frame, such as the batch of ``foreachBatch``. ``apply(observe=NAME)`` counts while the rows
+pass, without a second read; ``observed`` returns the counts from the progress of the stream. Spark does not store the
+progress of a stream: if the driver dies after a batch, the counts of the batch are lost, and a repeated batch reports
+its counts again.
 """
 
 from __future__ import annotations
@@ -236,8 +237,8 @@ def time_within(name: str, column: str, *, past: str, future: str, action: Actio
     batch (intervals such as ``"7 days"``).
 
     A single record with a clock years in the future moves the watermark, and then Spark drops all other rows as late.
-    Apply this expectation before ``withWatermark``, and pass only ``good`` rows on. Spark stores the start of a batch
-    in the checkpoint, so a repeated batch has the same outcome.
+    Apply the expectation before ``withWatermark``, and pass only ``good`` rows on. Spark stores the start of a batch in
+    the checkpoint, so a repeated batch has the same outcome.
     """
     return Expectation(
         name,

@@ -489,8 +489,8 @@ class AsyncAdmin(Face):
     ) -> None:
         """End a hanging transaction in one partition, with an abort marker (Kafka's abortTransaction). A hanging
         transaction is open in a partition, but its coordinator does not know it. Readers with ``read_committed`` stop
-        at its first offset until it ends. ``describe_producers`` shows ``producer_id`` and ``start_offset``. Use
-        ``abort_transaction`` for a transaction that a coordinator knows.
+        at the first offset of a hanging transaction until the transaction ends. ``describe_producers`` shows
+        ``producer_id`` and ``start_offset``. Use ``abort_transaction`` for a transaction that a coordinator knows.
 
         Raises InvalidTxnStateError (no transaction of the producer begins at ``start_offset``), InvalidTopicError (an
         internal topic).
@@ -504,7 +504,7 @@ class AsyncAdmin(Face):
     ) -> None:
         """Commit or abort a prepared transaction (KIP-939), and wait until readers see the result. The call may be
         repeated with the same decision. Raises InvalidTxnStateError (the transaction is not prepared, or has ended with
-        the other outcome), ProducerFencedError (the coordinator no longer knows its outcome)."""
+        the other outcome), ProducerFencedError (the coordinator no longer knows the transaction's outcome)."""
         checked = checked_token(token)
         await self._run(
             lambda calls: complete_transaction(

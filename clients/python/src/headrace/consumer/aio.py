@@ -180,9 +180,10 @@ class AsyncConsumer(Face):
         self, *partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> None:
         """Set the positions of the given partitions to the group's committed offsets, to read the records of an aborted
-        transaction again. Without an argument, this applies to all assigned partitions. ``auto.offset.reset`` decides
-        for a partition without a committed offset. ``seek_to_committed`` waits while an open transaction contains
-        offsets of these partitions. Raises InvalidGroupIdError, NoOffsetForPartitionError, RequestTimedOutError."""
+        transaction again. Without an argument, ``seek_to_committed`` applies to all assigned partitions.
+        ``auto.offset.reset`` decides for a partition without a committed offset. ``seek_to_committed`` waits while an
+        open transaction contains offsets of these partitions. Raises InvalidGroupIdError, NoOffsetForPartitionError,
+        RequestTimedOutError."""
         core = self._core
         work = core.in_group("seek_to_committed").fetch_work(core.named_or_all(partitions), timeout)
         core.seek_to_offsets(await core.engine.io.run_async(work))
@@ -270,7 +271,7 @@ class AsyncConsumer(Face):
                 core.reading.check_open()
                 return True
             return False
-        while core.reading.state == "open":  # (a callback may close the consumer)
+        while core.reading.state == "open":  # (a callback may have closed the consumer)
             group.is_here = True
             try:
                 has_some = await core.reading.inbox.wait_async(group.wake_at(deadline))
@@ -436,7 +437,7 @@ class AsyncConsumer(Face):
                     await drive_async(core.group.leave_steps(timeout, commits=commits), core.engine.io)
         except TimeoutError:
             self._steps.cancel()
-            if limit is None or not limit.expired():  # a callback raised this TimeoutError
+            if limit is None or not limit.expired():  # a callback raised the TimeoutError
                 raise
             logger.warning(
                 "the consumer was not closed within %g s: the coordinator removes it when its connection breaks",

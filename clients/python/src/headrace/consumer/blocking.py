@@ -181,9 +181,10 @@ class Consumer(Face):
         self, *partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> None:
         """Set the positions of the given partitions to the group's committed offsets, to read the records of an aborted
-        transaction again. Without an argument, this applies to all assigned partitions. ``auto.offset.reset`` decides
-        for a partition without a committed offset. ``seek_to_committed`` waits while an open transaction contains
-        offsets of these partitions. Raises InvalidGroupIdError, NoOffsetForPartitionError, RequestTimedOutError."""
+        transaction again. Without an argument, ``seek_to_committed`` applies to all assigned partitions.
+        ``auto.offset.reset`` decides for a partition without a committed offset. ``seek_to_committed`` waits while an
+        open transaction contains offsets of these partitions. Raises InvalidGroupIdError, NoOffsetForPartitionError,
+        RequestTimedOutError."""
         core = self._core
         work = core.in_group("seek_to_committed").fetch_work(core.named_or_all(partitions), timeout)
         core.seek_to_offsets(core.engine.io.run(work))
@@ -271,7 +272,7 @@ class Consumer(Face):
                 core.reading.check_open()
                 return True
             return False
-        while core.reading.state == "open":  # (a callback may close it)
+        while core.reading.state == "open":  # (a callback may have closed the consumer)
             group.is_here = True
             try:
                 has_some = core.reading.inbox.wait(group.wake_at(deadline))

@@ -138,7 +138,7 @@ class ConsumerCore:
         self.reading.close()
         forget(self)
         if not self.engine.is_used:
-            self.engine.metadata.listeners.clear()  # (shut_down cuts these reference cycles of a used consumer)
+            self.engine.metadata.listeners.clear()  # (shut_down cuts the reference cycles of a used consumer)
             self.reading.inbox.close()
         return self.engine.is_used
 
@@ -157,14 +157,14 @@ class ConsumerCore:
 
     def at_exit(self) -> None:
         if self.begin_close():
-            self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3 s of these 5 s)
+            self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3 of the 5 seconds)
 
     def metric_values(self) -> dict[str, float]:
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())
 
 
 def _interrupter(core_of: weakref.ref[ConsumerCore]) -> Callable[[], None]:
-    """Wakes a call that waits for records, so that it raises the failure."""
+    """Wakes a call that waits for records, so that the call raises the failure."""
 
     def interrupt() -> None:
         core = core_of()

@@ -82,7 +82,7 @@ class FetchLink:
 
     def note_news(self, tracked: Tracked) -> None:
         """End the pause before the next stream if the metadata show a newer leader epoch of the partition."""
-        if tracked.has_news:  # the leader is new, so failures of the earlier one no longer count
+        if tracked.has_news:  # the leader is new, so failures of the earlier leader no longer count
             tracked.has_news, self._failures = False, 0
             self._news.set()
 

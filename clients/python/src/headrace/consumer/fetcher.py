@@ -159,7 +159,7 @@ class Fetcher:
         """Read the partition from the follower in the client's rack that the leader has named; ask the leader again
         after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
-            if tracked.attempts:  # the refreshed metadata do not contain this follower, either
+            if tracked.attempts:  # the refreshed metadata do not contain the follower, either
                 tracked.far_until = time.monotonic() + self.near_s
             self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not in the client's metadata yet"))
             return

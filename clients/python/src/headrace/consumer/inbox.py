@@ -55,7 +55,7 @@ class Assigned:
         self.paused = False
         # The committed position: (offset, leader epoch of the record before the offset)
         self.begun: tuple[int, int] | None = None
-        self.epochs: ReadEpochs | None = None  # leader epochs of the fetched records
+        self.epochs: ReadEpochs | None = None  # Leader epochs of the fetched records.
         # True for a partition assigned by hand: without a position, begin at the group's committed offset.
         self.from_group = False
         self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on

@@ -52,7 +52,8 @@ class Reading:
         #: iteration stops before its next record when a different iterator or None is ``under_way``; the I/O thread may
         #: set None (``interrupt``).
         self.under_way: RecordIterator | None = None
-        self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
+        # Slices of paused partitions.
+        self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}
         # Slices that are returned before those of the inbox.
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
         self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that stay stopped until a seek
@@ -221,7 +222,7 @@ class Reading:
         return assigned.position
 
     def sync(self) -> None:
-        if not self._dirty or self.state != "open":  # (a callback may close it)
+        if not self._dirty or self.state != "open":  # (a callback may have closed the consumer)
             return
         self._dirty = False
         wanted = [
@@ -294,7 +295,7 @@ class Reading:
                 self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
-        # A flag was set since the last check, perhaps before ``under_way`` was.
+        # A flag was set since the last check, perhaps before ``under_way`` was set.
         if self.inbox.alarm or self.inbox.is_shut:
             return None
         return iterator

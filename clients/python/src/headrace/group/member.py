@@ -39,9 +39,9 @@ from the first heartbeat with the revocation's revision.
 
 **Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
 half-open connection first, two members may read the same records until the request times out and the lease ends. If the
-coordinator fails too, two members may read the same records until a new coordinator takes over. The coordinator refuses
-the commits of a member that has lost its partitions. To detect a half-open connection first, the member would need a
-heartbeat per grace period, and would have to treat each late response as a broken connection.
+coordinator fails after the connection broke, two members may read the same records until a new coordinator takes over.
+The coordinator refuses the commits of a member that has lost its partitions. To detect a half-open connection first,
+the member would need a heartbeat per grace period, and would have to treat each late response as a broken connection.
 
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
 member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions
@@ -193,8 +193,10 @@ class Member:
         self._answered_at = 0.0  # time at which the last request that got a response was sent
         self._shard_epoch = 0  # only a coordinator with a larger shard epoch can remove the member; 0: unknown
         self._newest_epoch = 0  # the largest shard epoch seen since the last response
-        self._vacant_at = float("-inf")  # before this time, no later owner had the shard
-        self._is_orphaned = False  # the member's coordinator was deposed in time, and no new coordinator has responded
+        self._vacant_at = float("-inf")  # before this time, no later coordinator owned the shard
+        # The member's coordinator lost the shard before it could remove the member, and no new coordinator has
+        # responded.
+        self._is_orphaned = False
         self._is_answered_here = False  # a response has come on this stream
         self._is_doubtful = False  # a request was lost on a stream that never got a response
         self._number = 0
@@ -290,7 +292,7 @@ class Member:
             return
         self.tick(now)
         if self.is_suspended or shard_epoch < max(self._shard_epoch, self._newest_epoch):
-            return  # (at any age: the shard has had an owner since)
+            return  # (The metadata may be of any age: they prove that the shard has had a new owner.)
         self._newest_epoch = shard_epoch
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None

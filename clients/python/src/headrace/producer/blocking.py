@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 class ArrowStream(Protocol):
-    """An object with rows as an Arrow stream (PyCapsule interface): of polars, pandas, DuckDB and others."""
+    """An object with rows as an Arrow stream (PyCapsule interface): such as an object of polars, pandas, DuckDB and
+    others."""
 
     def __arrow_c_stream__(self, requested_schema: object = None, /) -> object: ...
 
@@ -89,7 +90,7 @@ class Producer(Face, NativeProducer):
         if partition is not None:
             partition = partition_number(partition)
         when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
-        items = values  # copied once, by the check
+        items = values  # the check copied the values once
         if not isinstance(items, list):
             items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
         if not items:
@@ -226,7 +227,7 @@ class Producer(Face, NativeProducer):
     def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
         """Commit or abort a prepared transaction, this producer's or another one, and wait until readers see the
         result. The call may be repeated with the same decision. Raises InvalidTxnStateError (the transaction has ended
-        differently), ProducerFencedError (its outcome is no longer known)."""
+        differently), ProducerFencedError (the transaction's outcome is no longer known)."""
         checked = checked_token(token)
         arguments.flag("commit", commit)
         self._core.engine.io.run(self._core.transactional(Call.COMPLETE).complete(checked, commit=commit))
@@ -263,8 +264,8 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once. The producer, whose method calls it,
-    keeps the core alive; a strong reference would be a cycle."""
+    """The slow path of ``send``, for a record that could not be queued at once. The method of the producer that calls
+    ``send`` keeps the core alive; a strong reference would be a reference cycle."""
 
     core: weakref.ref[ProducerCore]
 

@@ -111,7 +111,8 @@ class ProducerCore:
         info = await self.engine.topic(topic, timeout_s)
         self.check_open()
         if self.sender.identity is not None and self.sender.identity.current is None:
-            self.sender.identity.ask()  # ask early, because the first batch waits for the producer id
+            # Ask for the producer id early, because the first batch waits for the producer id.
+            self.sender.identity.ask()
         if topic not in self.accumulator.topics:
             queues = TopicQueues(self.accumulator, topic, len(info.partitions), self._max_batch_bytes(info))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
@@ -426,7 +427,7 @@ def _stopper(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
 
 
 def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
-    """The accumulator's ``wake``, which refers to its core weakly."""
+    """The accumulator's ``wake``, which has only a weak reference to the producer's core."""
 
     def wake() -> None:
         core = core_of()

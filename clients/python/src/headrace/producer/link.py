@@ -343,7 +343,7 @@ class BrokerLink:
         records = wire_bytes = 0
         now = time.monotonic()
         for batch in filter(None, request.batches):
-            data = batch.data or b""  # a batch may have expired in between, and then has no data
+            data = batch.data or b""  # a batch may have expired while it waited for its turn, and then has no data
             message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
             records += batch.count
             wire_bytes += len(data)
@@ -442,6 +442,6 @@ def build(batch: SendBatch, compression: Compression, level: int | None) -> None
     builder = batch.builder
     if builder is not None and batch.data is None:
         data = builder.build(compression=compression, level=level)
-        if not batch.done:  # it may have expired in between
+        if not batch.done:  # the batch may have expired during the encoding
             batch.data = data
         batch.builder = None

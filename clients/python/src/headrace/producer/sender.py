@@ -8,7 +8,7 @@ order.
 With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker; otherwise it waits for the
 next response, at most 5 ms. With linger.ms=0, an idle link has the lowest latency, and a busy link forms larger
 batches. Many small requests would overload a link, because one message costs as much time as a million bytes of data. A
-full batch is sent at once, as soon as its link may send a request.
+full batch is sent as soon as the link of its broker may send a request.
 
 **Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
 batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. When a
@@ -194,7 +194,8 @@ class Sender:
             if len(info.partitions) > len(queues.queues):
                 queues.grow(len(info.partitions))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
-            # The topic was deleted and created again; with the same id, fewer partitions mean a lagging node.
+            # The topic was deleted and created again; if the topic's id is unchanged, fewer partitions only mean that
+            # the answering node lags.
             if known != info.topic_id:
                 self._topic_ids[name] = info.topic_id
                 if len(info.partitions) < len(queues.queues):

@@ -178,7 +178,8 @@ class ProducerTransaction:
             self._to(State.SEALED)
 
     def commits(self) -> bool:
-        """Decide to commit; every record is acknowledged. Return whether the coordinator must be asked."""
+        """Decide to commit the transaction, whose records are all acknowledged. Return whether the coordinator must be
+        asked."""
         self.check(Call.COMMIT)
         return self._decide(State.COMMITTING)
 
@@ -188,16 +189,16 @@ class ProducerTransaction:
         return self._decide(State.ABORTING)
 
     def prepares(self) -> None:
-        """Decide to prepare; every record is acknowledged. The producer always sends the request to the coordinator,
-        because an empty transaction has a token, too."""
+        """Decide to prepare the transaction, whose records are all acknowledged. The producer always sends the request
+        to the coordinator, because an empty transaction has a token, too."""
         self.check(Call.PREPARE)
         if self.state is not State.PREPARING:
             self._to(State.PREPARING)
         self.has_sent = True
 
     def completes(self, token: TransactionToken, *, commit: bool) -> bool:
-        """Decide the producer's own prepared transaction. Return False, without effect, if ``token`` is of another
-        transaction: its coordinator completes it without this producer."""
+        """Decide the producer's own prepared transaction. Return False, without effect, if ``token`` belongs to another
+        transaction, which its coordinator completes without this producer."""
         if token != self.token:
             return False
         self.check(Call.COMPLETE)

@@ -120,7 +120,8 @@ class Transactions:
 
     async def send_offsets(self, sent: GroupOffsets) -> None:
         """Commit offsets in the open transaction. If the request fails, the transaction fails, because the coordinator
-        may have only some of the offsets. A commit would then lose the other offsets."""
+        may have only some of the offsets. A commit of such a transaction would lose the offsets that the coordinator
+        lacks."""
         async with self._lock:
             self.producer.check(Call.SEND_OFFSETS)
             try:
@@ -201,7 +202,7 @@ class Transactions:
     async def leave(self, failure: BaseException | None) -> None:
         """End a ``transaction()`` block: commit, or abort because of ``failure``, which the caller raises again. If the
         commit fails, abort and raise the error of the commit. If another producer has taken the transactional id, raise
-        the error that says this. If the block itself has ended or prepared the transaction, do nothing."""
+        the error that names this cause. If the block itself has ended or prepared the transaction, do nothing."""
         async with self._lock:
             state = self.producer.state
             if failure is None and state not in (State.READY, State.PREPARED, State.ABORTING):

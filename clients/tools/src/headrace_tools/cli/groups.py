@@ -175,7 +175,8 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
 
 
 def _note_orphaned(client: Any, groups: list[GroupDescription], timeout_s: float) -> None:
-    """Name pending offsets that no transaction can end any more, and what drops them."""
+    """Print a note for each pending offset that no transaction can end any more; the note says which commands drop the
+    offset."""
     from ..orphaned_offsets import how_dropped, orphaned_offsets
 
     try:

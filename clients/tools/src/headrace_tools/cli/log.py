@@ -136,7 +136,7 @@ def verify(
                     note(f"headrace: {line} [{CorruptLogError.code}]" + (f"; {line.cure}" if line.cure else ""))
                 else:
                     shown.at(functools.partial(_how_far, counts, started, line.path))
-    except BrokenPipeError:  # of our output, not of the files
+    except BrokenPipeError:  # the output pipe of this command broke, not one of the files
         raise
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error

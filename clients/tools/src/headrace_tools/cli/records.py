@@ -29,8 +29,8 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete the records of a partition below an offset. Consumers can no longer read them at once; the disk space is
-    freed soon after.
+    """Delete the records of a partition below an offset. From the return of the command on, no consumer can read the
+    deleted records; their disk space is freed soon after.
 
     \b
     Examples:

@@ -152,7 +152,7 @@ def describe(
 
 
 def _prepared(described: TransactionDescription) -> str:
-    """What ends a prepared transaction."""
+    """The text that says what ends a prepared transaction."""
     from ..sink_decisions import how_decided
 
     part = parse_sink_transaction(described.transactional_id)
@@ -328,8 +328,8 @@ def find_hanging(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Find hanging transactions. A hanging transaction is open in a partition, but its coordinator does not know it.
-    Readers with read_committed wait for it forever. End one with `headrace transactions abort -t TOPIC -p N
-    --start-offset OFFSET`. Exit code 1: some partitions could not be checked.
+    Readers with read_committed wait for a hanging transaction forever. End a hanging transaction with `headrace
+    transactions abort -t TOPIC -p N --start-offset OFFSET`. Exit code 1: some partitions could not be checked.
 
     \b
     Examples:

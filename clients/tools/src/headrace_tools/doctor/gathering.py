@@ -326,7 +326,8 @@ class Gathering:
 
 
 def _clock_ahead_ms(coordinators: Mapping[int, Tried], coordinator_id: int) -> float:
-    """0 if the coordinator did not describe itself."""
+    """How far the coordinator's clock is ahead of this machine's clock; 0 if the coordinator did not describe
+    itself."""
     tried = coordinators.get(coordinator_id)
     return 0.0 if tried is None or tried.node is None else tried.node.clock_ahead_ms
 

@@ -30,7 +30,8 @@ PREPARED_MS = 60_000
 @rule("transaction-hanging")
 def transaction_hanging(facts: Facts) -> Iterator[Finding]:
     """Report transactions that are open in a partition and unknown to their coordinator. Readers with read_committed
-    stop there forever. In ``__consumer_offsets`` Kafka has left them open, and the partition is not compacted."""
+    stop at the first offset of a hanging transaction forever. Kafka left the hanging transactions of
+    ``__consumer_offsets``, which prevent the compaction of their partition."""
     for each in facts.hanging:
         name = f"{each.topic}-{each.partition}"
         harm = "readers with read_committed stop there"

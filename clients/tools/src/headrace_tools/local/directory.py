@@ -88,7 +88,7 @@ class ClusterDirectory:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._file = StateFile(self.directory)
-        self._command = command  # tests replace the command that starts a node
+        self._command = command  # Tests replace the command that starts a node.
         # Name of a node -> position at which the output of its current run begins.
         self._log_starts: dict[str, int] = {}
 

@@ -1,5 +1,5 @@
 """Add controllers to a running cluster (KIP-853): each controller starts as an observer, catches up, and becomes a
-voter, one at a time. If adding the controllers is interrupted, the next ``up`` continues it."""
+voter, one at a time. If adding the controllers is interrupted, the next ``up`` continues the work."""
 
 from __future__ import annotations
 

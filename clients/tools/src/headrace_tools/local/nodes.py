@@ -111,9 +111,9 @@ def format_cluster(state: ClusterState) -> None:
 def format_missing(state: ClusterState, node: Node) -> None:
     """Format the unformatted directories of a node that is a broker, a coordinator, or a controller that joins.
 
-    A controller that is a voter is never formatted again, because it would be another voter under the same id. A voter
-    whose directory is missing fails to start, and the error names the cure. Raises InconsistentClusterIdError when a
-    directory belongs to another cluster, and the other errors of format_directories.
+    A controller that is a voter is never formatted again, because it would come back as another voter with the same id.
+    A voter whose directory is missing fails to start, and the error names the cure. Raises InconsistentClusterIdError
+    when a directory belongs to another cluster, and the other errors of format_directories.
     """
     if node.role == "controller" and not node.joining:
         return

@@ -56,7 +56,7 @@ class Node:
     port: int  # the client listener
     internal_port: int
     data_dirs: tuple[str, ...]
-    process: Life | None = None  # the node's last process, alive or not
+    process: Life | None = None  # The node's last process, alive or not.
     #: A controller that was added to a running cluster, and is not a voter yet.
     joining: bool = False
 

@@ -196,7 +196,7 @@ def _quorum_short(seen: Seen, returned: Returned | None) -> Iterator[str]:
         yield "no controller is active"
         return
     now_ms = next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
-    if now_ms is None:  # without the leader's time, ages are unknown, because they are by the leader's clock
+    if now_ms is None:  # without the leader's time, ages are unknown, because ages are measured by the leader's clock
         yield f"controller {quorum.leader_id} is not active yet"
         return
     voters = {voter.replica_id: voter for voter in quorum.voters}

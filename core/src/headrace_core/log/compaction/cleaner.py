@@ -197,7 +197,7 @@ class _Round:
             is_interrupted=is_interrupted,
         )
 
-    # ---------------------------------------------------------------- 1 and 2: what is there
+    # ---------------------------------------------------------------- steps 1 and 2: find transactions, map keys
 
     def _read_transactions(self, end: int) -> int:
         """Find the aborted transactions; returns the end of the cleaning, lowered to the start of the first open
@@ -263,7 +263,7 @@ class _Round:
             indexer.latest = max(indexer.latest, following.base_offset - 1)
         return indexer.latest + 1, False
 
-    # ---------------------------------------------------------------- 3: group by group
+    # ---------------------------------------------------------------- step 3: rewrite the segments, group by group
 
     def _groups(self, segments: Sequence[LogSegment]) -> list[list[LogSegment]]:
         following = {segment: after.base_offset for segment, after in pairwise(self._segments)}

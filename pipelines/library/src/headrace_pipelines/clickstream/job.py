@@ -103,7 +103,7 @@ class Job:
         self._show, self._stop, self._rows = show, stop, rows
 
     def create_topics(self) -> None:
-        """Create the topics, without records. The log is of 2015, so retention would delete it."""
+        """Create the topics, without records. The log is of 2015, so the default retention would delete its records."""
         new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in TOPICS]
         queries = [query for names in _IN_ORDER for query in names]
         replace_topics(self._servers, "clickstream", new, queries=queries, sources=SOURCES)

@@ -1,4 +1,5 @@
-"""From lines of the log to requests, and to dead letters with a reason. Every line becomes one of the two.
+"""Parse the lines of the log into requests, and bad lines into dead letters with a reason. Every line becomes either a
+request or a dead letter.
 
 A line is a request if it has an address, a time, a request line and a status (Apache's combined format)::
 
@@ -36,9 +37,9 @@ _ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"
 def parsed(records: DataFrame) -> DataFrame:
     """One row for each record of the log: its position, the request, and the reason if the line is bad.
 
-    ``records`` has the source's columns with headers. The result has these columns, ``reason`` (null for a good line),
-    and the columns of a request. A line that a replay of dead letters sends again has a name of its own, so that it is
-    not dropped as a repeat of the dead letter.
+    ``records`` has the source's columns with headers. The result has the columns of ``records``, ``reason`` (null for a
+    good line), and the columns of a request. A line that a replay of dead letters sends again has a name of its own, so
+    that it is not dropped as a repeat of the dead letter.
     """
     position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
     name = F.filter("headers", lambda each: each["key"] == LINE_HEADER)

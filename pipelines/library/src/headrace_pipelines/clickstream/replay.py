@@ -100,7 +100,8 @@ def _time_ms(text: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """``lines`` of the log, each once; ``repeats`` were sent a second time."""
+    """``lines`` is the number of lines of the log that were sent, each counted once; ``repeats`` is the number of lines
+    that were sent a second time."""
 
     lines: int
     repeats: int

@@ -1,4 +1,5 @@
-"""Visits: the views of one address with gaps of at most half an hour, and how far each went through the funnel."""
+"""Visits: the views of one address with gaps of at most half an hour, and how far each visit went through the
+funnel."""
 
 from __future__ import annotations
 

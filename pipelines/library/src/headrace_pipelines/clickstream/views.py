@@ -16,7 +16,7 @@ DIRECT = "-"
 
 
 def views(requests: DataFrame) -> DataFrame:
-    """The requests that are views, and the ticks (without an address); late ones are recognized from here on."""
+    """The rows that are views or ticks (without an address), with the watermark by which Spark recognizes late rows."""
     return requests.where("is_view OR address IS NULL").withWatermark("time", WATERMARK)
 
 

@@ -1,6 +1,6 @@
 """Fraud in card payments: each alert exactly once.
 
-Read the modules in this order. The first four need no Spark.
+Read the modules in this order. The first four modules need no Spark.
 
 schema.py    the topics, and what their records contain
 rules.py     four rules, and what they remember of a customer: pure functions

@@ -5,10 +5,11 @@
     histories   what the rules remember                 HISTORY_TTL_MS after the last payment
     parked      payments that wait for their account    when the account arrives, or by a timer: ACCOUNT_WAIT_MS
 
-**Customers are grouped into shards and buckets.** For each key of each batch Spark's pandas form makes a data frame and
-several requests for state, and this costs more than the rules. So the key is a shard of many customers. A request for
-state costs more than the rules, too. So the histories of a shard are a map of buckets, and one request reads or writes
-the histories of all customers in a bucket. A bucket has a TTL, and each history in it the time when it ends.
+**Customers are grouped into shards and buckets.** For each key of each batch, Spark's pandas form makes a data frame
+and several requests for state, which cost more than the rules. The key of the operator is therefore a shard of many
+customers. A request for state alone costs more than the rules. The histories of a shard are therefore a map of buckets,
+and one request reads or writes the histories of all customers in a bucket. A bucket has a TTL, and each history in a
+bucket has the time when the history ends.
 
 **Alerts do not depend on the batches**, as long as the records of a customer become visible in the order of their
 record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts
@@ -40,13 +41,15 @@ from .schema import ACCOUNTS, ALERTS, Account, Alert, InvalidRecordError, Paymen
 #: Shards of customers. Each batch has rows for most shards, so more shards cost time. The tasks share the work by
 #: shards, so with fewer shards one task may have much more of it than the other.
 SHARDS = 16
-#: Buckets of a shard. About thirty customers in a bucket are best: a batch writes each bucket that has a new payment.
+#: Number of buckets of a shard. About thirty customers in a bucket are best: a batch writes each bucket that has a new
+#: payment.
 BUCKETS = 8
-#: A customer without a payment for this time is new again. At 2,000 payments a second these are 100 days of payments.
+#: If a customer makes no payment for this number of milliseconds, the job forgets the customer's history. At 2,000
+#: payments a second, this time is 100 days by the clock of the payments.
 HISTORY_TTL_MS = 600_000
-#: How long a payment waits for its account, from the batch that reads it. The two come from different systems, and may
-#: be seconds apart. A batch has all new records of both topics, and Spark judges them before it fires timers. So after
-#: a pause a payment with an account is judged, however old it is.
+#: Milliseconds that a payment waits for its account, from the batch that reads the payment. Payments and accounts come
+#: from different systems, and may be seconds apart. A batch has all new records of both topics, and Spark judges them
+#: before it fires timers. After a pause, a payment with an account is therefore judged, however old the payment is.
 ACCOUNT_WAIT_MS = 5_000
 
 ACCOUNT = "usual_cents BIGINT"
@@ -56,7 +59,8 @@ HISTORIES = (
 )
 _RECORD = "sent_ms: BIGINT, topic: STRING, partition: INT, offset: BIGINT, key: BINARY, value: BINARY, headers: STRING"
 PARKED = f"records ARRAY<STRUCT<until_ms: BIGINT, {_RECORD}>>"
-#: An alert, or a bad record with its reason. The other columns are those of the record.
+#: An alert, or a bad record with the reason why it is bad. The other columns are those of the payment's or the
+#: account's record.
 OUTPUT = f"{_RECORD.replace(':', '')}, alert STRING, kind STRING, {REASON} STRING"
 
 
@@ -76,7 +80,7 @@ Row = tuple[Any, ...]
 
 
 def detected(records: DataFrame, account_wait_ms: int = ACCOUNT_WAIT_MS) -> DataFrame:
-    """The alerts and the dead letters, as rows of the sink, of the source's records with headers."""
+    """The alerts and the dead letters for the records of the source (with headers), as rows of the sink."""
     rows = records.select(
         F.pmod(F.xxhash64("key"), F.lit(SHARDS)).cast("int").alias("shard"),
         F.unix_millis("timestamp").alias("sent_ms"),
@@ -149,7 +153,7 @@ class Detector(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        """The parked payments of a shard whose time is over become dead letters."""
+        """Turn the parked payments of a shard whose wait is over into dead letters."""
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         found: list[Row] = []
         for (customer,), (parked,) in list(self._parked.iterator()):
@@ -164,7 +168,7 @@ class Detector(StatefulProcessor):
     def _customer(
         self, customer: str, records: list[Record], history: History | None, now_ms: int, found: list[Row]
     ) -> History | None:
-        """The history after the new records of a customer, which are in their order; adds the output to ``found``."""
+        """The history after a customer's new records, which are sorted by time; adds the output to ``found``."""
         account = None if history is not None else self._known(customer)
         waiting: list[Record] = []
         for record in records:
@@ -200,7 +204,7 @@ class Detector(StatefulProcessor):
         return None if account is None else Account(customer, account[0])
 
     def _store(self, customer: str, record: Record) -> Account | None:
-        """Store the account in the record; None if the record closes it. Raises InvalidRecordError."""
+        """Store the account in the record; None if the record closes the account. Raises InvalidRecordError."""
         if record.value is None:
             self._accounts.removeKey((customer,))
             return None
@@ -275,6 +279,7 @@ def _order(record: Record) -> tuple[int, str, int]:
 
 
 def _frames(rows: list[Row]) -> Iterator[pd.DataFrame]:
-    """The rows as a data frame. Without rows there is no frame: an empty one costs as much as a full one."""
+    """The rows as a data frame. Without rows there is no frame, because an empty frame costs as much as a full
+    frame."""
     if rows:
         yield pd.DataFrame(rows, columns=[*Record._fields, "alert", "kind", REASON])

@@ -40,7 +40,7 @@ PARTITIONS = 2
 RATE = 2_000.0
 SECONDS = 90
 SEED = 21
-#: Alerts for the payments of the first seconds are in no percentile: the JVM compiles, and the state is empty.
+#: Seconds at the start of a run whose alerts count in no percentile, because the JVM compiles and the state is empty.
 WARM_UP_S = 30
 #: Seconds that the query may take to process the last payments.
 DRAIN_S = 120.0
@@ -175,7 +175,8 @@ class Job:
             raise StoppedError({"sent": traffic.payments, "batches": progress.batches, "rows": progress.rows})
 
     def _end(self, queries: Queries) -> None:
-        """Stop after the batch. There is always a next batch, and Spark logs an error when it ends in its beginning."""
+        """Stop the query after its current batch. Spark then logs an error, because the next batch has always begun
+        when the query stops; so hide Spark's log."""
         self._spark.sparkContext.setLogLevel("OFF")
         queries.stop_after_batch()
 

@@ -1,10 +1,11 @@
 """Payments of a bank's customers with planted fraud, from a seed. The same seed gives the same events and truth.
 
 Honest customers are not regular: they travel, shop in many shops, park the car, buy furniture, pay with a closed
-account, and use terminals whose position or clock is wrong. And not every thief is conspicuous. So no rule finds every
-fraud without a false alarm.
+account, and use terminals whose position or clock is wrong. Some thieves behave like honest customers. Therefore no
+rule finds every fraud without a false alarm.
 
-The clock of the payments runs faster than the clock on the wall: at 2,000 payments in a second, four hours pass in it.
+The clock of the payments runs faster than the clock on the wall: at 2,000 payments in a second, four hours of payments
+pass in one second.
 """
 
 from __future__ import annotations
@@ -27,23 +28,26 @@ START_MS = 1_767_225_600_000
 PAYMENTS_A_DAY = 3
 DAY_MS = 86_400_000
 CUSTOMERS = 4_000
-#: Payments for each customer in a short run, which so has fewer customers.
+#: In a short run there are so few customers that each makes about this number of payments.
 PAYMENTS_OF_A_CUSTOMER = 30
-#: After this many payments a new customer opens an account, and the oldest customer pays no more.
+#: After each such number of payments a new customer opens an account, and the oldest customer pays no more.
 NEW_CUSTOMER_EVERY = 400
-#: An account is closed this many payments after its customer leaves. Some pay once more as many payments later.
+#: An account is closed when this number of payments has followed its customer's last one. Some customers pay with the
+#: closed account: once more, after the same number of payments.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
-#: Some accounts arrive after the first payments of their customers, this many payments late.
+#: Some accounts arrive late: this number of payments after the first payment of their customer.
 LATE_ACCOUNTS = 0.2
 LATE_BY = 1_000
 
-#: What begins with a payment, and how often: one in so many payments.
+#: What may begin with a payment: each kind of fraud or of unusual honest payment begins once in the given number of
+#: payments.
 FRAUDS = {VELOCITY: 1_500, TRAVEL: 1_500, TESTING: 1_500, AMOUNT: 1_000}
 TRIP, SHOPPING, PARKING, PURCHASE, WRONG_PLACE, WRONG_CLOCK, NO_ACCOUNT, NO_PAYMENT = range(8)
 HONEST = {TRIP: 400, SHOPPING: 700, PARKING: 400, PURCHASE: 400, WRONG_PLACE: 4_000, WRONG_CLOCK: 2_000}
 HONEST |= {NO_ACCOUNT: 4_000, NO_PAYMENT: 10_000}
-#: How wrong a clock is. Fifty years are dead letters.
+#: By how many days the clock of a terminal is wrong. A payment whose clock is wrong by fifty years becomes a dead
+#: letter.
 WRONG_BY_DAYS = (-50 * 365, -365, -0.1, 0.1, 365, 50 * 365)
 
 CITIES = (
@@ -210,7 +214,8 @@ class _Bank:
         return None
 
     def _trip(self, customer: Customer) -> Event:
-        """A last payment in the city, then a flight. Some flights and transfers take less time than planned."""
+        """The last payment of a customer in a city, then a flight. Some flights and transfers take less time than
+        planned."""
         paid = self._payment(customer, place=self._near(customer.city))
         city = customer.home if customer.city != customer.home else self._random.choice(CITIES)
         hours = kilometres(customer.city, city) / self._random.uniform(700, 900) + self._random.uniform(0.5, 3)

@@ -1,9 +1,10 @@
-"""The four rules: what the payments of one customer look like when a thief has the card.
+"""The four rules: how the payments of one customer look when a thief has the card.
 
 ``judge`` is a pure function of a customer's history and the next payment. The thresholds are constants, each with its
 reason. A lower threshold finds more fraud, and disturbs more honest customers.
 
-A payment that looks like fraud does not teach the history what is normal: its amount and its place are not remembered.
+A payment that looks like fraud does not change what the history counts as normal: the history keeps neither its amount
+nor its place.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from .schema import AMOUNT, TESTING, TRAVEL, VELOCITY, Account, Payment, Place
 
 MINUTE_MS = 60_000
 
-#: Thieves test a stolen card with amounts that the customer overlooks. A coffee costs more.
+#: Payments below this amount are small: thieves test a stolen card with amounts that the customer overlooks. A coffee
+#: costs more than a small payment.
 SMALL_CENTS = 200
-#: Card testing: the last so many small payments are within the window. Parking meters seldom produce as many.
+#: Card testing: a customer's last TESTING_PAYMENTS small payments are all within TESTING_MS. A customer who pays at
+#: parking meters seldom makes so many small payments.
 TESTING_PAYMENTS = 4
 TESTING_MS = 20 * MINUTE_MS
-#: Velocity: the last so many payments that are not small are within the window. A shopping street seldom produces them.
+#: Velocity: a customer's last VELOCITY_PAYMENTS payments that are not small are all within VELOCITY_MS. A customer in a
+#: shopping street seldom makes so many payments.
 VELOCITY_PAYMENTS = 6
 VELOCITY_MS = 10 * MINUTE_MS
 #: Impossible travel: faster than an airliner (900 km/h) with a tail wind.
 TRAVEL_KMH = 1_000.0
 #: Below this distance two terminals may be in the same city, or have a wrong position.
 TRAVEL_KM = 100.0
-#: Amounts of one customer are about log-normal. Four standard deviations: one honest payment in 30,000.
+#: The amounts of one customer are about log-normal. One honest payment in 30,000 is more than four standard deviations
+#: above the mean.
 AMOUNT_DEVIATIONS = 4.0
-#: The bank's own record of the usual amount counts as much as this many payments with this deviation. Both keep the
-#: rule sensible for customers with a short or a very regular history.
+#: The bank's own record of the usual amount counts as much as this many payments with this deviation. The two numbers
+#: keep the rule sensible for customers with a short or a very regular history.
 PRIOR_PAYMENTS = 5
 PRIOR_DEVIATION = 0.5
 
@@ -38,12 +43,13 @@ EARTH_KM = 6_371.0
 
 
 class History(NamedTuple):
-    """What is remembered of a customer; detector.HISTORIES has the column types.
+    """What the job remembers of a customer; detector.HISTORIES has the column types.
 
-    ``amounts`` (their number), ``mean`` and ``squares`` (sum of squared deviations) are of the logarithms of the
-    amounts, with the prior. The last place is None until the first payment at a terminal. ``recent_ms`` and
-    ``small_ms`` are the times of the last payments, as many as the rules for velocity and card testing need. They and
-    the place are of the payments received last, so a payment with a wrong clock is soon forgotten.
+    The number ``amounts``, the ``mean`` and ``squares`` (the sum of squared deviations) are those of the logarithms of
+    the amounts, with the prior. The last place is None until the first payment at a terminal. ``recent_ms`` and
+    ``small_ms`` are the times of the last payments, as many as the rules for velocity and card testing need.
+    ``recent_ms``, ``small_ms`` and the place come from the payments that were received last, so the history soon
+    forgets a payment with a wrong clock.
     """
 
     amounts: int
@@ -98,7 +104,7 @@ def judge(history: History, payment: Payment) -> tuple[History, list[tuple[str, 
 
 def _too_fast(one: Place, other: Place, passed_ms: int) -> str | None:
     """The reason if a customer cannot travel from one place to the other in this time. A time below 0 is no reason:
-    the payment is late, or the one before had a wrong clock."""
+    this payment is late, or the payment before it had a wrong clock."""
     distance = kilometres(one, other)
     hours = passed_ms / 3_600_000
     if passed_ms < 0 or distance <= TRAVEL_KM or distance <= TRAVEL_KMH * hours:
@@ -107,7 +113,7 @@ def _too_fast(one: Place, other: Place, passed_ms: int) -> str | None:
 
 
 def kilometres(one: Place, other: Place) -> float:
-    """The great-circle distance (haversine formula)."""
+    """The great-circle distance of two places, by the haversine formula."""
     (north, east), (north2, east2) = (tuple(map(math.radians, place)) for place in (one, other))
     half = math.sin((north2 - north) / 2) ** 2
     half += math.cos(north) * math.cos(north2) * math.sin((east2 - east) / 2) ** 2

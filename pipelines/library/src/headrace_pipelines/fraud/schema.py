@@ -19,9 +19,9 @@ ALERTS = "fraud.alerts"
 #: The kinds of fraud, as in alerts and in the planted truth.
 VELOCITY, TRAVEL, TESTING, AMOUNT = KINDS = ("velocity", "travel", "testing", "amount")
 
-#: The longest payment or account. A longer record is a mistake, and takes memory and time.
+#: Maximum number of bytes of a payment or an account. A longer record is a mistake, and would take memory and time.
 VALUE_BYTES_MAX = 16_384
-#: Payments have times from 2020 to 2039. A payment with a wrong clock would stay in the history.
+#: Payments have times from 2020 to 2039. A payment with a wrong clock would distort its customer's history.
 FIRST_MS, END_MS = 1_577_836_800_000, 2_208_988_800_000
 
 #: Latitude and longitude in degrees.
@@ -29,7 +29,7 @@ Place = tuple[float, float]
 
 
 class InvalidRecordError(ValueError):
-    """A record is no payment, or no account. The text names the field and its fault."""
+    """A record is no payment, or no account. The text of the error names the field and its fault."""
 
 
 class Payment(NamedTuple):

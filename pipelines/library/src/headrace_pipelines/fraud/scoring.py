@@ -9,17 +9,17 @@ from typing import Any
 from .planting import Fraud
 from .schema import KINDS, Alert
 
-#: Alerts of one kind for one customer are one incident if less than this time is between two of their payments.
+#: Alerts of one kind for one customer are one incident if less than this time is between two payments of the alerts.
 INCIDENT_MS = 3_600_000
 
 
 def scores(alerts: Iterable[Alert], truth: Mapping[int, Fraud]) -> dict[str, dict[str, Any]]:
     """The scores of each kind of fraud. ``truth``: the planted fraud of a payment.
 
-    An alert is right if its payment belongs to a planted fraud of the alert's kind. A long fraud has many alerts, and
-    one incident, which is right if one of its alerts is. ``precision``: of the incidents, the right ones.
-    ``precision_of_alerts``: of the alerts, the right ones. ``recall``: of the planted frauds, those with a right alert.
-    None where there is nothing to divide by.
+    An alert is right if its payment belongs to a planted fraud of the alert's kind. A long fraud has many alerts and
+    one incident; an incident is right if one of its alerts is right. ``precision``: the share of right incidents among
+    all incidents. ``precision_of_alerts``: the share of right alerts among all alerts. ``recall``: the share of planted
+    frauds with a right alert among all planted frauds. A score is None if there is nothing to divide by.
     """
     by_kind: dict[str, list[Alert]] = {kind: [] for kind in KINDS}
     for alert in alerts:

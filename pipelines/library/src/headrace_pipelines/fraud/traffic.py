@@ -14,9 +14,10 @@ from headrace import Consumer, Producer, TopicPartition
 from .planting import Event, Fraud
 from .schema import ACCOUNTS, ALERTS, PAYMENTS, Account, Alert, Payment, alert_of
 
-#: Payments are sent in slices of this length.
+#: Length in seconds of the slices in which payments are sent.
 _SLICE_S = 0.01
-#: Futures that are checked later; the oldest is waited for, so a slow cluster slows the traffic down.
+#: Maximum number of futures that are checked later; the traffic then waits for the oldest future, so a slow cluster
+#: slows the traffic down.
 _OPEN_MAX = 20_000
 
 
@@ -34,7 +35,8 @@ class Traffic(threading.Thread):
         self._failure: BaseException | None = None
         self.has_sent_accounts = threading.Event()
         self.truth: dict[int, Fraud] = {}
-        self.payments = self.records = 0  # sent so far; records are payments and accounts
+        # Numbers of payments and of records sent so far; records are payments and accounts.
+        self.payments = self.records = 0
         self.began_ms = 0.0  #: when the first payment was sent
         self.ended_s = 0.0
 
@@ -61,8 +63,8 @@ class Traffic(threading.Thread):
                     if not self._wait_until(began_s + due_s):
                         break
                     self.payments += 1
-                # A payment that is sent late has the timestamp when it was due: its latency includes the delay. The
-                # accounts have timestamps by the same clock: the order of timestamps is the order of events.
+                # A payment that is sent late has the timestamp when it was due, so its latency includes the delay. The
+                # accounts get timestamps by the same clock, so the order of timestamps is the order of events.
                 timestamp_ms = time.time() * 1000
                 if began_s is not None:
                     timestamp_ms = min(timestamp_ms, self.began_ms + due_s * 1000)
@@ -85,11 +87,11 @@ class Traffic(threading.Thread):
 
     @property
     def seconds(self) -> float:
-        """How long payments were sent."""
+        """For how many seconds payments were sent."""
         return self.ended_s - self.began_ms / 1000
 
     def pay(self) -> None:
-        """Begin with the payments."""
+        """Allow the traffic to send the payments, after the first accounts."""
         self._may_pay.set()
 
     def stop(self) -> None:
@@ -142,7 +144,7 @@ class Watch(threading.Thread):
             self._failure = error
 
     def stop(self) -> None:
-        """End; raises the error that ended the watch before."""
+        """End the watch; raises the error that ended the watch earlier."""
         self._stop_asked.set()
         self.join()
         if self._failure is not None:
