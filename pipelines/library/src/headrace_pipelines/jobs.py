@@ -105,7 +105,7 @@ class ProgressLine:
         self._seen: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
 
     def text(self, *, at_once: bool = False) -> str:
-        """The line. Its lag is up to 2 seconds old; ``at_once`` asks for the present one."""
+        """The line. The lag in the line is up to 2 seconds old; ``at_once`` asks for the present lag."""
         now_s = time.monotonic()
         if at_once or now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
@@ -137,7 +137,8 @@ class ProgressLine:
 
 
 def check_checkpoints(master: str, checkpoints: str | None) -> None:
-    """Refuse checkpoints on one machine for a cluster of several: another driver or executor would not find them."""
+    """Refuse checkpoints in a local directory for a Spark cluster of several machines: another driver or executor would
+    not find them."""
     if not master.startswith("local") and (checkpoints is None or "://" not in checkpoints):
         raise InvalidArgumentError(
             f"the master is {master}, and the checkpoints are in a directory of this machine; give "

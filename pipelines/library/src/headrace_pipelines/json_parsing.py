@@ -74,8 +74,8 @@ def parse_json(
     """Return ``frame`` with the columns ``data``, a struct of ``schema`` (a StructType, or DDL), and ``reason``.
 
     ``column`` holds the JSON, binary or string. A value with more than ``value_bytes_max`` bytes gets a reason and is
-    not parsed. ``refuse_unknown``: a field that ``schema`` does not have is a reason; otherwise it is ignored. In a row
-    with a reason, ``data`` is null.
+    not parsed. ``refuse_unknown``: a field that ``schema`` does not have is a reason; otherwise the field is ignored.
+    In a row with a reason, ``data`` is null.
 
     Raises UnsupportedFieldError for a type that JSON cannot hold, and InvalidColumnsError.
     """
@@ -185,8 +185,8 @@ def _entries(variant: Column) -> Column:
 
 
 def _bound(variant: Column, function: Callable[[Column], Column]) -> Column:
-    """``function`` of ``variant``, which Spark computes once. Without this, the expression of a nested field would
-    repeat the expression of its parent several times, at each level."""
+    """The result of ``function`` for ``variant``, which Spark computes only once. Without ``_bound``, the expression of
+    a nested field would repeat the expression of its parent several times, at each level."""
     return F.get(F.transform(F.array(variant), function), F.lit(0))
 
 
@@ -195,7 +195,8 @@ def _is_absent(variant: Column) -> Column:
 
 
 def _fault(variant: Column, kind: DataType, path: Column) -> Column:
-    """What is wrong with a present, non-null value: text, or null. ``path`` names the value in the text."""
+    """A text that says what is wrong with a present, non-null value; null for a sound value. ``path`` names the value
+    in the text."""
     if isinstance(kind, VariantType):
         return F.lit(None).cast("string")
     if isinstance(kind, StructType):
@@ -232,7 +233,7 @@ def _member_value(variant: Column, field: StructField) -> Column:
 
 
 def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Callable[[Column], Column]) -> Column:
-    """The first fault of the elements of ``many``, or that the value is no ``name``."""
+    """The first fault of the elements of ``many``; if ``many`` is null, the fault that the value is no ``name``."""
     first = F.get(F.array_compact(faults(many)), F.lit(0))
     return F.when(many.isNull(), _expected(variant, name, path)).otherwise(first)
 
@@ -240,8 +241,8 @@ def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Cal
 def _presence_fault(
     variant: Column, kind: DataType, nullable: bool, path: Column, value: Column | None = None
 ) -> Column:
-    """What is wrong with a member that may be absent. ``value``: the typed value, if it is known; a scalar that has one
-    has no fault."""
+    """The fault of a member that may be absent; null if the member is sound. ``value``: the typed value, if it is
+    known; a scalar with a typed value has no fault."""
     fault = F.when(~_is_absent(variant), _fault(variant, kind, path))
     if value is not None and not isinstance(kind, StructType | ArrayType | MapType):
         fault = F.when(value.isNull(), fault)

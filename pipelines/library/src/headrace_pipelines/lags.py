@@ -13,23 +13,24 @@ TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of a query. ``records`` that it has not read; ``seconds``: the age of the oldest of them, None if the
-    coordinator does not know it yet."""
+    """The lag of a query. ``records``: number of records that the query has not read; ``seconds``: the age of the
+    oldest unread record, None if the coordinator does not know the age yet."""
 
     records: int
     seconds: float | None
 
 
 def group_of(pipeline: str, query: str) -> str:
-    """The consumer group to which a query commits its progress. Pass it to the source as ``headrace.group.id``."""
+    """The consumer group to which a query commits its progress. Pass the name of the group to the source as
+    ``headrace.group.id``."""
     return f"{pipeline}.{query}"
 
 
 def lags(admin: Admin, pipeline: str, queries: Iterable[str]) -> dict[str, Lag]:
     """The lags of the queries that have committed progress. Raises HeadraceError.
 
-    A query is left out while the coordinator does not know the end of each partition: it asks the leaders for the ends
-    after the first commit.
+    A query is left out while the coordinator does not know the end of each partition: the coordinator asks the leaders
+    for the ends after the group's first commit.
     """
     names = {group_of(pipeline, query): query for query in queries}
     if not names:

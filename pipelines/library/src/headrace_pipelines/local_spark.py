@@ -13,7 +13,7 @@ from headrace_spark import session
 
 @contextmanager
 def local_spark(name: str, make: Callable[..., SparkSession] = session) -> Iterator[SparkSession]:
-    """A session by ``make``, which ends with the block; its log has only errors."""
+    """Make a Spark session with ``make``, and stop it at the end of the block; the session logs only errors."""
     spark = make(name, master="local[2]", spark_sql_session_timeZone="UTC")
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark.sparkContext.setLogLevel("ERROR")

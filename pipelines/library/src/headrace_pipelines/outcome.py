@@ -1,4 +1,4 @@
-"""What a run of a pipeline found."""
+"""The result of a run of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run found. ``summary`` is the last line of the output and summary.json; ``details`` is details.json."""
+    """The result of a run. ``summary`` is the last line of the output and summary.json; ``details`` is details.json."""
 
     summary: dict[str, Any]
     details: dict[str, Any] = field(default_factory=dict)

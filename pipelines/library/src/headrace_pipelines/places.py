@@ -29,7 +29,7 @@ class Places:
         return self.root / "checkpoints" / query
 
     def clear(self) -> None:
-        """Remove the files of an earlier run, and the cluster of a run that was killed."""
+        """Remove the files of an earlier run, and stop the cluster of a run that was killed."""
         cluster = ClusterDirectory(self.cluster)
         if cluster.exists():
             cluster.delete()
@@ -42,7 +42,7 @@ class Places:
 
 @contextmanager
 def cluster_of(servers: str | None, places: Places, show: Show) -> Iterator[str]:
-    """The address of the given cluster, or of an embedded one."""
+    """The address of the given cluster, or of a local cluster that is started for the run."""
     if servers is not None:
         yield servers
         return
@@ -53,7 +53,7 @@ def cluster_of(servers: str | None, places: Places, show: Show) -> Iterator[str]
 
 
 def add_bootstrap_servers(parser: argparse.ArgumentParser, topics: str) -> None:
-    """Add the flag ``--bootstrap-servers`` of a run that replaces ``topics``."""
+    """Add the flag ``--bootstrap-servers``, whose help says that the run replaces ``topics``."""
     parser.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT,...",
         help=f"use this cluster and replace its topics {topics}; without it the command starts a cluster in DIR",

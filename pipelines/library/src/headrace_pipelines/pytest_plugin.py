@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def pipeline_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local Spark session in UTC with ``format("headrace")``; an active session is used as it is."""
+    """A local Spark session in UTC with ``format("headrace")``; if a session is already active, that session is
+    returned unchanged."""
     from pyspark.sql import SparkSession
 
     from headrace_spark import session

@@ -21,7 +21,7 @@ from .errors import QueryFailedError
 LOOK_S = 0.5
 #: Seconds that a batch may take to end after a stop request.
 STOP_S = 120.0
-#: How often a query is started whose Python process does not connect in time.
+#: Maximum number of starts of a query whose Python process does not connect in time.
 START_ATTEMPTS = 5
 _POLL_S = 0.02
 _WORKER_WAS_LATE = "Python worker failed to connect back"
@@ -29,8 +29,8 @@ _WORKER_WAS_LATE = "Python worker failed to connect back"
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a query has done: rows read, rows dropped as late or repeated, its watermark, the size of its state, the
-    sums of what it counts with ``DataFrame.observe``, and when its last batch began (seconds since 1970)."""
+    """The progress of a query: rows read, rows dropped as late or repeated, the watermark, the size of the state, the
+    sums of the values that ``DataFrame.observe`` counts, and the start of the last batch (seconds since 1970)."""
 
     rows: int = 0
     batches: int = 0
@@ -44,7 +44,7 @@ class Progress:
     last_batch: int = field(default=-1, repr=False)
 
     def take(self, batch: Mapping[str, Any]) -> None:
-        """Add the progress of a batch (Spark's dictionary). A batch that was taken before changes nothing."""
+        """Add the progress of a batch (Spark's dictionary). A batch that was added before is ignored."""
         if batch["batchId"] <= self.last_batch:
             return
         self.last_batch = batch["batchId"]
@@ -64,7 +64,7 @@ class Progress:
 
 
 class Queries:
-    """The running queries of a pipeline by their names. The block ends with all of them stopped."""
+    """The running queries of a pipeline by their names. At the end of the block all queries are stopped."""
 
     def __init__(self, queries: Mapping[str, StreamingQuery]) -> None:
         self._queries = dict(queries)
@@ -168,7 +168,7 @@ def started(start: Callable[[], Started]) -> list[StreamingQuery]:
 
 
 def cause(text: str) -> str:
-    """The line of Spark's error that says what is wrong: the last one before the description of the query."""
+    """Find the line of Spark's error that says what is wrong: the last line before the description of the query."""
     lines = [line.strip() for line in text.partition("\n=== Streaming Query ===")[0].splitlines() if line.strip()]
     frames = ("at ", "File ", "... ")
     return next((line for line in reversed(lines) if not line.startswith(frames)), text)
@@ -180,7 +180,7 @@ def _process_all(query: StreamingQuery) -> None:
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Wait until no batch runs, or until the next batch has begun; then stop the query. An exactly-once sink repeats a
+    """Wait until no batch runs, or until a further batch has begun; then stop the query. An exactly-once sink repeats a
     batch that was stopped."""
     last = query.lastProgress
     deadline = time.monotonic() + STOP_S

@@ -17,7 +17,7 @@ from .stopping import Stop
 
 
 class Job(Protocol):
-    """What the module of a pipeline has. ``SOURCES``: the topics whose bad records become dead letters."""
+    """The interface of a pipeline's module. ``SOURCES``: the topics whose bad records become dead letters."""
 
     SOURCES: Sequence[str]
 
@@ -25,7 +25,7 @@ class Job(Protocol):
         """Add the pipeline's own flags."""
 
     def run(self, arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
-        """Run to the end. Raises HeadraceError, and StoppedError after SIGTERM."""
+        """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ LIBRARY = (
 
 def pipelines() -> Mapping[str, Pipeline]:
     """The pipelines of the library, and the packages in the working directory that have ``job.py`` and a docstring;
-    its first line says what the pipeline does."""
+    the first line of the docstring says what the pipeline does."""
     found = {pipeline.name: pipeline for pipeline in LIBRARY}
     for job in sorted(Path.cwd().glob("*/job.py")):
         package = job.parent

@@ -5,12 +5,12 @@
 
 A replayed record has the key, value, headers, timestamp and partition of the original, and the header
 ``headrace.dead-letter.tries`` with the number of its replays. If the pipeline refuses a replayed record again, the new
-dead letter keeps this number, so a record is replayed at most ``tries_max`` times.
+dead letter keeps the number of replays, so a record is replayed at most ``tries_max`` times.
 
 **Each dead letter is replayed once.** The records and the progress of the group ``<topic>.replay`` are one transaction.
 After a crash the next replay continues where the last transaction ended, and two replays at a time fence each other. A
-source position that occurs twice in the dead-letter topic (an at-least-once sink has repeated a batch) is replayed
-once: a replay reads the headers of the whole topic, and remembers the positions.
+source position may occur twice in the dead-letter topic, because an at-least-once sink has repeated a batch. A position
+that occurs twice is replayed once: a replay reads the headers of the whole topic, and remembers the positions.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ class DeadLetter:
 
     @property
     def identity(self) -> tuple[str, int, int, int]:
-        """The position with the timestamp: a topic that is created again has the same positions again."""
+        """The source position together with the timestamp, because a topic that is created again has the same positions
+        again."""
         return *self.position, self.timestamp_ms
 
     @classmethod
     def of(cls, record: Record) -> DeadLetter | None:
-        """The dead letter in a record; None if the record has not the headers of a dead letter."""
+        """The dead letter in a record; None if the record lacks the headers of a dead letter."""
         own = {name.removeprefix(PREFIX): value for name, value in record.headers if name.startswith(PREFIX)}
         kept = tuple((name, value) for name, value in record.headers if not name.startswith(PREFIX))
         try:
@@ -102,11 +103,12 @@ def replay(
 ) -> Replayed:
     """Replay the dead letters that are in ``topic`` now, and return what happened to them.
 
-    ``only`` chooses dead letters, for instance by reason; the others are skipped, and a later replay does not return to
-    them. To replay a topic from its start again, delete the group ``<topic>.replay``.
+    ``only`` chooses dead letters, for instance by reason; the call skips all other dead letters, and later replays do
+    not return to the skipped ones. To replay a topic from its start again, delete the group ``<topic>.replay``.
 
     Raises ReplayError, which names the source position, if a source topic does not exist or refuses a record;
-    InvalidArgumentError; and the client's errors. What is committed stays; call ``replay`` again to continue.
+    InvalidArgumentError; and the client's errors. Replayed records stay committed after an error; call ``replay`` again
+    to continue.
     """
     if tries_max < 1:
         raise InvalidArgumentError(f"tries_max={tries_max}: must be 1 or more")

@@ -27,7 +27,7 @@ _FILE, _LOCK = "run.json", "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run. ``end`` is None while it runs; then ``done``, ``stopped``, ``interrupted`` or ``failed``."""
+    """A run. ``end`` is None while the run goes on, and later ``done``, ``stopped``, ``interrupted`` or ``failed``."""
 
     pipeline: str
     process: ProcessId

@@ -124,7 +124,7 @@ class Harness:
         first batch that comes there).
 
         ``start`` is a function of a module, because the other process imports it. Raises JobFailedError, with the end
-        of the driver's output, if the job ends before.
+        of the driver's output, if the job ends before it reaches the crash point.
         """
         name = f"{start.__module__}:{start.__qualname__}"
         if "<" in name or start.__module__ == "__main__":
@@ -158,7 +158,8 @@ class Harness:
                     raise JobFailedError(f"the job did not reach {where} within {JOB_S:.0f} s: {_end(log)}")
                 time.sleep(_LOOK_S)
         finally:
-            kill_session(driver.pid)  # kill before the wait: until the wait no other process gets this pid
+            # Kill before the wait: before the wait no other process can get the killed process's pid.
+            kill_session(driver.pid)
             driver.wait()
 
 
@@ -206,7 +207,7 @@ def _end(log: Path) -> str:
 
 
 def drive() -> None:
-    """Run a job in this process with crash points in the sink; ``crash`` calls it in the process that it starts."""
+    """Run a job in this process with crash points in the sink; ``crash`` starts a process that calls ``drive``."""
     test, name, pipeline, servers, directory, prefix = sys.argv[1:]
     threading.Thread(target=end_with, args=(int(test),), daemon=True).start()
     module, _, function = name.partition(":")

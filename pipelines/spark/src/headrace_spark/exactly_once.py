@@ -116,8 +116,8 @@ def write_batch(
 
 
 def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:
-    """Decide the batch, and wait until readers see it. If the batch is already decided, nothing changes. Raises
-    InvalidArgumentError, before the decision, if more tasks have written rows than one decision commits."""
+    """Decide the batch, and wait until readers see it. If the batch is already decided, the call changes nothing.
+    Raises InvalidArgumentError, before the decision, if more tasks have written rows than one decision commits."""
     tokens = [commit.token for commit in commits if commit.token]
     generation = min((commit.generation for commit in commits), default=None)
     with open_admin(options.client) as admin:

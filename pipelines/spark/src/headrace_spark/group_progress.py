@@ -56,7 +56,7 @@ class GroupProgress:
         self._look(0.0)
         now = self._now_s()
         if not offsets or self._under_way is not None or now < self._not_before_s:
-            return  # the next call, or a later one, commits this progress
+            return  # the next call of ``reached``, or a later call, commits the present progress
         if offsets == self._committed and now - self._committed_at_s < REPEAT_S:
             return
         try:

@@ -1,4 +1,5 @@
-"""Number of attempts that Spark makes per task. The driver passes it to the workers, which name it in their errors."""
+"""Number of attempts that Spark makes per task. The driver passes the number to the workers, whose error messages name
+the number."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ _LOCAL = re.compile(r"local(\[[^],]*(?:,\s*(\d+)\s*)?\])?")
 
 
 def is_local(master: str) -> bool:
-    """Whether the tasks run in the driver's JVM. ``local-cluster[...]`` is a cluster: it starts executors."""
+    """Whether the tasks run in the driver's JVM. A master ``local-cluster[...]`` is a cluster, because it starts
+    executors."""
     return _LOCAL.fullmatch(master) is not None
 
 
 def attempts_text(master: str, max_failures: str | None) -> str:
-    """The value of ATTEMPTS. Local masters ignore spark.task.maxFailures: ``local[N, F]`` makes F attempts, other local
-    masters make one."""
+    """The value of the environment variable ATTEMPTS. Local masters ignore spark.task.maxFailures: ``local[N, F]``
+    makes F attempts, other local masters make one attempt."""
     local = _LOCAL.fullmatch(master)
     attempts = (local[2] or "1") if local else (max_failures or _MAX_FAILURES_DEFAULT)
     return f"{attempts} {master}"
 
 
 def retry_text() -> str:
-    """What Spark does with the rows of a failed task. Runs in a worker."""
+    """A text that says what Spark does with the rows of a failed task. Runs in a worker."""
     attempts, _, master = os.environ.get(ATTEMPTS, "").partition(" ")
     if attempts == "1":
         more = " (a master local[N,F] makes F attempts)" if is_local(master) else f" ({MAX_FAILURES}=1)"

@@ -51,7 +51,7 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
     if master is None and not submitted:
         master = "local[*]"
     chosen = defaults(master)
-    if master is not None and master.startswith("local"):  # a master local-cluster[...] too is on this machine
+    if master is not None and master.startswith("local"):  # a local-cluster[...] master is on this machine, too
         python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if python == sys.executable:  # the workers run the same Python, so they have this package
             chosen["spark.python.daemon.module"] = "headrace_spark.daemon"
@@ -71,8 +71,9 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
 def low_latency_session(name: str = "headrace", *, master: str | None = None, **settings: Any) -> SparkSession:
     """Return ``session(...)`` with LOW_LATENCY: small batches take less time, and checkpoints have no checksums.
 
-    Checkpoints on other file systems than the local one, such as HDFS, are as always. State is in RocksDB. Arguments
-    and errors are those of ``session``. Raises InvalidArgumentError if a session is active: it keeps its settings.
+    For checkpoints on file systems other than the local one, such as HDFS, LOW_LATENCY changes nothing. State is in
+    RocksDB. Arguments and errors are those of ``session``. Raises InvalidArgumentError if a session is active: an
+    active session keeps its settings.
     """
     if SparkSession.getActiveSession() is not None:
         raise InvalidArgumentError(

@@ -202,7 +202,7 @@ def _written_by_failed(tally: Tally, in_transaction: bool) -> str:
 
 
 def written_text(commits: Iterable[SinkCommit | None]) -> str:
-    """A sentence that says which rows are in the log; None stands for an unfinished task."""
+    """A sentence that says which rows are in the log; in ``commits`` None stands for an unfinished task."""
     tally = Tally()
     for commit in commits:
         for item in commit.written if commit is not None else ():

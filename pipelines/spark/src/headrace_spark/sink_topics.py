@@ -65,7 +65,7 @@ class SinkTopics:
         self._seen: set[str] = set()
 
     def ensure(self, topic: str, producer: Creates) -> TopicCreated | None:
-        """Create the topic if it does not exist and the cluster allows it; return what was created.
+        """Create the topic if it does not exist and the cluster allows it; return the topic that was created.
 
         Raises UnknownTopicOrPartitionError if the cluster or the client allows no creation, and the last failure when
         the timeout has passed.

@@ -204,11 +204,11 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return False
 
     def _must_carry_start(self, start: dict[str, Any], begin: PartitionOffsets, end: PartitionOffsets) -> bool:
-        """Whether a restart within the first batch would find another start offset (see offsets.py).
+        """Whether a restart within the first batch would find another start offset, so that the end of the batch must
+        contain the start (see offsets.py).
 
         The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
-        the batch is empty. ``_true_start`` treats the cases of set starting offsets, of "earliest" at 0, and of empty
-        batches.
+        the batch is empty. Such batches get their start from ``_true_start``.
         """
         if START_KEY in start or begin != self._initial:
             return False

@@ -434,7 +434,7 @@ class Broker:
 
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if not self._acting:
-            return  # the first applied image will contain the change
+            return  # the first image that the broker applies will contain the change
         await self._in_force.wait()
         self.streams.metadata_changed(image, delta)
         await self.roles.apply(image, delta)

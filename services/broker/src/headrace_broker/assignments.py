@@ -151,12 +151,12 @@ class DirectoryAssignments:
 
     def _answered(self, sent: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
         for key, directory in sent.items():
-            # A replica that has moved meanwhile stays pending, and is reported again.
+            # A replica that has moved since the report stays pending, and is reported again.
             if self._pending.get(key) == directory:
                 del self._pending[key]
                 self._fresh.pop(key, None)
         for (topic_id, partition), error in refused.items():
-            if not isinstance(error, UnknownTopicIdError):  # UnknownTopicIdError: the topic was deleted meanwhile
+            if not isinstance(error, UnknownTopicIdError):  # UnknownTopicIdError: the topic was deleted in the meantime
                 logger.warning(
                     "partition %d of topic %s: the controller rejected its directory: %s",
                     partition,

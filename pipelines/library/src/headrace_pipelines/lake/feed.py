@@ -26,7 +26,7 @@ _FLIGHTS = (
 )
 _WEATHER = f"hour: {_TIME}, origin: origin, temp: temp, wind_speed: wind_speed, precip: precip, visib: visib"
 _PLANES = "tailnum: tailnum, year: year, manufacturer: manufacturer, model: model"
-#: The fields of each source in release 1, those that release 2 adds, and the order of the records.
+#: For each source: the fields in release 1, the fields that release 2 adds, and the order of the records.
 _FIELDS = {
     "flights": (_FLIGHTS, "arr_delay: arr_delay, air_time: air_time", "time_hour, carrier, flight"),
     "weather": (_WEATHER, "pressure: pressure", "time_hour, origin"),

@@ -13,7 +13,8 @@ MAKERS_SHOWN = 8
 
 
 def figures(lake: Lake) -> dict[str, Any]:
-    """Rows of silver, cancelled flights, violations of each rule, reasons of the quarantine, and gold summed up."""
+    """Count the rows of silver, cancelled flights, violations of each rule and reasons of the quarantine, and sum up
+    gold."""
     names = {
         "flights": "silver.flights", "weather": "silver.weather", "planes": "silver.planes",
         "quarantine": QUARANTINE, "quality": QUALITY, "delays": DELAYS, "makers": MAKERS,
@@ -54,7 +55,7 @@ def figures(lake: Lake) -> dict[str, Any]:
 
 
 def days(lake: Lake) -> pa.Table:
-    """By day: mean delay at departure and at arrival, and the most rain in an hour."""
+    """For each day: the mean delay at departure and at arrival, and the most rain in an hour."""
     with duckdb.connect() as connection:
         connection.register("delays", lake.table(DELAYS).read())
         return connection.sql(

@@ -1,4 +1,4 @@
-"""From silver to gold: what people ask."""
+"""From silver to gold: the tables that answer people's questions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 
 def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """By day and airport: flights, cancelled ones, mean delays in minutes, and the worst weather of the hours in which
-    they were to leave. ``arr_delay`` came with release 2."""
+    """For each day and airport: the numbers of flights and of cancelled flights, mean delays in minutes, and the worst
+    weather of the hours in which the flights were to leave. The column ``arr_delay`` exists from release 2 on."""
     hourly = weather.groupBy("origin", "hour").agg(  # count each hour once, even if a record of the weather came twice
         F.max("wind_speed").alias("wind_speed"), F.max("precip").alias("precip"), F.min("visib").alias("visib")
     )
@@ -28,7 +28,8 @@ def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def makers(flights: DataFrame, planes: DataFrame) -> DataFrame:
-    """By manufacturer: its planes that flew, and their flights. With release 2 the seats of these flights."""
+    """For each manufacturer: the number of its planes that flew, and the number of their flights. From release 2 on,
+    the table also has the number of seats of these flights."""
     joined = flights.where("dep_delay IS NOT NULL").join(planes, "tailnum")
     seats: list[Column] = []
     if "seats" in planes.columns:

@@ -1,9 +1,10 @@
-"""The lake job: two releases of flights, weather and planes through a topic each into two lakes, and the checks.
+"""The lake job: two releases of flights, weather and planes. Each source has a topic, from which a query writes two
+lakes; at the end the job checks the lakes.
 
     feed ---> lake.flights, lake.weather, lake.planes ---> one query each ---> bronze, silver, checks ---> gold
 
-A query writes the tables of both formats from one Spark job for each batch, each table exactly once. Between the
-releases the queries end, and begin again from their checkpoints with the new fields.
+A query writes the tables of both formats from one Spark job for each batch, each table exactly once. After the first
+release the queries end; for the second release they start again from their checkpoints, with the new fields.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Job:
         self._batches = dict.fromkeys(self._sent, 0)
 
     def run(self) -> Outcome:
-        """Both releases, gold, compaction, and the numbers."""
+        """Run both releases, compute gold, compact the tables, and return the numbers."""
         self._create_topics()
         content = feed.tables()
         first: dict[str, int] = {}
@@ -91,7 +92,8 @@ class Job:
         return self._summarize(content, first, compacted)
 
     def _create_topics(self) -> None:
-        """Create the topics, without records. The data are of 2013, so retention would delete them."""
+        """Create the topics, without records. The data are of 2013, so the default retention would delete their
+        records."""
         new = [
             NewTopic(source.topic, partitions=PARTITIONS, config={"retention.ms": "-1"}) for source in schema.SOURCES
         ]
@@ -133,7 +135,7 @@ class Job:
             self._batches[name] += progress.batches
 
     def _compact(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """Data files of each table before and after compaction."""
+        """The number of data files of each table before and after compaction."""
         found: dict[str, dict[str, tuple[int, int]]] = {}
         for lake in self._lakes:
             done = {name: lake.table(name).compact() for name in _TABLES}
@@ -201,9 +203,9 @@ def start_source(
 
 
 def check_no_open_batch(directory: Path) -> None:
-    """Raise PipelineFailedError if a batch has begun and is not committed. A part of the tables may have the batch
-    already, by the rules and fields of the previous release, and the other tables must get the batch by the same
-    rules."""
+    """Raise PipelineFailedError if a batch has begun and is not committed. Some of the tables may have the batch
+    already, by the rules and fields of the previous release; the other tables must then get the batch by these rules
+    and fields."""
     for each in checkpoints(directory):
         if each.next_batch is not None:
             raise PipelineFailedError(

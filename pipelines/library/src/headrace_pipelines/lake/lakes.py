@@ -1,4 +1,4 @@
-"""The tables of both formats, and what one batch writes to them."""
+"""The tables of both formats, and the rows that one batch writes to the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DELAYS, MAKERS = "gold.delays", "gold.makers"
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The tables of one format. ``table`` opens one by its name, ``layer.table``."""
+    """The tables of one format. ``table`` opens a table by its name, ``layer.table``."""
 
     format: str
     table: Callable[[str], LakeTable]
@@ -82,7 +82,8 @@ def quality(source: Source, batch: Batch, counts: Counts) -> pa.Table:
 
 
 def refine(spark: SparkSession, lake: Lake) -> None:
-    """Write gold again from silver. Twice is the same as once, and no group stays that silver does not have."""
+    """Write gold again from silver. Repeated calls have the same effect as one call, and no group stays that silver
+    does not have."""
 
     def frame(source: Source, *left_out: str) -> DataFrame:
         rows = lake.table(f"silver.{source.name}").read()

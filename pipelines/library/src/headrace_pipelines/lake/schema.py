@@ -1,4 +1,4 @@
-"""The sources of the lake. Release 2 of each has more fields; silver gets their columns with the first record of
+"""The sources of the lake. Release 2 of each source has more fields; silver gets their columns with the first record of
 release 2.
 
 lake.flights, lake.weather, lake.planes     topics of JSON
@@ -22,7 +22,7 @@ RELEASES = (1, 2)
 @dataclass(frozen=True, slots=True)
 class Source:
     """A source. ``fields`` are those of release 1, ``more`` those that release 2 adds. With ``keys`` silver has the
-    latest row of each key; without, all rows."""
+    latest row of each key; without ``keys``, silver has all rows."""
 
     name: str
     fields: str

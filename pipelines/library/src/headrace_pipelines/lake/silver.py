@@ -1,4 +1,4 @@
-"""From records to rows of silver: typed, judged by the rules of their source, and bad ones with a reason."""
+"""Turn records into rows of silver: typed rows that keep the rules of their source, and bad rows with a reason."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp"
 
 
 def judged(records: DataFrame, source: Source, release: int, observe: Observation | None = None) -> DataFrame:
-    """Records (RECORD) with ``data``, the fields of the release, and ``reason``. The records are not changed."""
+    """Return the records (RECORD) with the columns ``data``, the fields of the release, and ``reason``. The records are
+    not changed."""
     return source.rules.apply(parse_json(records.select(*RECORD), source.schema(release)), observe=observe)
 
 
 def bronze(rows: pa.Table) -> pa.Table:
-    """The records as they came, of the collected rows of ``judged``."""
+    """The unchanged records, from the collected rows that ``judged`` returned."""
     return rows.select(list(RECORD))
 
 
 def silver(rows: pa.Table, source: Source) -> pa.Table:
-    """The data of good rows; with keys, of the last record of each key.
+    """The data of the good rows; for a source with keys, only the last row of each key.
 
     The records of a key are in one partition, because the producer gives them the same key.
     """

@@ -15,5 +15,5 @@ RULES = Expectations(
 
 
 def judged(records: DataFrame) -> DataFrame:
-    """The records with ``data``, a struct of SCHEMA, and ``reason``, which is null in a good row."""
+    """Return the records with the columns ``data``, a struct of SCHEMA, and ``reason``, which is null in a good row."""
     return RULES.apply(parse_json(records, SCHEMA))

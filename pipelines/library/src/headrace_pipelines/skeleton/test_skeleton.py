@@ -29,7 +29,7 @@ def test_a_killed_driver_writes_each_row_once(pipeline_harness: Harness) -> None
     pipeline_harness.topic("skeleton", partitions=2)
     good = [b'{"user":"u%d","amount":1.0}' % number for number in range(100)]
     pipeline_harness.feed("skeleton", [TimedRecord(value, at=NOON) for value in [*good, b"no JSON"]])
-    pipeline_harness.crash(start, at="decided", batch=0)  # the batch is written, and Spark has not recorded it
+    pipeline_harness.crash(start, at="decided", batch=0)  # the batch is written, and Spark has not recorded the batch
     pipeline_harness.run(start)
     rows = pipeline_harness.rows(CLEAN)
     assert sorted(json.loads(row.value or b"")["user"] for row in rows) == sorted(f"u{number}" for number in range(100))

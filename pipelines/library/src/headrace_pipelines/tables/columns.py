@@ -1,7 +1,7 @@
 """Columns of lake tables: the types that Delta and Iceberg both have, and the changes of a schema that are safe.
 
 A table takes new columns, which are null in older rows. A column keeps its type: a write may bring a narrower type
-(``int32`` into ``int64``), which is widened, and no other one. All columns may be null.
+(``int32`` into ``int64``), which is widened, and no other type. All columns may be null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NARROWER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
 def normal_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a table's column for values of type ``kind``; None if Delta or Iceberg has none for them."""
+    """The type of a table's column for values of type ``kind``; None if Delta or Iceberg has no type for the values."""
     if kind in _SAME:
         return kind
     if kind in _WIDENED:
@@ -119,7 +119,7 @@ def _fits(rows: pa.DataType, table: pa.DataType) -> bool:
 
 
 def aligned(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """``rows`` with exactly these columns; a column that ``rows`` lacks is null."""
+    """``rows`` with exactly the columns of ``columns``; a column that ``rows`` lacks is null."""
     names = set(rows.column_names)
     arrays = [
         rows[field.name].cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
@@ -129,7 +129,8 @@ def aligned(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def check_keys(rows: pa.Table, keys: Sequence[str], table: str) -> None:
-    """Raise InvalidColumnsError unless ``keys`` identify each row: they exist, are not null, and no two are equal."""
+    """Raise InvalidColumnsError unless ``keys`` identify each row: the key columns exist, no key is null, and no two
+    rows have equal keys."""
     for key in keys:
         if key not in rows.column_names:
             raise InvalidColumnsError(

@@ -30,20 +30,20 @@ class DeltaLakeTable(LakeTable):
         self._loaded: DeltaTable
 
     def read(self, version: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows now, or at a version. Raises TableNotFoundError."""
+        """The rows of the table now, or at a version of the table. Raises TableNotFoundError."""
         table = self._open(version)
         rows = table.to_pyarrow_table(columns=None if columns is None else list(columns))
         return rows.cast(normal_schema(rows.schema))
 
     def versions(self) -> list[Version]:
-        """The versions, oldest first. Raises TableNotFoundError."""
+        """The versions of the table, oldest first. Raises TableNotFoundError."""
         return [
             Version(each["version"], datetime.fromtimestamp(each["timestamp"] / 1000, UTC), each["operation"].lower())
             for each in reversed(self._open().history())
         ]
 
     def files(self) -> int:
-        """The number of data files. Raises TableNotFoundError."""
+        """The number of data files of the table. Raises TableNotFoundError."""
         return len(self._open().file_uris())
 
     def exists(self) -> bool:

@@ -52,7 +52,7 @@ class IcebergTable(LakeTable):
         self._loaded: Table
 
     def read(self, version: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows now, or at a snapshot. Raises TableNotFoundError."""
+        """The rows of the table now, or at a snapshot of the table. Raises TableNotFoundError."""
         table = self._open()
         if version is not None and table.snapshot_by_id(version) is None:
             raise TableNotFoundError(f"there is no snapshot {version} of the Iceberg table {self.name}")
@@ -61,7 +61,7 @@ class IcebergTable(LakeTable):
         return rows.cast(normal_schema(rows.schema))
 
     def versions(self) -> list[Version]:
-        """The snapshots, oldest first. Raises TableNotFoundError."""
+        """The snapshots of the table, oldest first. Raises TableNotFoundError."""
         return [
             Version(
                 each.snapshot_id,
@@ -72,7 +72,7 @@ class IcebergTable(LakeTable):
         ]
 
     def files(self) -> int:
-        """The number of data files. Raises TableNotFoundError."""
+        """The number of data files of the table. Raises TableNotFoundError."""
         return len(list(self._open().scan().plan_files()))
 
     def exists(self) -> bool:
@@ -98,8 +98,9 @@ class IcebergTable(LakeTable):
         return self._loaded.schema().as_arrow()
 
     def _newest(self) -> Table:
-        """The table, with the property that a commit upon an older state fails. Without this setting pyiceberg repeats
-        the commit upon a state that ``_last_batch`` has not seen."""
+        """Load the table, and set its property by which a commit fails if the table has changed since it was loaded.
+        Without the property pyiceberg repeats the commit on a newer state of the table, which ``_last_batch`` has not
+        seen."""
         table = self._open()
         if table.properties.get(_RETRIES) != "0":
             with _conflicts(), table.transaction() as transaction:
@@ -132,7 +133,7 @@ class IcebergTable(LakeTable):
     def _merge_rows(
         self, transaction: Transaction, rows: pa.Table, keys: tuple[str, ...], summary: dict[str, str]
     ) -> None:
-        """Rewrite the files that have rows with these keys, and add ``rows``."""
+        """Rewrite the files that have rows with the keys of ``rows``, and add ``rows``."""
         touched, kept = [], []
         for task in self._loaded.scan(row_filter=_between(rows, keys)).plan_files():
             before = self._read(transaction, [task])
@@ -166,7 +167,8 @@ class IcebergTable(LakeTable):
 
 
 def _between(rows: pa.Table, keys: tuple[str, ...]) -> BooleanExpression:
-    """A filter for files that may have one of these keys: each key column is between its least and largest value."""
+    """A filter for files that may have a key of ``rows``: in each key column, a value between the least and the largest
+    key."""
     every: BooleanExpression = AlwaysTrue()
     for key in keys:
         if pa.types.is_boolean(rows[key].type) or pa.types.is_binary(rows[key].type):
@@ -179,7 +181,8 @@ def _between(rows: pa.Table, keys: tuple[str, ...]) -> BooleanExpression:
 
 
 def _groups(tasks: list[FileScanTask], target_bytes: int) -> list[list[FileScanTask]]:
-    """Files to rewrite as one each: as many as fit the target. A file alone is not rewritten."""
+    """Groups of files, each of which becomes one file: as many files as fit the target size. A group of a single file
+    is not rewritten."""
     groups: list[list[FileScanTask]] = [[]]
     size = 0
     for task in tasks:

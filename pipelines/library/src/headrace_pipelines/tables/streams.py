@@ -2,8 +2,9 @@
 
     stream.writeStream.foreachBatch(append_to(table)).option("checkpointLocation", ...).start()
 
-``foreachBatch`` runs in the driver. A batch is collected there as Arrow, so it must fit into the driver's memory: bound
-it with ``maxOffsetsPerTrigger``. Spark repeats a batch after a failure with the same id, and the table knows it.
+``foreachBatch`` runs in the driver. A batch is collected in the driver as Arrow, so the batch must fit into the
+driver's memory: limit it with ``maxOffsetsPerTrigger``. After a failure, Spark repeats a batch with the same id, by
+which the table recognizes the batch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def append_to(table: LakeTable) -> Callable[[DataFrame, int], None]:
 
 
 def merge_into(table: LakeTable, keys: Sequence[str]) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that merges each batch into ``table`` by ``keys``. A later batch wins."""
+    """A function for ``foreachBatch`` that merges each batch into ``table`` by ``keys``. If two batches have a row with
+    the same keys, the row of the later batch stays."""
 
     def write(frame: DataFrame, number: int) -> None:
         table.merge(frame.toArrow(), keys, batch_of(frame, number))
@@ -41,9 +43,10 @@ def merge_into(table: LakeTable, keys: Sequence[str]) -> Callable[[DataFrame, in
 
 
 def batch_of(frame: DataFrame, number: int) -> Batch:
-    """The batch that ``foreachBatch`` gives: Spark's query id and batch id. A new checkpoint writes everything again.
+    """The batch that ``foreachBatch`` gives: Spark's query id and batch id. With a new checkpoint a query has a new id,
+    so its batches are written again.
 
-    Raises UnsupportedVersionError if Spark does not provide the id; then make a Batch with a name of your own.
+    Raises UnsupportedVersionError if Spark does not provide the id; in that case make a Batch with a name of your own.
     """
     query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if not query:

@@ -1,7 +1,7 @@
 """What a lake table does, in both formats.
 
-Each write is one transaction of the table: readers see all its rows, or none. A write with a Batch stores the batch in
-the same transaction. A batch that the table has is not written again:
+Each write is one transaction of the table: readers see either all rows of the write or none. A write with a Batch
+stores the batch in the same transaction. A batch that the table has is not written again:
 
     load the table ---> has it the batch, or a later one of this query? ---> yes: write nothing
           ^                                                            `--> no: write files, commit rows and batch
@@ -26,10 +26,10 @@ import pyarrow as pa
 from ..errors import InvalidColumnsError, TableConflictError
 from .columns import aligned, check_keys, new_fields, normal_schema, normalized
 
-#: How often a write begins again because another writer was first.
+#: Maximum number of times that a write begins again because another writer committed first.
 ATTEMPTS = 12
 _PAUSE_S, _PAUSE_MAX_S = 0.02, 1.0
-#: Compaction rewrites files that are smaller than this, into files of about this size.
+#: Compaction rewrites files that are smaller than this number of bytes, into files of about this size.
 TARGET_BYTES = 128 * 1024 * 1024
 
 
@@ -39,7 +39,7 @@ How = Literal["append", "merge", "replace"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of a query. ``query`` is the same when the batch is repeated, and ``number`` grows by batches."""
+    """A batch of a query. ``query`` is the same when the batch is repeated, and ``number`` grows with each batch."""
 
     query: str
     number: int
@@ -63,7 +63,7 @@ class Compacted:
 
 
 class Conflict(Exception):
-    """Another writer committed after the table was loaded; no row of the failed attempt is visible."""
+    """Another writer committed after the table was loaded; the rows of the failed attempt are not visible."""
 
 
 class LakeTable(ABC):
@@ -75,16 +75,16 @@ class LakeTable(ABC):
     def append(self, rows: pa.Table, batch: Batch | None = None) -> bool:
         """Add ``rows`` and their new columns. Returns False, and writes nothing, if the table has ``batch``.
 
-        One write for each table and batch: a second one is taken for a repetition. No rows: nothing happens. Raises
-        InvalidColumnsError, SchemaChangeError and TableConflictError.
+        Write a batch to a table only once: a second write of the same batch counts as a repetition. If ``rows`` has no
+        rows, nothing happens. Raises InvalidColumnsError, SchemaChangeError and TableConflictError.
         """
         return self._write(rows, "append", (), batch)
 
     def merge(self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None) -> bool:
-        """Replace the rows of the table that have the ``keys`` of ``rows``, and add the others.
+        """Replace the rows of the table that have the ``keys`` of ``rows``, and add all other rows of ``rows``.
 
-        A column that ``rows`` lack becomes null. Returns as ``append`` does. Raises InvalidColumnsError, also if a key
-        is null or occurs twice in ``rows``, SchemaChangeError and TableConflictError.
+        A column that ``rows`` lack becomes null. Returns the same value as ``append``. Raises InvalidColumnsError, also
+        if a key is null or occurs twice in ``rows``, SchemaChangeError and TableConflictError.
         """
         if not keys or isinstance(keys, str):
             raise InvalidColumnsError(
@@ -95,8 +95,8 @@ class LakeTable(ABC):
     def replace(self, rows: pa.Table, batch: Batch | None = None) -> bool:
         """Replace all rows of the table by ``rows``, which may be none; a column that ``rows`` lack becomes null.
 
-        Earlier versions keep their rows. Returns as ``append`` does. Raises InvalidColumnsError, SchemaChangeError and
-        TableConflictError.
+        Earlier versions keep their rows. Returns the same value as ``append``. Raises InvalidColumnsError,
+        SchemaChangeError and TableConflictError.
         """
         return self._write(rows, "replace", (), batch)
 
@@ -107,25 +107,26 @@ class LakeTable(ABC):
 
     @abstractmethod
     def read(self, version: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows now, or at a version of ``versions``. Raises TableNotFoundError."""
+        """The rows of the table now, or at a version of ``versions``. Raises TableNotFoundError."""
 
     @abstractmethod
     def versions(self) -> list[Version]:
-        """The versions that can be read, oldest first. Raises TableNotFoundError."""
+        """The versions of the table that can be read, oldest first. Raises TableNotFoundError."""
 
     @abstractmethod
     def files(self) -> int:
-        """The number of data files. Raises TableNotFoundError."""
+        """The number of data files of the table. Raises TableNotFoundError."""
 
     @abstractmethod
     def exists(self) -> bool:
         """Whether a write has created the table."""
 
-    # -- what a format does
+    # -- methods that each format implements
 
     @abstractmethod
     def _load(self, columns: pa.Schema) -> pa.Schema:
-        """Load the newest state; returns its columns. If there is no table, create it with ``columns``."""
+        """Load the newest state of the table, and return the table's columns. Create a missing table with
+        ``columns``."""
 
     @abstractmethod
     def _last_batch(self, query: str) -> int | None:
@@ -135,8 +136,8 @@ class LakeTable(ABC):
     def _commit(
         self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
     ) -> None:
-        """Write ``rows`` upon the loaded state. ``new``: the fields that the table lacks. Raises Conflict if the table
-        has another state now."""
+        """Write ``rows`` as a change of the loaded state. ``new``: the fields that the table lacks. Raises Conflict if
+        the table has changed since it was loaded."""
 
     @abstractmethod
     def _compact(self, target_bytes: int) -> Compacted:
@@ -160,7 +161,7 @@ class LakeTable(ABC):
                 return False
         new = new_fields(rows.schema, columns, self.name)
         if any(field.name in keys for field in new):
-            how = "append"  # append: all rows of the table have a null in this key, so no new row replaces one
+            how = "append"  # append: in all rows of the table this key column is null, so no new row replaces one
         self._commit(aligned(rows, pa.schema([*columns, *new])), new, how, keys, batch)
         return True
 
