@@ -18,8 +18,8 @@ from measure import ROOT, Samples
 from replicated_bars import judge as judge_replicated
 
 PAGES = ROOT / "docs" / "performance"
-#: The page with every sample of a run; the other pages show only the required results.
-SAMPLES_PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
+#: The pages in REFERENCE show every sample of a run; the pages in PAGES show only the required results.
+REFERENCE = ROOT / "docs" / "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Part:
 
 MEASURED = Part("measured", PAGES / "README.md", judge)
 REPLICATED = Part("replicated", PAGES / "replicas.md", judge_replicated)
+SAMPLES = {MEASURED: REFERENCE / "benchmarks.md", REPLICATED: REFERENCE / "benchmarks-replicas.md"}
 GROUPS = Part("groups", PAGES / "groups.md", judge)
 IDLE = Part("idle", PAGES / "idle.md", judge)
 
@@ -117,11 +118,11 @@ def _facts(path: Path, result: dict[str, Any], *, with_rounds: bool = True) -> s
     shown = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
     rounds = ""
     if "rounds" in result and with_rounds:
-        rounds = "1 round; " if result["rounds"] == 1 else f"{result['rounds']} rounds, medians; "
+        rounds = " in one round" if result["rounds"] == 1 else f" as medians of {result['rounds']} rounds"
     facts = (
-        f"Measured {result['date']} at commit {result['commit']} on {machine['cores']} cores ({machine['cpu']}), "
-        f"{machine['memory_gib']} GiB, kernel {machine['kernel']}, Python {machine['python']}; "
-        f"{rounds}`{shown}`."
+        f"We measured these figures{rounds} on {result['date']} at commit {result['commit']}, with {machine['cores']} "
+        f"cores ({machine['cpu']}), {machine['memory_gib']} GiB, kernel {machine['kernel']} and Python "
+        f"{machine['python']}. The saved file is `{shown}`."
     )
     return textwrap.fill(facts, 120, break_on_hyphens=False)
 
@@ -138,20 +139,25 @@ def groups_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def failures_list(result: dict[str, Any]) -> str:
+    """A list item for the beginning of each failure; the saved file has the whole failure."""
+    return "".join(f"\n* failed: {textwrap.shorten(each, 80, placeholder=' ...')}" for each in result["failures"])
+
+
 def rewrite(path: Path, part: Part = MEASURED) -> None:
     """Write a saved result into its part of its page, and its samples into the reference."""
     samples, result = load(path)
-    failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
+    failures = failures_list(result)
     bars = verdicts_table(part.judge(samples))
     settings = settings_table(samples)
     settings = f"\n### Which setting was Kafka's best\n\n{settings}\n" if settings else ""
     _put(part, part.page, f"{_facts(path, result)}\n\n{bars}\n{failures}{settings}")
-    _put(part, SAMPLES_PAGE, f"{_facts(path, result)}\n\n{medians_table(result)}")
+    _put(part, SAMPLES[part], f"{_facts(path, result)}\n\n{medians_table(result)}")
 
 
 def rewrite_groups(path: Path) -> None:
     _, result = load(path)
-    failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
+    failures = failures_list(result)
     facts = _facts(path, result)
     _put(GROUPS, GROUPS.page, f"{facts}\n\n{groups_table(result)}\n{failures}")
 
@@ -163,7 +169,9 @@ def idle_table(result: dict[str, Any]) -> str:
         measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"
         met = "yes" if bar["met"] else "**no**"
         lines.append(f"| {bar['what']} | <= {bar['bar']:g} | {measured} | {bar['n']} | {met} |")
-    clusters = f"Medians of {result['clusters']} idle clusters, each watched for {result['window_s']:g} s:"
+    clusters = (
+        f"The next table has medians of {result['clusters']} idle clusters, each watched for {result['window_s']:g} s:"
+    )
     lines += ["", clusters, ""]
     lines += ["| process, idle | PSS, new / worked with | % of a core | sleeps/s |", "|---|---|---|---|"]
     medians = result["medians"]
@@ -189,7 +197,7 @@ def idle_table(result: dict[str, Any]) -> str:
 
 def rewrite_idle(path: Path) -> None:
     _, result = load(path)
-    failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
+    failures = failures_list(result)
     facts = _facts(path, result, with_rounds=False)
     _put(IDLE, IDLE.page, f"{facts}\n\n{idle_table(result)}\n{failures}")
 

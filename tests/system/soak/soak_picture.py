@@ -73,15 +73,17 @@ def write_page(summary: Mapping[str, Any], picture: Path, docs: Path) -> None:
 
 def text_of(summary: Mapping[str, Any]) -> str:
     lines = [
-        f"{summary['minutes']:g} minutes, seed {summary['seed']}, {summary['kills']} kills: "
-        f"{summary['acknowledged']:,} records acknowledged, {summary['read']:,} read by the checker, "
-        f"{summary['group_read']:,} by the group. Lost {summary['lost']}, doubled {summary['doubled']}, reordered "
-        f"{summary['reordered']}, failed sends {summary['failed_sends']}. Longest silence "
-        f"{summary['longest_silence_s']} s. At most {summary['disk_mib']} MiB on the disk.",
+        f"The run took {summary['minutes']:g} minutes, with seed {summary['seed']} and {summary['kills']} kills. "
+        f"The producers wrote {summary['acknowledged']:,} acknowledged records; the checker read "
+        f"{summary['read']:,} records, and the group {summary['group_read']:,}. "
+        f"The run had {summary['lost']} lost, {summary['doubled']} doubled and {summary['reordered']} reordered "
+        f"records, and {summary['failed_sends']} failed sends. "
+        f"The longest silence took {summary['longest_silence_s']} s. "
+        f"The nodes used at most {summary['disk_mib']} MiB on the disk.",
         "",
         "![RSS, descriptors and threads of every process](pictures/soak.png)",
         "",
-        f"Medians of minutes {EARLY[0]:g} to {EARLY[1]:g}, and of the last hour:",
+        f"The table has medians of minutes {EARLY[0]:g} to {EARLY[1]:g}, and of the last hour:",
         "",
         "| process | RSS, MiB | descriptors | threads | judged |",
         "|---|---|---|---|---|",

@@ -19,15 +19,17 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "end"),
+    ("rounds", "beginning"),
     [
-        ({"rounds": 1}, "Python 3; 1 round; `x.json`."),
-        ({"rounds": 5}, "Python 3; 5 rounds, medians; `x.json`."),
-        ({}, "Python 3; `x.json`."),
+        ({"rounds": 1}, "We measured these figures in one round on today at"),
+        ({"rounds": 5}, "We measured these figures as medians of 5 rounds on today at"),
+        ({}, "We measured these figures on today at"),
     ],
 )
-def test_the_facts_count_the_rounds(report: Any, rounds: dict[str, int], end: str) -> None:
+def test_the_facts_count_the_rounds(report: Any, rounds: dict[str, int], beginning: str) -> None:
     machine = {"cores": 2, "cpu": "x", "memory_gib": 8, "kernel": "6", "python": "3"}
     result = {"machine": machine, "date": "today", "commit": "abc", **rounds}
-    assert " ".join(report._facts(Path("x.json"), result).split()).endswith(end)
+    facts = " ".join(report._facts(Path("x.json"), result).split())
+    assert facts.startswith(beginning)
+    assert facts.endswith("The saved file is `x.json`.")
     assert "round" not in report._facts(Path("x.json"), result, with_rounds=False)
