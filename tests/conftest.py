@@ -1,7 +1,7 @@
-"""Shared by all tests: one seed for a run's random choices, and failures that never end the run.
+"""Code that all tests share: one seed for the random choices of a run, and hooks by which a failure never ends the run.
 
-`HEADRACE_TEST_SEED=N` repeats a run's random choices; without it the seed is new each time. The header of the run shows
-the seed. A failed test that used the seed prints the test's own seed.
+`HEADRACE_TEST_SEED=N` repeats a run's random choices; without the variable each run has a new seed. The header of the
+run shows the seed. A failed test that used the seed prints the test's own seed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, settings
 
 from headrace_core.testing import verdicts
 
-# No time limit per example: on a machine with two busy cores it would measure other processes. The parent profile is
-# named explicitly, because with CI=true the default parent is Hypothesis's profile "ci", which ignores the seed of the
-# day.
+# No time limit per example: on a machine with two busy cores a limit would measure other processes. The parent profile
+# is named explicitly, because with CI=true the default parent is Hypothesis's profile "ci", which ignores the seed of
+# the day.
 settings.register_profile(
     "headrace",
     settings.get_profile("default"),
@@ -85,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Switch garbage collection off while pytest collects the tests, and exempt the collected tests from later garbage
-    collections. Ten thousand tests and their modules stay in memory until the end."""
+    collections. Ten thousand tests and their modules stay in memory until the end of the run."""
     gc.disable()
     try:
         return (yield)

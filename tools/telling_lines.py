@@ -48,7 +48,7 @@ def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
     early = [(at, line) for at, line in kept[:-most] if _TELLS.search(line)]
     if early:
         early = early[-(most // 3) :]
-        kept = early + kept[-(most - len(early) - 1) :]  # the line that is left out stands for the dots
+        kept = early + kept[-(most - len(early) - 1) :]  # one line less, because the line with the dots takes its place
     else:
         kept = kept[-most:]
     shown: list[str] = []

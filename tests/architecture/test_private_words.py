@@ -73,7 +73,7 @@ def test_other_uses_are_left_alone(tmp_path: Path, text: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with two uses in docs and one in core; other files do not count."""
+    """A repository with two private words in docs and one in core; other files do not count."""
     for name, text in {
         "docs/page.md": "Nobody, in vain.\n",
         "docs/glossary.md": "nobody\n",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def again(project: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    """Run the tool on a project with these tests. pytest stands in for ``make test``."""
+    """Run the tool on a project with the given tests. pytest stands in for ``make test``."""
     (project / "test_it.py").write_text(textwrap.dedent(tests))
     (project / "pytest.ini").write_text("[pytest]\n")
     (project / "conftest.py").write_text(
@@ -118,7 +118,7 @@ VERDICTS = {
 
 
 def planted(tmp_path: Path, bodies: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Tests that fail with these bodies the first time, and would pass the second time."""
+    """Tests with the given bodies, which fail at the first run and would pass at a second run."""
     tests = "".join(
         f"@pytest.mark.timeout(2)\n"
         f"def test_{number}():\n"

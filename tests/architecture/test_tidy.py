@@ -34,7 +34,7 @@ TEXT = {
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Files that git knows, plus new ones that it would not ignore."""
+    """Files that git knows, plus new files that git would not ignore."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listed = subprocess.run(
@@ -155,8 +155,8 @@ def test_a_bare_sleep_would_be_found() -> None:
 
 
 def test_tests_import_each_other_by_whole_names_and_patch_no_path() -> None:
-    """``from tests.worlds.x import …``: no conftest.py changes sys.path, and a module name without a package belongs to
-    a third party."""
+    """Tests import their helpers by ``from tests.worlds.x import …``: no conftest.py changes sys.path, and a module
+    name without a package belongs to a third party."""
     ours = {path.stem for path in (ROOT / "tests").rglob("*.py")}
     offenders = []
     for path in sorted((ROOT / "tests").rglob("*.py")):

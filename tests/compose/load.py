@@ -1,4 +1,4 @@
-"""Send records during events in the stack, and check afterwards that all of them are in the log."""
+"""Send records during events in the stack, and check afterwards that all records are in the log."""
 
 from __future__ import annotations
 

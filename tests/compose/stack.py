@@ -66,7 +66,7 @@ class Stack:
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "--timeout", "40")
 
     def headrace(self, *arguments: str, service: str = "broker") -> Any:
-        """Run the command line inside of a container. The only flag is ``-o json``."""
+        """Run the command line inside of a container. The only flag that the tests need is ``-o json``."""
         return json.loads(self.compose("exec", "-T", service, "headrace", *arguments, "-o", "json") or "null")
 
     def containers(self, service: str | None = None) -> dict[str, str]:
@@ -99,8 +99,8 @@ def logs_of(container: str) -> str:
 
 
 def until(holds: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
-    """Wait until ``holds`` returns true, and return the seconds. After ``limit_s`` raise AssertionError with
-    ``what``."""
+    """Wait until ``holds`` returns true, and return the seconds of the wait. After ``limit_s`` raise AssertionError
+    with ``what``."""
     began = time.monotonic()
     waiting.until(holds, what, limit_s, pause_s=0.2)
     return time.monotonic() - began

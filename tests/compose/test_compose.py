@@ -77,7 +77,7 @@ def all_in_sync(admin: Admin) -> bool:
 
 
 def replicas(admin: Admin, names: list[str] | None = None) -> set[int]:
-    """The brokers with a replica of these topics, or of any topic."""
+    """The brokers with a replica of the given topics; without topics, of any topic."""
     return {broker for topic in admin.describe_topics(names) for each in topic.partitions for broker in each.replicas}
 
 

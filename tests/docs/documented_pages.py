@@ -1,6 +1,7 @@
 """The code blocks of the pages: their contents, their places, and why some are not run.
 
-A block is fenced and says its language. ``<!-- not run: why -->`` on the line before it says that no test runs it.
+A block is fenced and says its language. ``<!-- not run: why -->`` on the line before a block says that no test runs the
+block.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ _REMARK = re.compile(r"(\s+#\s|\s{2,}).*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """``line`` is the line number of the first line of text. ``not_run`` is the reason, or None."""
+    """``line`` is the line number of the first line of text. ``not_run`` is the reason why no test runs the block; None
+    if tests run it."""
 
     page: str
     line: int

@@ -78,7 +78,7 @@ class Site:
         return out
 
     def follow(self, *followed: str, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
-        """Run the blocks of these pages in one shell, and return the output."""
+        """Run the blocks of the given pages in one shell, and return the output."""
         script = [MAY_NAME]
         for block in (block for page in followed for block in pages.blocks(page)):
             if block.language not in ("sh", "python") or block.not_run or but(block):
@@ -94,5 +94,5 @@ class Site:
 
 
 def about_disks(block: pages.Block) -> bool:
-    """The blocks of these pages run on a broker with several log directories."""
+    """Whether the block is about disks: the tests run such blocks on a broker with several log directories."""
     return block.heading in ("Disks", "A broker with several disks")

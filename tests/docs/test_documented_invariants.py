@@ -43,8 +43,8 @@ def test_a_row_without_a_test_or_with_one_that_there_is_not_is_found() -> None:
 
 
 def named_tests(text: str) -> list[str]:
-    """The paths of tests, and the names of test files and tests, in the rows of a page. ``test_start...`` is the start
-    of a name."""
+    """The paths of tests, and the names of test files and tests, in the rows of a page. In a page, ``test_start...``
+    stands for all names that begin with ``test_start``."""
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [each for row in rows for each in re.findall(r"`(tests/[^`]+\.py|test_[^`\[]+)", row)]
 

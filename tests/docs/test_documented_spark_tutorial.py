@@ -1,4 +1,5 @@
-"""Runs the blocks of the tutorial in order, on the cluster that the tutorial starts. Only the port differs."""
+"""Runs the blocks of the tutorial in order, on the cluster that the tutorial starts. Only the port differs from the
+page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs the commands of the README's first five minutes as they are written. Only the port differs, and other tests
-cover Spark."""
+"""Runs the commands of the README's first five minutes as they are written. Only the port differs from the README, and
+other tests cover Spark."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_the_two_commands_for_all_of_it_are_named() -> None:
-    """Developers set the project up with these commands, and CI runs the same commands."""
+    """Developers set the project up with the commands of the README, and CI runs the same commands."""
     commands = {line.split("  ")[0] for block in pages.blocks("README.md") for line in block.text.splitlines()}
     assert {"make demo", "make test"} <= commands

@@ -171,8 +171,8 @@ def peak_bytes() -> int:
 
 
 def check(target: Target, data: bytes) -> BaseException | None:
-    """Run one input under the guard. Return the exception that it raised, AssertionError for too much memory, or
-    None."""
+    """Run one input with the limits of time and memory. Return the exception that the target raised, AssertionError for
+    too much memory, or None."""
     before, quiet = peak_bytes(), logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # damage is logged each time
     try:
@@ -253,7 +253,7 @@ def corpus_files(name: str) -> list[Path]:
 
 
 def pool(target: Target) -> list[bytes]:
-    """The inputs with which mutation begins. The list is never empty."""
+    """The inputs with which mutation begins. The list of first inputs is never empty."""
     return [*target.seeds(), *(path.read_bytes() for path in corpus_files(target.name)), b""]
 
 

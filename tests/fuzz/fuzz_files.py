@@ -45,7 +45,7 @@ CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_by
 
 
 def file_system(files: dict[str, bytes]) -> CrashingFileSystem:
-    """A disk with these files in ROOT."""
+    """A disk with the given files in ROOT."""
     fs = CrashingFileSystem(keep_trace=False)
     fs.mkdir(ROOT)
     fs.sync_directory("/")

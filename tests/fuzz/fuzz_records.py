@@ -40,7 +40,7 @@ BACKENDS: tuple[Any, Any] = (_pure, _compiled)
 
 
 def outcome(function: Callable[[], Any]) -> tuple[str, Any]:
-    """The outcome: a value, or the class and message of a HeadraceError. Other errors are raised."""
+    """The outcome of a call: a value, or the class and message of a HeadraceError. Other errors are raised."""
     try:
         return "ok", function()
     except HeadraceError as error:
@@ -48,7 +48,7 @@ def outcome(function: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def agree(function: Callable[[Any], Any], what: str) -> tuple[str, Any]:
-    """The outcome; it must be the same for both backends."""
+    """The outcome of a call, which must be equal for both backends."""
     reference, native = (outcome(lambda backend=backend: function(backend)) for backend in BACKENDS)  # type: ignore[misc]
     assert _comparable(reference) == _comparable(native), f"{what}: pure says {reference}, native {native}"
     return reference
@@ -89,7 +89,7 @@ def batch(data: bytes) -> None:
 
 
 def slices(data: bytes) -> None:
-    """Both backends accept the same slices of a log. A slice that they report as exact has each offset once."""
+    """Both backends accept the same slices of a log. A slice that the backends report as exact has each offset once."""
     reader = Reader(data)
     offset, end, choices = reader.integer(1), reader.integer(1), reader.integer(1)
     epochs: Any = (None, (), ((0, 0),), ((0, 0), (3, 5)), ((2, 4),))[choices % 5]

@@ -108,7 +108,7 @@ def sealed(data: bytes, rng: random.Random, start: int = 0) -> bytes:
 
 
 def sealed_after(start: int):  # type: ignore[no-untyped-def]
-    """The same as ``sealed``, for inputs with some bytes of choices before their batches."""
+    """Do the same as ``sealed``, but for inputs with some bytes of choices before their batches."""
     return lambda data, rng: sealed(data, rng, start)
 
 

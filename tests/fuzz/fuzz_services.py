@@ -242,7 +242,7 @@ async def _fetch(data: bytes) -> None:
 
 
 def _sealed_request(data: bytes, rng: random.Random) -> bytes:
-    """Give bytes in a request that look like a batch a valid CRC, and keep the lengths around them."""
+    """Find bytes in a request that look like a batch, give them a valid CRC, and keep the lengths around them."""
     at = data.find(b"\x02", 16)
     while at != -1:
         start = at - 16

@@ -194,7 +194,7 @@ class BrokerChecks(UpkeepChecks):
                 ) from error
             if found is None or not found.records:
                 if self.world.plan.compacts:
-                    # (A replica that catches up copies what its leader has compacted further; see ``compacted``.)
+                    # (A replica that catches up copies a log that its leader has compacted further; see ``compacted``.)
                     self.superseded(host, truth, at, min(end, truth.end), ANYWHERE)
                     break
                 raise Violation(

@@ -401,7 +401,7 @@ class ConsumerModel(Client):
             if self._epochs.last < 0:
                 self._validated = epoch
             self._epochs.note(header.leader_epoch, header.base_offset)
-            # (A follower may return records that other replicas have truncated meanwhile, below the high watermark that
+            # (A follower may return records that other replicas have already truncated, below the high watermark that
             # it knows.)
             self.last = (header.base_offset, header.next_offset, records[at : at + header.size]) if is_leader else None
 

@@ -334,8 +334,8 @@ class BrokerFaults:
         self.down(host, for_ms)
 
     def _flipped_block(self, fault: Fault, rng: random.Random) -> str:
-        """Flip a bit of a log, but not in its last batch; the machine is down meanwhile, so that no write hides the
-        damage."""
+        """Flip a bit of a log, but not in its last batch; the machine is down at that moment, so that no write hides
+        the damage."""
         host = self._anybody(rng)
         path = self.rot(host, rng, only=ROOT)
         return f"{host}: a bit of {path} is flipped" if path else ""

@@ -176,7 +176,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._held_until_ms = self._scheduler.now_ms + for_ms
 
     def _turn(self) -> None:
-        """Run all callbacks that are ready now; callbacks that become ready meanwhile run in the next turn."""
+        """Run all callbacks that are ready now; callbacks that become ready during the run run in the next turn."""
         if self.is_dead or self.is_paused:
             return
         self._is_scheduled = False
@@ -241,7 +241,8 @@ class SimWriter(DirectoryWriter):
     """Runs the product's writer in virtual time. The product decides whether a turn of the writer runs in the event
     loop or on the directory's thread. The simulation adds the thread, which does each part of its work at one moment,
     and the duration of disk operations. A turn on the thread writes its data (which are then read and pushed) some time
-    before it forces them, and the machine may lose power in between. A turn in the loop blocks the loop meanwhile."""
+    before it forces them, and the machine may lose power in between. A turn in the loop blocks the loop until the turn
+    ends."""
 
     def _hand_over(self, turn: Turn) -> None:
         self._loop.call_later(0.0, self._thread_writes, turn)
@@ -261,7 +262,7 @@ class SimWriter(DirectoryWriter):
         self._loop.call_soon_threadsafe(self._end_turn, turn, result._replace(sync_ms=delay_ms))
 
     def _flush_all(self, turn: Turn, begun: Any) -> TurnResult:
-        """Runs in the loop."""
+        """The method runs in the event loop."""
         delay_ms = self._host.disk_delay_ms()
         self._loop.held_up(delay_ms)  # type: ignore[attr-defined]
         return super()._flush_all(turn, begun)._replace(sync_ms=delay_ms)

@@ -251,7 +251,7 @@ class StoryTeller:
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """A replica's disk is slow, so its writes stay in the page cache for long. The replica is paused, and the other
     replicas go down. After that, the paused replica, the last one that is up, loses power, and it is the first to start
-    again. Records that it acknowledged before they were fsynced are lost."""
+    again. Records that the paused replica acknowledged before they were fsynced are lost."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
     rest = [host for host in (leader, one, other) if host is not victim]
@@ -397,7 +397,7 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
 
 def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-101: the leadership moves to a replica that does not know the latest high watermark yet. The third replica
-    does not know it either. The new leader fails before it learns the high watermark."""
+    does not know the latest high watermark either. The new leader fails before it learns the high watermark."""
 
     def is_ahead() -> bool:
         return stage.mark(leader) > max(stage.mark(one), stage.mark(other))
@@ -535,8 +535,8 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
 
 def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: the leader's request to add a follower is delayed in a connection. A later request is refused, because
-    the follower is fenced meanwhile. At the end, the follower works again, and the delayed request arrives. The story
-    tests whether the leader may commit records without the follower."""
+    the follower has been fenced by then. At the end, the follower works again, and the delayed request arrives. The
+    story tests whether the leader may commit records without the follower."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     world = stage.world

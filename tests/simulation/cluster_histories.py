@@ -260,9 +260,9 @@ class Histories:
     def _follow(self, machine: Machine) -> None:
         """Apply the committed metadata, and drop decided requests.
 
-        A log is created where the metadata place it. If that disk is lost, the controllers first learn that the replica
-        starts empty; only then is the log created. After a crash, refusal or loss in between, no empty log can
-        therefore be confused with the old log.
+        A log is created where the metadata place it. If the disk of this directory is lost, the controllers first learn
+        that the replica starts empty; only then is the log created. After a crash, refusal or loss in between, no empty
+        log can therefore be confused with the old log.
         """
         if not machine.is_up:
             return
@@ -285,7 +285,7 @@ class Histories:
             self._tell(machine, tuple(placements))
 
     def _tell(self, machine: Machine, placements: tuple[Placement, ...]) -> None:
-        """Report the directories of replicas. Split too many of them into smaller calls, as the broker does
+        """Report the directories of replicas. Split too many directories into smaller calls, as the broker does
         (assignments.py)."""
         request = AssignDirectories(broker_id=machine.broker_id, broker_epoch=machine.epoch, placements=placements)
         if isinstance(self.ask(request), PolicyViolationError) and len(placements) > 1:

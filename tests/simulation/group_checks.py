@@ -290,7 +290,7 @@ class GroupChecks:
 
     def _is_overdue(self, member: SimMember) -> bool:
         """The member has not revoked a partition within the rebalance timeout, and learns of its removal with the next
-        message. (The member returns no records meanwhile, because its program is still in the callback.)"""
+        message. (Until then the member returns no records, because its program is still in the callback.)"""
         since_ms = self.world.scheduler.now_ms - self.world.plan.rebalance_timeout_ms
         return member.connection is not None and any(
             who is member and revoked_ms <= since_ms for (who, _), revoked_ms in self._revoked_ms.items()
@@ -358,10 +358,10 @@ class GroupChecks:
         return misled_since_ms
 
     def misled_no_more(self, member: SimMember, since_ms: float) -> None:
-        """The member has processed its first response after a half-open connection. All partitions that it still reads
-        are checked again. The member no longer reads the partitions that it must release, but holds them until its last
-        commit. If the grace period had ended, the coordinator may have given these to other members before the
-        response."""
+        """The member has processed its first response after a half-open connection. All partitions that the member
+        still reads are checked again. The member no longer reads the partitions that it must release, but holds them
+        until its last commit. If the grace period had ended, the coordinator may have given these partitions to other
+        members before the response."""
         if self.world.scheduler.now_ms - since_ms >= self.world.plan.grace_ms:
             self._doubtful.update((member, part) for part in member.held if part not in member.reading)
         if not member.member.is_suspended:

@@ -1,7 +1,7 @@
 """A coordinator's machine and its process: the product's shards, members and handlers on an event loop of virtual time.
 
-The simulation replaces the code around them (``headrace_coordinator.app``): registration, heartbeats, the arrival of
-metadata, and the streams of members, without gRPC.
+The simulation replaces the code around these parts (``headrace_coordinator.app``): registration, heartbeats, the
+arrival of metadata, and the streams of members, without gRPC.
 """
 
 from __future__ import annotations

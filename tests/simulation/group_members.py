@@ -64,8 +64,8 @@ class Caller:
         refused: Callable[[HeadraceError, bool], bool] | None = None,
     ) -> None:  # fmt: skip
         """``make`` makes the request of each attempt. ``check`` raises the error in an answer. ``refused`` is called
-        for each failed attempt, with the information whether the whole attempt failed. If it returns True the error is
-        final; otherwise retriable errors are retried until the call's time is over."""
+        for each failed attempt, with the information whether the whole attempt failed. If ``refused`` returns True the
+        error is final; otherwise retriable errors are retried until the call's time is over."""
         world, give_up_ms = self.world, self.world.scheduler.now_ms + GIVE_UP_MS
 
         def attempt() -> None:

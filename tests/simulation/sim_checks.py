@@ -121,8 +121,7 @@ class SafetyChecks:
     # -- what is said -------------------------------------------------------------------------------------------------
 
     def said(self, own: ReplicaKey, term: int, shadow: ShadowLog, message: Message) -> None:
-        """Check a message of replica ``own`` in ``term``; ``own`` has the disk on whose machine the message was
-        written.
+        """Check a message of replica ``own`` in ``term``; ``own`` names the disk of the machine that wrote the message.
 
         A response to the leader of an earlier term may refer to entries that a later leader has replaced. Such a
         response can commit nothing, because the later leader's voters that lacked the entry do not count in that term.
@@ -221,8 +220,8 @@ class SafetyChecks:
         self.complete(own, term, has)
 
     def complete(self, own: ReplicaKey, term: int, has: Callable[[int, int], bool]) -> None:
-        """Check that a leader has all committed entries. Logs that match in one entry match in all earlier ones, so the
-        last committed entry of earlier terms is enough."""
+        """Check that a leader has all committed entries. Logs that match in one entry match in all earlier entries, so
+        the last committed entry of earlier terms is enough."""
         for entry in reversed(self.history):
             if entry.term < term:
                 if not has(entry.next_offset, entry.term):

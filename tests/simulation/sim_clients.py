@@ -45,7 +45,7 @@ _TOPICS_MAX = 12
 
 
 def marks_of(record: MetadataRecord) -> Hashable | None:
-    """The administrator whose write a committed record is."""
+    """The administrator that requested the write in a committed record."""
     if isinstance(record, ConfigRecord):
         return ("config", record.value) if record.value is not None else None
     if isinstance(record, TopicRecord):
@@ -169,7 +169,7 @@ class AdminClient:
         self.ask(CreateTopics((new,)), ("topic", name), created)
 
     def _tried(self) -> None:
-        """The object exists by now, or will be requested again."""
+        """The creation request is over: the object exists now, or its creation will be requested again."""
         self._creating -= 1
 
     def _delete_topic(self) -> None:
@@ -258,7 +258,7 @@ UNKNOWN_OUTCOME = frozenset({"REQUEST_TIMED_OUT", "SERVER_SHUTTING_DOWN"})
 
 
 def _refusal(answer: Answer) -> str:
-    """The code of an error within the answer; "" when all was done."""
+    """The code of an error within the answer; "" when all items succeeded."""
     reply = answer.reply
     if isinstance(reply, tuple):
         for item in reply:

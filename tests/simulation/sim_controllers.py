@@ -60,8 +60,8 @@ class ControllerHost:
         self.is_broken = False
         self.is_paused = False
         self.is_slow = False
-        #: The current turn writes to a slow disk, even if that fault has ended meanwhile, so the controller does not
-        #: tick.
+        #: The current turn writes to a slow disk, even if the fault that slows the disk has ended by now, so the
+        #: controller does not tick.
         self.turn_is_slow = False
         #: The controller must stay down until this time, because of a fault.
         self.down_until_ms = 0.0
@@ -201,7 +201,7 @@ class ControllerHost:
         self.torn_by = self.killed_by = None
 
     def known_sets(self) -> list[VoterSet]:
-        """All sets of voters in the controller's log; if the process is down, those of the log that it had."""
+        """All sets of voters in the controller's log; if the process is down, the sets of the log that it had."""
         return self._sets if self.controller is None else self.controller.raft.log.voters_since(0)
 
     @property

@@ -88,7 +88,7 @@ class ObservedStorage(MetadataStorage):
 
     def _check_refusal(self, entries: Sequence[Entry]) -> None:
         """Check that nothing is left of entries that a full disk has refused. A log that was empty may keep the first
-        of them, which then count as durable."""
+        refused entries, which then count as durable."""
         record, end = self.record, self.log_end_offset
         kept = [entry for entry in entries if entry.next_offset <= end]
         was_empty = self.log_start_offset >= record.shadow.end
@@ -226,9 +226,9 @@ def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
 def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
     """Damage one byte on the disk: of the log, of a snapshot, or of a small file; return which file.
 
-    The header of the log's last batch is not damaged: a damaged one looks like a batch that was being written when the
-    power failed. Recovery truncates a last batch with a damaged header (docs/invariants.md), although its replica may
-    have promised it.
+    The header of the log's last batch is not damaged: a damaged header looks like a batch that was being written when
+    the power failed. Recovery truncates a last batch with a damaged header (docs/invariants.md), although its replica
+    may have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]

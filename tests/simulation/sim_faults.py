@@ -290,7 +290,7 @@ class Faults:
 
     def _full_disk(self, fault: Fault, rng: random.Random) -> str:
         """No room for bytes, for new files, for both, or for entries (there is room for smaller files). ``soon``: other
-        processes take the last room while this one writes."""
+        processes take the last room while the controller writes."""
         host = self._some(rng)
         if host is None or host.fs.capacity_bytes is not None:
             return ""

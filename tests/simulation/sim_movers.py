@@ -281,7 +281,7 @@ class SimulatedCoordinator:
 
 
 class _Question:
-    """A request to any reachable node; its response is checked where it is given."""
+    """A request to any reachable node; the response is checked at the node that gives it."""
 
     def __init__(self, movers: Movers, request: Request, given: Callable[[MetadataImage, Any], None] | None) -> None:
         self.movers, self.request, self.given = movers, request, given

@@ -100,7 +100,8 @@ class Operator:
         return bool(self._given)
 
     def _all_alive(self, voters: VoterSet) -> bool:
-        """Whether every voter has its disk. If not, no voter with its disk may be removed: too few might remain."""
+        """Whether every voter has its disk. If a voter lacks its disk, no voter that has its disk may be removed,
+        because too few might remain."""
         hosts = self.world.hosts
         return all(hosts[key.node_id].key == key and not hosts[key.node_id].record.is_damaged for key in voters)
 

@@ -136,8 +136,8 @@ class Recovery:
     # -- the proof ----------------------------------------------------------------------------------------------------
 
     def prove(self) -> None:
-        """Raises Violation when the cluster does not recover in time, or when a node's state differs from that of the
-        others."""
+        """Raises Violation when the cluster does not recover in time, or when a node's state differs from the state of
+        the other nodes."""
         world = self.world
         world.is_quiet = False
         world.calm_since_ms = None

@@ -159,7 +159,8 @@ def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, No
 
 
 def vote_then_crash(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """5.2: a voter dies right after it has voted, and receives the request of the other candidate when it is back."""
+    """5.2: a voter dies right after it has voted, and receives the request of the other candidate when the voter is
+    back."""
     quality = world.net.quality
     world.net.quality = Quality(20.0, 60.0)
     world.spread = 0.0
@@ -248,8 +249,8 @@ def _has_newer(world: ControllersWorld, old: ControllerHost) -> bool:
 
 
 def cut_voters(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """4.1 of the thesis: a leader begins to change the voters, without reaching the others, and another leader makes a
-    different change of the voters."""
+    """4.1 of the thesis: a leader begins to change the voters, without reaching the other voters, and another leader
+    makes a different change of the voters."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 3:
         return
@@ -431,7 +432,7 @@ def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[f
 
 
 def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """A follower starts again with a shorter log than the others, and its disk has no room for new files. The
+    """A follower starts again with a shorter log than the other voters, and its disk has no room for new files. The
     follower's first append has many entries, and the log must roll in the middle of them."""
     leader = _leader(world)
     followers = [host for host in world.up() if host is not leader]
@@ -461,7 +462,7 @@ def full_at_a_roll(world: ControllersWorld, rng: random.Random) -> Generator[flo
 def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """A leader dies with entries that no other voter has. The other voters have full disks: each new leader's first
     entry is refused, after the file of the terms has the new term. The old leader returns and leads, and a follower
-    gets the old leader's entries at the place of the refused one. At last the follower loses power."""
+    gets the old leader's entries at the place of the refused entry. At last the follower loses power."""
     first = _leader(world)
     if first is None or len(first.voters()) < 3:
         return

@@ -3,7 +3,7 @@ between them.
 
 ``ControllersWorld(plan)`` depends on nothing except its plan, so the same plan gives the same run, event by event.
 ``run`` executes the schedule, repairs all damage, and asserts that the cluster is healthy again. The checks run after
-every event, for the nodes that it concerned; a broken promise raises ``Violation``.
+every event, for the nodes that the event concerned; a broken promise raises ``Violation``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _STUMBLES = _Stumbles()
 
 
 def listen_to_the_log() -> None:
-    """Install this once per process. Without the handler, errors that the product only logs are not found."""
+    """Install the handler once per process. Without the handler, errors that the product only logs are not found."""
     logging.root.handlers[:] = [_STUMBLES]
     logging.root.setLevel(logging.ERROR)
 

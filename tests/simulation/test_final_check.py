@@ -34,7 +34,7 @@ def logs_of(world: BrokerWorld) -> list[PartitionLog]:
 
 
 def written_again(log: PartitionLog, kept: int, batches: list[bytes]) -> None:
-    """Keep the log's first ``kept`` batches, and append these batches as a follower would."""
+    """Keep the log's first ``kept`` batches, and append the given batches as a follower would."""
     cut = list(batches_of(log))[kept]
     log.truncate_to(cut)
     for batch in batches:

@@ -148,7 +148,7 @@ def test_who_has_not_seen_its_connection_end_may_read_on_until_it_is_answered() 
 
 
 def answered_after_half_open(found: GroupChecks, one: Any, half_open_ms: float, *, must_release: bool) -> None:
-    """The member reads PART; its connection is half open for this time; then it gets a response."""
+    """The member reads PART; its connection is half open for the given time; then the member gets a response."""
     found.reads(one, PART)
     found.holds(one, PART)
     one.held[PART], one.reading[PART] = 0, None

@@ -1,5 +1,5 @@
 """Models of producers and readers for the simulation of transactions. Each process runs as asyncio code on an event
-loop of virtual time, so the simulator can kill it, pause it and resume it.
+loop of virtual time, so the simulator can kill, pause and resume the process.
 
 A transactional id has one producer at a time, unless a fault starts a second producer. A producer follows the SDK's
 rules: it initializes, sends batches with sequence numbers (from 0 in each epoch under version 2), waits for all
@@ -34,8 +34,8 @@ ANSWER_S = 0.35
 #: A batch that is not acknowledged within this time fails its transaction (delivery.timeout.ms).
 DELIVERY_S = 1.2
 FETCH_BYTES = 1_500
-#: Errors of a batch that fail its transaction. After such an error the producer aborts; the answer to the abort shows
-#: whether the producer is fenced.
+#: Errors of a batch that fail its transaction. After an error of this list the producer aborts; the answer to the abort
+#: shows whether the producer is fenced.
 _FAILS_THE_TRANSACTION = frozenset(
     {
         "INVALID_PRODUCER_EPOCH",
@@ -232,7 +232,7 @@ class Producer(Process):
             self._sequences = {}
 
     async def _end(self, commit: bool) -> None:
-        """End the open transaction, and take the identity of the next one. Raises Over."""
+        """End the open transaction, and take the identity of the next transaction. Raises Over."""
         transaction = self._current
         assert transaction is not None
         if commit and transaction.commit_asked is None:

@@ -158,7 +158,8 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self.processes.append(Completer(self, transactional_id, token))
 
     def abort_asked(self, transactional_id: str, *, prepared: bool) -> None:
-        """Called when a client requests an abort of the transaction; ``prepared``: even if it is prepared."""
+        """Called when a client requests an abort of the transaction; ``prepared``: the request aborts even a prepared
+        transaction."""
         for is_prepared in (False, True) if prepared else (False,):
             self.abort_asked_ms[transactional_id, is_prepared] = self.scheduler.now_ms
 

@@ -182,7 +182,8 @@ class BankHistory:
         return found
 
     def ends(self) -> list[str]:
-        """Return all anomalies. Call this after all producers and readers have ended and the last pass was added."""
+        """Return all anomalies. Call the method after all producers and readers have ended and the last pass was
+        added."""
         for transfer, known in self._transfers.items():
             if known.is_committed is False and known.visible_s is not None:
                 self._finds("aborted", transfer, "it was read")

@@ -53,7 +53,7 @@ def check_silence(what: str, found_s: float, bound_s: float) -> None:
 
 class _Directory(ClusterDirectory):
     """The network owns the internal ports, and the client ports of nodes with a role in ``behind``. The network listens
-    on these ports before a node starts, and while a node is dead."""
+    on the ports of a node before a node starts, and while a node is dead."""
 
     def __init__(self, directory: Path, pids: dict[str, int], behind: Collection[str], **how: Any) -> None:
         super().__init__(directory, **how)
@@ -189,7 +189,7 @@ class FaultyCluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of brokers that are alive and not paused; of all brokers, if there is none."""
+        """The addresses of brokers that are alive and not paused; of all brokers, if no broker is alive."""
         brokers = self._local.state().of_role("broker")
         living = [each for each in brokers if each.alive() and each.name not in self._paused]
         return ",".join(each.address for each in living or brokers)
@@ -270,7 +270,7 @@ class FaultyCluster:
         return sorted(found[0].partitions, key=lambda each: each.partition)
 
     def leader(self, topic: str, partition: int = 0) -> str:
-        """The name of the partition's leader; waits until there is a live one."""
+        """The name of the partition's leader; waits until there is a live leader."""
 
         def found() -> str:
             leader = self.describe(topic)[partition].leader
@@ -325,14 +325,14 @@ class FaultyCluster:
         self.until_in_sync(name)
 
     def begin_reassignment(self, wanted: Mapping[TopicPartition, list[int]]) -> None:
-        """Request these replicas, the preferred leader first."""
+        """Request the given replicas of partitions, the preferred leader first."""
         eventually(
             lambda: self.ask(lambda admin: admin.alter_partition_reassignments(wanted) or True),
             "the reassignment is not begun",
         )
 
     def until_reassigned(self, wanted: Mapping[TopicPartition, list[int]]) -> None:
-        """Wait until each partition has these replicas, and no others."""
+        """Wait until each partition has the given replicas and no other replicas."""
 
         def replicas(partition: TopicPartition) -> list[int]:
             return list(self.describe(partition.topic)[partition.partition].replicas)
@@ -364,7 +364,7 @@ class FaultyCluster:
     # -- faults
 
     def kill(self, *names: str) -> None:
-        """Kill all these nodes at once with kill -9. The page cache stays."""
+        """Kill all the given nodes at once with kill -9. The page cache of the machine stays."""
         for name in names:
             self._signal(name, signal.SIGKILL)
         for name in names:
@@ -373,7 +373,7 @@ class FaultyCluster:
             self._paused.discard(name)
 
     def lose_power(self, *names: str, loss: Loss = Loss.ALL) -> int:
-        """Let all these nodes lose power at once; return how many unforced bytes were lost."""
+        """Let all the given nodes lose power at once; return how many unforced bytes were lost."""
         self.kill(*names)
         return sum(lose_power(self.journal(name), loss=loss, rng=self.rng) for name in names)
 
@@ -485,8 +485,8 @@ _ANY_COOKIE = 0xFFFFFFFF
 
 
 def _inode_of(port: int, to: int) -> int:
-    """The inode of the socket that is connected from ``port`` to ``to``, both on 127.0.0.1; 0 if there is none. The
-    lookup uses sock_diag(7), because reading /proc/net/tcp would list all connections each time."""
+    """The inode of the socket that is connected from ``port`` to ``to``, both on 127.0.0.1; 0 if there is no such
+    socket. The lookup uses sock_diag(7), because reading /proc/net/tcp would list all connections each time."""
     host = socket.inet_aton("127.0.0.1") + bytes(12)
     ends = struct.pack(">HH", port, to) + host + host + struct.pack("=III", 0, _ANY_COOKIE, _ANY_COOKIE)
     question = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends

@@ -115,8 +115,8 @@ class GroupsLoad:
         return time.monotonic() - now
 
     def reads_on(self, *, for_s: float) -> None:
-        """Check that every member reads records that are sent while no commit is possible, and still does so after
-        ``for_s``."""
+        """Check that every member reads records that are sent while no commit is possible, and that the members still
+        read after ``for_s`` seconds."""
         now = time.monotonic()
         members = [reader for group in self.groups for reader in group.living]
         eventually(

@@ -77,7 +77,7 @@ class ProcessReader:
         self.check()
 
     def kill(self) -> None:
-        """kill -9. When this returns, the test has received all output of the process."""
+        """kill -9. When the method returns, the test has received all output of the process."""
         self._was_killed = True
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()

@@ -51,7 +51,7 @@ class Writers:
             thread.join(WAIT_S)
 
     def first_asked_after(self, begun: float) -> float:
-        """The time at which the first write was acknowledged that was sent after ``begun``."""
+        """The time of the first acknowledgement of a write that was sent after ``begun``."""
 
         def found() -> list[float]:
             with self._lock:

@@ -62,7 +62,7 @@ def chosen() -> list[Scenario]:
 
 class Clusters:
     """One cluster for all scenarios; after a failure, or for other configuration keys, the next scenario gets a new
-    one."""
+    cluster."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self._directory, self._rng = directory, rng

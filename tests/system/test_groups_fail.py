@@ -100,8 +100,8 @@ def coordinators_are_killed_again_and_again(cluster: FaultyCluster, rng: random.
 
 @scenario
 def all_coordinators_are_dead_and_reading_goes_on(cluster: FaultyCluster, rng: random.Random) -> None:
-    """Members continue to read beyond the grace period (4 s here) with their current assignment; commits are not
-    possible meanwhile."""
+    """Members continue to read beyond the grace period (4 s here) with their current assignment; during this time they
+    cannot commit."""
     with GroupsLoad(cluster, groups=2, members=3) as load:
         for _ in rounds():
             load.until_all_coordinate()
@@ -195,7 +195,7 @@ def the_disk_of_one_groups_shard_leader_and_of_anothers_follower_is_full(
 
 
 def name_in_shard(shard: int) -> str:
-    """A new name for a group of this shard."""
+    """A new name for a group whose coordinator is that of the given shard."""
     return next(name for _ in itertools.count() if shard_of(name := new_name("g"), SHARDS) == shard)
 
 
@@ -260,7 +260,7 @@ def disks() -> Iterator[SmallDisks]:
 
 @pytest.fixture(scope="module")
 def clusters(disks: SmallDisks) -> Iterator[list[FaultyCluster]]:
-    """The running cluster, if there is one: after a failure the next scenario gets another."""
+    """The running cluster, if there is one: after a failure the next scenario gets another cluster."""
     running: list[FaultyCluster] = []
     yield running
     for cluster in running:

@@ -100,7 +100,7 @@ def test_a_partitions_silence_above_the_bound_of_its_fault_fails(
 
 
 def kill_coordinators(monkeypatch: pytest.MonkeyPatch, silence_s: float) -> None:
-    """Groups that are correct, but need this long to commit again."""
+    """Groups that are correct, but need the given time to commit again."""
     load: Any = MagicMock()
     load.__enter__.return_value = load
     load.goes_on.return_value = silence_s

@@ -227,8 +227,8 @@ def chosen(faults: Faults, rng: random.Random) -> Iterator[tuple[str, Callable[[
 
 
 def loads() -> list[type[Bank | Transform]]:
-    """The seed chooses one of the two tests for this step. With the same seed, a run of CI runs the other one in its
-    second step."""
+    """The seed chooses one of the two tests in each step of CI. With the same seed, a run of CI runs the other test in
+    its second step."""
     every: list[type[Bank | Transform]] = [Bank, Transform]
     if WHICH not in ("", "rotate"):
         return every

@@ -245,7 +245,7 @@ class Topic:
             return result
 
     def append(self, records: bytes, partition: int = 0) -> Any:
-        """Append these bytes unchanged; return the result."""
+        """Append the given bytes unchanged; return the result."""
         with Stream(produce_pb2_grpc.ProduceStub(self.cluster.channel).Produce) as stream:
             stream.send(produce_request(1, produce_partition(self.name, records, partition)))
             (result,) = stream.receive().results

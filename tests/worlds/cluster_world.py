@@ -111,7 +111,7 @@ class ClusterWorld:
         self.commit()
 
     def assign(self, broker: Registered, topic: TopicImage, directory: bytes, *partitions: int) -> Any:
-        """Report that these replicas of the broker are in ``directory``; return the refused ones."""
+        """Report that these replicas of the broker are in ``directory``; return the refused replicas."""
         placements = tuple(Placement(topic.topic_id, number, directory) for number in partitions)
         return self.ask(
             AssignDirectories(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, placements=placements)

@@ -297,7 +297,7 @@ class ReplicatedTopic:
         )
 
     def wait_same_bytes(self, *brokers: int, partition: int = 0) -> bytes:
-        """Wait until the replicas on these brokers have the same bytes, at least one; return these bytes."""
+        """Wait until the replicas on the given brokers have the same bytes, at least one byte; return these bytes."""
 
         def same() -> bytes | None:
             found = {self.bytes_on(broker_id, partition) for broker_id in brokers}

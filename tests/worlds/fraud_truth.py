@@ -1,9 +1,10 @@
 """The alerts of the fraud pipeline, calculated from the topics alone, by other formulas and without its code.
 
-Bursts are calculated by DuckDB: the last six payments of 200 cents and more lie within ten minutes, or the last four
-smaller ones within twenty. The other two rules skip what they find, so they are loops: more than 100 km and faster than
-1,000 km/h since the last place that was not too far; an amount above four standard deviations of the logarithms of the
-usual ones, where the account counts as five payments with a deviation of one half.
+DuckDB calculates the bursts. Velocity: the last six payments of 200 cents or more lie within ten minutes. Card testing:
+the last four payments below 200 cents lie within twenty minutes. The rules for travel and for amounts skip the payments
+that they find, so they are loops. Impossible travel: more than 100 km, and faster than 1,000 km/h, from the last place
+that was not impossible. Unusual amount: above four standard deviations of the logarithms of the usual amounts, where
+the account counts as five payments with a deviation of one half.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ BURSTS = """
 
 
 class Found(NamedTuple):
-    """``alerts``: payment and kind. ``letters``: the positions of payments that are no payments, or have no account."""
+    """``alerts``: payment and kind. ``letters``: the positions of payment records that are invalid or have no
+    account."""
 
     alerts: Counter[tuple[int, str]]
     letters: Counter[tuple[int, int]]
@@ -54,7 +56,7 @@ def records_of(servers: str, topic: str) -> list[Any]:
 
 
 def calculated(servers: str) -> Found:
-    """What the pipeline has to write for the records in its input topics."""
+    """The alerts and dead letters that the pipeline must write for the records in its input topics."""
     by_customer = defaultdict(list)
     for topic in ("fraud.accounts", "fraud.payments"):
         for record in records_of(servers, topic):
@@ -107,7 +109,7 @@ def _payment(record: Any) -> dict[str, Any] | None:
 
 
 def written(servers: str) -> Found:
-    """What the pipeline has written."""
+    """The alerts and dead letters that the pipeline has written."""
     alerts = [json.loads(record.value) for record in records_of(servers, "fraud.alerts")]
     letters: Counter[tuple[int, int]] = Counter()
     for record in records_of(servers, "fraud.payments.dead-letters"):
@@ -118,7 +120,7 @@ def written(servers: str) -> Found:
 
 
 def _of_account(usual: float | None, payments: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    """Unusual amounts, and impossible travel."""
+    """Find unusual amounts and impossible travel."""
     alerts = []
     logs: list[float] = []
     last: tuple[tuple[float, float], int] | None = None

@@ -20,8 +20,9 @@ def without_collections() -> Iterator[None]:
 
 
 async def is_error_freed(fail: Callable[[], Awaitable[object]]) -> bool:
-    """Return whether the error that ``fail`` raises is freed together with its last reference. If not, it is in a
-    reference cycle with the frames of its traceback, and Python keeps them until the next garbage collection."""
+    """Return whether the error that ``fail`` raises is freed together with its last reference. If the error is not
+    freed, it is in a reference cycle with the frames of its traceback, and Python keeps them until the next garbage
+    collection."""
     found: list[weakref.ref[Exception]] = []
     with without_collections():
         try:

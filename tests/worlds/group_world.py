@@ -118,7 +118,7 @@ class GroupShardWorld:
         self._done(self.groups.tick(self.now_ms))
 
     def sleep(self, duration_ms: int) -> None:
-        """Advance the time; work that becomes due meanwhile runs at its time."""
+        """Advance the time; work that becomes due during the advance runs at its time."""
         end_ms = self.now_ms + duration_ms
         while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -186,7 +186,8 @@ class Client:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is a message for the member, or a state of it that the coordinator does not know yet."""
+        """Whether there is a message for the member, or a state of the member that the coordinator does not know
+        yet."""
         if not self.is_member or self.connection is None:
             return bool(self.inbox)
         return bool(self.inbox) or self._said != (self.epoch, self.revision, self.reading)

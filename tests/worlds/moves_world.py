@@ -55,7 +55,8 @@ class MovesWorld(ClusterWorld):
         raise AssertionError(f"no end of upkeep: {self.log[-3:]}")
 
     def pass_time(self, ms: float, *, but: Iterable[int] = ()) -> None:
-        """Advance the time: all brokers ``but`` some send heartbeats, and decisions that become due are applied."""
+        """Advance the time: all brokers except those in ``but`` send heartbeats, and decisions that become due are
+        applied."""
         silent = set(but)
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:

@@ -52,7 +52,7 @@ def idempotent(
 
 
 def append(log: PartitionLog, *batches: bytes, leader_epoch: int = 0) -> AppendInfo | HeadraceError:
-    """Append one request with these batches."""
+    """Append one request with the given batches."""
     (outcome,) = log.append_many([Append(data=b"".join(batches), leader_epoch=leader_epoch)])
     return outcome
 

@@ -320,7 +320,8 @@ class ProgramWorld(TransactionWorld):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Every producer that was not replaced can finish its transaction; then as in TransactionWorld."""
+        """Check that every producer that was not replaced can finish its transaction, and then do the checks of
+        TransactionWorld."""
         last = {
             State.NEW: Call.INIT,
             State.OPEN: Call.COMMIT,

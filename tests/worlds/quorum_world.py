@@ -307,8 +307,8 @@ class QuorumWorld:
         return False
 
     def register_until_deposed(self, number: int) -> Asked:
-        """Send the leader requests that may use the disk's reserve, until it has to give up its leadership; return the
-        last request."""
+        """Send the leader requests that may use the disk's reserve, until the leader has to give up its leadership;
+        return the last request."""
         for life in range(1, 10_000):
             asked = self.ask(
                 number,

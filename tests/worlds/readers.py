@@ -233,7 +233,7 @@ class Readers:
         return made
 
     def stop(self, *readers: Reader, quietly: bool = False) -> None:
-        """Stop all these members at once."""
+        """Stop all the given members at once."""
         for reader in readers:
             reader.ask_to_stop()
         self.living = [each for each in self.living if each not in readers]
@@ -263,7 +263,7 @@ class Readers:
         return Counter((each.partition, each.offset) for reader in self.every for each in list(reader.read))
 
     def until_read(self, ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
-        """Wait until all records below these ends were processed; return how often each record was processed."""
+        """Wait until all records below the given ends were processed; return how often each record was processed."""
         wanted = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
 
         def is_read() -> bool:

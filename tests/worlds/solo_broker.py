@@ -267,7 +267,7 @@ class SoloBroker:
         )
 
     async def again(self, name: str) -> None:
-        """Apply a change to each partition of the topic that has no meaning for this broker."""
+        """Apply to each partition of the topic a change that has no meaning for this broker."""
         topic = self.image.topic(name)
         assert topic is not None
         await self.change(

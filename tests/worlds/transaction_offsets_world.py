@@ -3,8 +3,8 @@
 The group shard has a present owner, and former owners that still answer. The group shard's log refuses appends of
 former owners. A request with offsets has three steps: the group shard begins a verification, the transaction shard
 confirms it, and the group shard adds the offsets. Other events may happen between the steps: markers, time-outs, moves
-of both shards, repeated requests, requests of zombies and of ended transactions. Each offset is sent once, so it names
-its transaction.
+of both shards, repeated requests, requests of zombies and of ended transactions. Each offset is sent once, so an offset
+identifies its transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Owner:
 
 
 class GroupShard:
-    """The shard of group "g". TransactionWorld uses it in place of a leader."""
+    """The shard of group "g". TransactionWorld uses the group shard in place of a leader."""
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng

@@ -366,7 +366,7 @@ class TransactionWorld:
             self.count("old markers")
 
     def move(self) -> None:
-        """The shard gets a new coordinator; markers that the former one has sent may still arrive."""
+        """The shard gets a new coordinator; markers that the former coordinator has sent may still arrive."""
         self.count("moves")
         before = self.machine
         self._loaded()

@@ -12,7 +12,7 @@ TIME_MS = 1_700_000_000_000
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction. ``last_offset`` is the offset of its marker."""
+    """An aborted transaction. ``last_offset`` is the offset of the transaction's marker."""
 
     producer_id: int
     first_offset: int
@@ -46,7 +46,8 @@ class TransactionalLog:
         in_transaction: bool = True,
         compression: Compression = Compression.NONE,
     ) -> None:
-        """A batch of ``count`` records; without a producer id, or not ``in_transaction``, it belongs to none."""
+        """A batch of ``count`` records; without a producer id, or not ``in_transaction``, the batch belongs to no
+        transaction."""
         in_transaction = in_transaction and producer_id >= 0
         first = self.end_offset
         rows = [Row(at, b"k%d" % at, b"value of %d" % at) for at in range(first, first + count)]

@@ -49,7 +49,7 @@ class Marker(NamedTuple):
 
 
 class Producer:
-    """A producer's process. ``name`` is the name of its open transaction, or "" if none is open."""
+    """A producer's process. ``name`` is the name of the instance's open transaction, or "" if none is open."""
 
     def __init__(self, transactional_id: str, number: int) -> None:
         self.transactional_id = transactional_id

@@ -27,7 +27,7 @@ class Written(NamedTuple):
 
 
 class Spanned(NamedTuple):
-    """A transaction. ``marker`` is None while it is open."""
+    """A transaction. ``marker`` is None while the transaction is open."""
 
     producer_id: int
     first_offset: int

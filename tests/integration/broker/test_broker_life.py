@@ -1,4 +1,4 @@
-"""Starting, stopping, crashing: real processes."""
+"""A broker's start, stop and crash, with real processes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def create(cluster: Cluster, name: str, **config: str) -> TopicPartition:
 
 
 def records_of(cluster: Cluster, partition: TopicPartition) -> list[Record]:
-    """Read everything from start to end as a consumer does now. Offsets must ascend."""
+    """Read all records of the partition from start to end, as a new consumer does. Offsets must ascend."""
     with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
@@ -182,7 +182,7 @@ def test_retention_obeys_its_broker_keys_without_a_restart(make_cluster: Callabl
 
 
 class Reader(threading.Thread):
-    """Reads a topic from start to end, repeatedly, and checks it."""
+    """Reads a topic from start to end, repeatedly, and checks the records."""
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, last: dict[bytes, int], stop: threading.Event):
         super().__init__(daemon=True)

@@ -35,7 +35,7 @@ def broker_pid(cluster: LocalCluster) -> int:
 
 
 def open_files_limit(pid: int) -> tuple[str, str]:
-    """The system's limits (soft, hard)."""
+    """The limits of open files of a process, as (soft, hard)."""
     line = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open"))
     soft, hard = line.split()[3:5]
     return soft, hard

@@ -1,8 +1,8 @@
 """Metadata reads while controllers crash, hang and return: three real controllers, two real brokers.
 
-Every read reports its maximum age (``metadata_lag_ms``). The test compares the read with its own history. The read must
-contain every change that was acknowledged before the start of the read minus its reported age. All processes share the
-machine's clock.
+Every read reports its maximum age (``metadata_lag_ms``). The test compares each read with the test's own history of the
+changes. The read must contain every change that was acknowledged before the start of the read minus its reported age.
+All processes share the machine's clock.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Nodes:
             raise error_from_rpc(failure, name) from None
 
     def create(self, name: str, topic: str) -> int:
-        """The metadata offset of the creation; HeadraceError."""
+        """The metadata offset of the creation; raises HeadraceError."""
         stub = admin_pb2_grpc.AdminStub(self._channels[name])
         new = admin_pb2.NewTopic(name=topic, partitions=1, replication_factor=1)
         request = admin_pb2.CreateTopicsRequest(topics=[new], timeout_ms=int(_TIMEOUT_S * 1_000))
@@ -135,7 +135,7 @@ def nodes() -> Iterator[Nodes]:
 
 class Traffic:
     """One thread reads at each node. Another thread writes through each node in turn, and reads its own writes through
-    all others."""
+    all other nodes."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.history = History()

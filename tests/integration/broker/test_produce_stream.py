@@ -361,8 +361,7 @@ def test_a_broken_stream_does_not_tear_what_it_sent(cluster, topic):
 
 
 def test_back_pressure_bounds_what_the_broker_holds(cluster, topic):
-    """A client that never stops sending, and reads no answer, is slowed down. The broker serves other clients
-    meanwhile."""
+    """A client that never stops sending, and reads no answer, is slowed down. The broker still serves other clients."""
     orders, others = topic(), topic()
     own = cluster.connect()
     flood = batch(*[b"x" * 1000] * 900)

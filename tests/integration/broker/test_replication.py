@@ -26,8 +26,8 @@ def test_what_acks_all_acknowledged_is_on_every_replica_byte_for_byte(fleet: Fle
     topic.wait_isr(1, 2, 3)
     offsets = [topic.append(b"value %d" % number, b"and another") for number in range(20)]
     assert offsets == list(range(0, 40, 2))
-    # The test need not wait for copies: with all three in sync, each broker has the record before the producer gets its
-    # response.
+    # The test need not wait for copies: with all three brokers in sync, each broker has the record before the producer
+    # gets its response.
     assert topic.bytes_on(1) == topic.bytes_on(2) == topic.bytes_on(3) != b""
     assert topic.offset() == 40
 

@@ -239,7 +239,7 @@ def test_a_former_life_learns_that_it_is_over(own: Cluster, coordinator: Callabl
 
 
 def test_clients_destroy_no_internal_topic(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
-    """The answer is the same at every listener of every role."""
+    """The internal topics are protected at every listener of every role."""
     first = coordinator()
     found = owner(own, GROUP, first)
     end = append(own, found.shard, found.shard_epoch, b"x").base_offset

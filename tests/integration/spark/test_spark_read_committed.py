@@ -19,7 +19,8 @@ pytestmark = pytest.mark.spark
 
 
 def open_at_the_end(seed: int) -> TransactionalLog:
-    """A random log, then an open transaction with records of another producer behind its first one."""
+    """Random transactions that are all committed, then an open transaction; records of another producer follow its
+    first record."""
     log = TransactionalLog.random(seed, steps=120)
     for producer_id in range(4):
         log.end(producer_id, COMMIT)

@@ -58,8 +58,8 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         return {*self.isr, *(self.asked.members if self.asked else ())}
 
     def look(self) -> None:
-        """The candidate of this moment, and whether the leader waits for a joining follower. If the leader waits, the
-        high watermark may be lower, which a separate check covers."""
+        """Compute the largest possible high watermark of this moment, and check whether the leader waits for a joining
+        follower. If the leader waits, the high watermark may be lower, which a separate check covers."""
         if len(self.isr) >= min(self.min_insync, len(REPLICAS)):
             durable = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
             self.largest = max(self.largest, min([self.flushed, *durable]))
@@ -201,7 +201,7 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         assert leader.is_below_min_insync == (len(self.isr) < min(self.min_insync, len(REPLICAS)))
 
     def largest_without_waiting(self) -> None:
-        """Without a joining follower, this moment's minimum is exact."""
+        """Without a joining follower, the high watermark is exactly the minimum of the durable ends."""
         if len(self.isr) < min(self.min_insync, len(REPLICAS)):
             return
         durable = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]

@@ -58,7 +58,7 @@ class LeaderMachine(RuleBasedStateMachine):
         )
 
     def moved(self, number: int) -> None:
-        """The model: an end that the leader has promised never becomes smaller."""
+        """A rule of the model: an end that the leader has promised never becomes smaller."""
         leader = self.leaders[number]
         promise = leader.flushed_end if leader.flush_policy is FlushPolicy.COMMIT else leader.log_end
         self.promised[number] = max(self.promised[number], promise)

@@ -86,7 +86,7 @@ class Model:
             self.announce(partition, full=True)
 
     def append(self, partition: int, timestamp_ms: int, key: Any, value: Any, header: Any) -> bool:
-        """False: the record is too large for any batch."""
+        """Returns False if the record is too large for any batch."""
         queue = self.queues[partition]
         while True:
             batch = queue.open or Batch()
@@ -238,7 +238,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def put_back(self, which: int) -> None:
         """A batch whose attempt failed is sent again before all waiting batches. Only the newest batch of its queue may
-        do this, to keep the order."""
+        be put back, to keep the order."""
         if not self.in_flight:
             return
         which %= len(self.in_flight)

@@ -117,7 +117,8 @@ class SequencesWorld:
             self.answers.append((batch, code))
 
     def late_promise(self) -> None:
-        """Written, with an unknown outcome for the producer: acks=all timed out, or the leader resigned."""
+        """The batches are written, with an unknown outcome for the producer: acks=all timed out, or the leader
+        resigned."""
         if self.stream:
             batch, stamp = self.stream.popleft()
             code = self.broker.append(batch, self.counts[batch], stamp)

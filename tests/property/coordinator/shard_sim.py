@@ -5,8 +5,9 @@ A seeded choice picks each event: a client's request; an append that arrives at 
 former owner); a commit of written records, or the loss of its response; the death of the leader with some uncommitted
 batches; a move of the shard while the old coordinator continues.
 
-After every event it checks: no acknowledged commit is lost, no committed offset goes back, a read at the shard's owner
-returns at least what had been acknowledged when it was requested, and the owner's state machine matches its log.
+After every event the simulation checks: no acknowledged commit is lost, no committed offset goes back, a read at the
+shard's owner returns at least what had been acknowledged when it was requested, and the owner's state machine matches
+its log.
 """
 
 from __future__ import annotations
@@ -177,7 +178,8 @@ class History:
         self._ask(self.owner, request, answered)
 
     def _read(self) -> None:
-        """Read at the owner. A former owner does not answer, because its lease has ended."""
+        """Read the committed offset at the owner of the shard. A former owner does not answer, because its lease has
+        ended."""
         owner, client = self.owner, self.rng.choice(self.clients)
         at_least = client.acknowledged
 

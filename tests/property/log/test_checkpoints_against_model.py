@@ -2,7 +2,8 @@
 fails at any point.
 
 The model knows the durable state of each partition, and the operation in progress when the power failed. After the
-start, each value is the old one or the new one. A re-created log has no state of the deleted log with the same name.
+start, each value is the old value or the new value. A re-created log has no state of the deleted log with the same
+name.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(loss=st.sampled_from(Loss))
     def crash(self, loss: Loss) -> None:
-        """The file is accepted only if it is a prefix. An index file that is no prefix is rebuilt, as recovery does."""
+        """An index file is accepted only if it is a prefix of the appended entries. An index file that is no prefix is
+        rebuilt, as recovery does."""
         self.fs.crash(self.rng, loss)
         self.open()
         try:

@@ -47,9 +47,9 @@ def batch_of(count: int, size: int) -> bytes:
 
 
 def written(config: LogConfig, before: int, behind: int) -> tuple[CrashingFileSystem, int, bytes]:
-    """Create a log of three batches. The first is flushed and ends ``before`` bytes before a block border. The second
-    ends ``behind`` bytes after the next border (before it, if negative), and the third follows. Return the number of
-    flushed bytes and the content of the file."""
+    """Create a log of three batches. The first batch is flushed and ends ``before`` bytes before a block border. The
+    second batch ends ``behind`` bytes after the next border (before it, if negative), and the third follows. Return the
+    number of flushed bytes and the content of the file."""
     fs = CrashingFileSystem(keep_trace=False)
     format_directory(fs, ROOT, cluster_id="c", node_id=1)
     log = open_directory(fs, config).create(ORDERS, uuid.UUID(int=1), config)

@@ -65,8 +65,8 @@ def tombstones_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_stable_offset_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """Records of an open transaction replace older ones. If the transaction is aborted later, the older records and the
-    records of the transaction are lost."""
+    """Records of an open transaction replace older records. If the transaction is aborted later, the older records and
+    the records of the transaction are lost."""
     plan = CleanerManager.plan
 
     def reckless(self: CleanerManager, *args: object, **options: object) -> object:
@@ -95,7 +95,7 @@ def nothing_is_finished_at_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_find_the_old_places(patch: pytest.MonkeyPatch) -> None:
-    """A replaced segment stays in the list."""
+    """A replaced segment stays in the log's list of segments."""
     patch.setattr(PartitionLog, "replace_segments", lambda self, old, new: None)
 
 

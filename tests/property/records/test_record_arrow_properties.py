@@ -28,7 +28,7 @@ TWINS = {"pure": (_arrow_pure.Encoder, _arrow_pure.Decoder), "native": (_arrow_e
 
 
 def _on(backend: str, act):
-    """Run ``act`` with arrow.py on one backend. Return its result, or the kind of its error."""
+    """Run ``act`` with arrow.py on one backend. Return the result of ``act``, or the kind of its error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow, "BACKEND", backend)
         patch.setattr(arrow, "Encoder", TWINS[backend][0])

@@ -158,7 +158,8 @@ def test_a_consumer_is_held_back_even_if_its_unread_answers_are_empty():
 
 
 def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connection():
-    """Requests that also have a sound batch, or that another broker would accept, do not count."""
+    """Requests that also have a sound batch, or that another broker would accept, do not count against their
+    connection."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem()) as broker:

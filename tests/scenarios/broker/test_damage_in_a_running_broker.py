@@ -1,5 +1,5 @@
-"""Bytes damaged while a broker runs: a reader or the scrubber finds the damage; this partition goes offline, and all
-other partitions stay online."""
+"""Bytes damaged while a broker runs: a reader or the scrubber finds the damage; the damaged partition goes offline, and
+all other partitions stay online."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_scrubber_has_a_damaged_index_made_anew(suffix: str, position: int) 
 
 
 def test_the_scrubber_has_a_lost_transaction_index_made_anew() -> None:
-    """A missing file says that no transaction was aborted, so that no reader would notice."""
+    """A missing transaction index says that no transaction was aborted, so no reader would notice the loss."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem(keep_trace=False)

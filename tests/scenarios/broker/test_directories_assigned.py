@@ -29,7 +29,7 @@ class Assignments:
         return DirectoriesAssigned({}, 0)
 
     async def everything(self) -> dict[int, bytes]:
-        """The controllers' assignments when all of the metadata is compared."""
+        """Compare all of the metadata, and return the directories that the controllers then know."""
         self.assignments.all_changed(self.broker.image)
         task = asyncio.create_task(self.assignments.run())
         async with asyncio.timeout(60):

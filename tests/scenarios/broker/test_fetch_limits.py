@@ -27,7 +27,8 @@ def test_the_brokers_fetch_max_bytes_bounds_an_answer_that_the_client_does_not_b
 
 
 def test_clients_that_do_not_read_share_one_budget_and_others_go_on():
-    """Before the limit, a hundred slow readers held 3 MiB each, and a broker of 55 MiB grew to 880 MiB."""
+    """Before the limit was introduced, a hundred slow readers held 3 MiB each, and a broker of 55 MiB grew to 880
+    MiB."""
 
     async def scenario() -> None:
         one = batch(b"x" * 200_000)

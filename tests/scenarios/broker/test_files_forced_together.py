@@ -1,4 +1,5 @@
-"""Several partitions in one turn: their files are forced concurrently, and no producer is answered before all are."""
+"""Several partitions in one turn: their files are forced concurrently, and no producer is answered before all files are
+forced."""
 
 from __future__ import annotations
 

@@ -448,8 +448,8 @@ def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
 
 
 def test_a_broker_that_stops_while_it_takes_up_a_role_takes_up_none() -> None:
-    """A follower that began again during the stop did not wait for the appends of the former one, so its process ended
-    when these arrived. The simulator found this bug of followers: transactions, seed 574."""
+    """A follower that began again during the stop did not wait for the appends of the former follower, so the broker's
+    process ended when the appends arrived. The simulator found this bug of followers: transactions, seed 574."""
 
     async def scenario() -> None:
         broker = SoloBroker(CrashingFileSystem(), "/one", streams=Leader())

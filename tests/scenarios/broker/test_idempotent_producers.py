@@ -58,7 +58,7 @@ async def replicated(broker: SoloBroker, *, min_insync: int = 1) -> PartitionLea
 
 
 def acked(leader: PartitionLeader, end: int) -> None:
-    """The second replica has everything below ``end``."""
+    """The second replica has every record below ``end``."""
     leader.follower_acked(OTHER, 5, durable_end=end, log_end=end, log_start=0, now_ms=0)
 
 

@@ -121,7 +121,7 @@ def test_a_follower_that_hears_nothing_ends_the_stream_and_asks_again(monkeypatc
 
 
 def test_each_silent_stream_doubles_the_time_until_something_is_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push that takes longer than the silence limit would never arrive otherwise."""
+    """Without the doubled limit, a push that takes longer than the silence limit would never arrive."""
     monkeypatch.setattr(follower_streams, "SILENCE_S", 0.05)
     monkeypatch.setattr(follower_streams, "SILENCE_MOST_S", 0.1)
 

@@ -43,7 +43,8 @@ def test_a_directory_that_was_offline_brings_no_deleted_topic_back_and_costs_its
 
 
 async def _with_damage(fs: CrashingFileSystem) -> SoloBroker:
-    """A broker that has quarantined the log of "orders". The context is not entered yet."""
+    """A broker that has quarantined the log of "orders". The caller of ``_with_damage`` has not entered the broker's
+    ``async with`` block yet."""
     async with SoloBroker(fs) as broker:
         await broker.topic("orders", topic_id=OLD)
         for value in (b"a", b"b"):

@@ -165,7 +165,7 @@ class Life:
         await self._broker.new_leader(topic, 1, self._epoch)
 
     async def _another(self, topic: str) -> None:
-        """The topic is deleted, and another one gets its name."""
+        """The topic is deleted, and another topic gets its name."""
         await self._ended()
         self._lives += 1
         await self._broker.delete(topic)

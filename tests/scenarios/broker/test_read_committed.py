@@ -138,7 +138,7 @@ def test_a_poll_that_waits_for_bytes_is_answered_by_the_marker_that_releases_the
 
 
 def test_bytes_of_an_open_transaction_cost_a_waiting_poll_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each poll would read all its records again."""
+    """Without this rule, each poll would read all records of the open transaction again."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem()) as broker:
@@ -302,7 +302,7 @@ class OneColdTopic(ColdFileSystem):
 
 async def parked(broker: SoloBroker, fs: ColdFileSystem) -> tuple[Any, Any]:
     """A stream that has read an aborted transaction of "orders" from the disk, but has not sent it yet. Records of
-    "payments", which arrived meanwhile, fill the response."""
+    "payments", which arrived during the read from the disk, fill the response."""
     await broker.topic("orders")
     await broker.topic("payments")
     await append(broker, transactional(7, 0), marker(7, ABORT))

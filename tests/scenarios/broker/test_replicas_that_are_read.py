@@ -59,7 +59,7 @@ class Pair:
         return self.broker.partitions.leader(ORDERS).leader
 
     def follows(self, end: int, *, log_start: int = 0) -> None:
-        """The other broker has everything up to ``end``."""
+        """The other broker has every record up to ``end``."""
         said = {"log_end": end, "durable_end": end, "log_start": log_start, "now_ms": 1}
         if not self.leader.follower_acked(OTHER, 7, **said):
             self.leader.follower_joined(OTHER, 7, **said)

@@ -217,7 +217,8 @@ def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) 
 def test_a_controller_without_a_majority_need_only_come_up(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:
-    """All three controllers crashed and are started one by one. No controller can serve before the second one is up."""
+    """All three controllers crashed and are started one by one. No controller can serve before the second controller is
+    up."""
     cluster.up(Topology(controllers=3))
     for number in (1, 2, 3):
         cluster.kill("controller", number)

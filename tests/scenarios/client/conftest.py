@@ -40,8 +40,8 @@ READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
 
 class FakeCluster:
-    """A fake cluster with ``brokers`` servers. Tests set its public attributes; the condition ``changed`` guards those
-    for which threads wait."""
+    """A fake cluster with ``brokers`` servers. Tests set its public attributes; the condition ``changed`` guards the
+    attributes for which threads wait."""
 
     def __init__(self, brokers: int = 1) -> None:
         self.changed = threading.Condition()

@@ -234,7 +234,7 @@ def test_send_that_close_overtakes_in_its_serializer_is_refused_or_has_an_outcom
 
 def test_topic_that_is_slow_to_make_is_asked_for_once(fake: Any) -> None:
     """If the client repeated the request after request.timeout.ms, the cluster would report that the topic already
-    exists, although this call is creating it."""
+    exists, although the client's own first request creates the topic."""
     fake.creations_held = True
 
     def release() -> None:

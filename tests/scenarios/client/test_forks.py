@@ -1,4 +1,4 @@
-"""Clients and forks: an opened but unused client works in a child, a used one raises an error that says why."""
+"""Clients and forks: an opened but unused client works in a child, a used client raises an error that says why."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
 
 
 def test_leaders_that_stand_still_one_after_the_other_are_left(fake_cluster: Any) -> None:
-    """The producer has no connection to the new leader yet when the partition leaves the old one. The producer must
+    """The producer has no connection to the new leader yet when the partition leaves the old leader. The producer must
     also notice if the second leader does not answer."""
     cluster = fake_cluster(3)
     cluster.watchable = True

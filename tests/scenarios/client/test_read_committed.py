@@ -1,5 +1,5 @@
 """isolation.level=read_committed, through every way to read. Each way of reading returns the committed records once, in
-order, and no others.
+order, and no other records.
 
 The log is random (tests/worlds/transactional_log.py). max.partition.fetch.bytes cuts the results at many batches.
 """

@@ -76,7 +76,7 @@ class ControllerProcess:
         self.process.wait(60)
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM to the controller, and return its exit code."""
         assert self.process is not None
         self.signal(signal.SIGTERM)
         return self.process.wait(60)

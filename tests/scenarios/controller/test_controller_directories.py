@@ -71,7 +71,7 @@ class StandIn:
         return bytes(answer.results[0].topic_id)
 
     async def assign(self, topic_id: bytes, where: dict[bytes, list[int]], *, epoch: int | None = None) -> Any:
-        """The response, once this broker has applied its effect."""
+        """Return the response when this broker has applied the effect of the request."""
         registered = self.session.registered
         request = cluster_pb2.AssignReplicasToDirsRequest(
             broker_id=registered.broker_id,

@@ -54,7 +54,7 @@ def fill(disk: Path, leave_bytes: int) -> Path:
 
 
 class Client:
-    """A broker's calls without a broker, and a client."""
+    """Sends the calls of a broker without running a broker, and the calls of a client."""
 
     def __init__(self, controller: Any) -> None:
         self.channel = grpc.insecure_channel(controller.internal)
@@ -91,8 +91,8 @@ class Client:
         return str(result.error.message)
 
     def is_refused(self, why: str) -> bool:
-        """Whether a new topic is refused with this code. (One topic may still be created, because the last measurement
-        of the disk is older.)"""
+        """Whether a new topic is refused with the given error code. (One topic may still be created, because the last
+        measurement of the disk is older.)"""
         return self.create(f"passing-{os.urandom(4).hex()}") == why
 
     def topics(self, controller: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """The classic scenarios of Kafka's groups on real processes: which member reads which partitions, from which offset,
 and which records are read twice or never after a crash. One cluster for all: a controller, a broker, a coordinator.
 
-``HEADRACE_STORM=50`` sets the number of members that are restarted one by one (``make verify``). By default they are
-few.
+``HEADRACE_STORM=50`` sets the number of members that are restarted one by one (``make verify``). By default few members
+are restarted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def consumer_of(bootstrap: str, group: str, **settings: Any) -> Consumer:
 
 
 def poll_some(consumer: Consumer, count: int) -> list[Any]:
-    """Poll exactly this many records."""
+    """Poll exactly the given number of records."""
     found: list[Any] = []
 
     def has_all() -> bool:

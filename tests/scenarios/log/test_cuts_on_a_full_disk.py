@@ -108,7 +108,7 @@ def test_a_cut_that_meets_a_full_disk_is_done_or_can_be_done_again(cut: Cut, ope
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_a_disk_that_takes_no_byte_does_not_keep_a_log_from_being_cut(cut: Cut) -> None:
-    """Except for the directory's checkpoints, which come first: the truncation itself needs no space."""
+    """Only the directory's checkpoints, which are written first, need space; the truncation itself needs none."""
     act, start, end = cut
     fs, directory, log = filled()
     fs.fail("write", errno.ENOSPC, times=10_000, path_contains="/orders-0/")
@@ -162,7 +162,7 @@ def test_retention_on_a_disk_that_cannot_even_rename_removes_the_files_at_once()
 
 @pytest.mark.parametrize("operation", ["write", "create"])
 def test_a_first_batch_below_the_start_is_refused_on_a_full_disk_and_taken_later(operation: str) -> None:
-    """A segment with a lower base offset replaces the empty segment. The log never has no segment."""
+    """A segment with a lower base offset replaces the empty segment. The log always has a segment."""
     for nth in range(1, 40):
         fs = formatted()
         directory = open_directory(fs, SMALL)

@@ -110,7 +110,7 @@ def test_acknowledged_records_outlive_a_failed_flush_a_restart_and_a_power_loss(
 
 
 def test_acknowledged_records_outlive_a_kill_at_every_operation_a_restart_and_a_power_loss() -> None:
-    """No flush fails here: data (and names) that the killed process had not forced are only in the cache."""
+    """In this test no flush fails: data (and names) that the killed process had not forced are only in the cache."""
     whole = Life(formatted(), TINY, 17)
     before = whole.fs.operations
     whole.write(whole.open(), 16)

@@ -539,8 +539,8 @@ def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_el
     ],
 )
 def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_name(operation: str, error: int) -> None:
-    """The same check holds for every step of a creation that fails. If the log start of the old log stayed, it would
-    make the new log empty at the next start."""
+    """The same check holds for each step at which the creation of a log may fail. If the log start of the old log
+    stayed, it would make the new log empty at the next start."""
     for nth in range(1, 9):
         fs = formatted()
         directory = open_directory(fs)
@@ -568,7 +568,7 @@ def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_nam
 
 @pytest.mark.parametrize("recovery_point", [0, 2, 3, None], ids=lambda point: f"flushed_to_{point}")
 def test_an_empty_segment_of_a_roll_that_failed_hides_nothing(recovery_point: int | None) -> None:
-    """The file was removed, and a crash restored its name. None means a clean stop."""
+    """The file was removed, and a crash restored its name. ``recovery_point`` None means a clean stop."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())

@@ -199,7 +199,7 @@ def test_rolls_when_an_index_is_full() -> None:
 
 
 def test_rolls_when_an_offset_no_longer_fits_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KAFKA-6264: relative offsets have 31 bits; here they have less."""
+    """KAFKA-6264: relative offsets have 31 bits; in the test they have fewer bits."""
     monkeypatch.setattr(LogSegment, "fits", lambda self, last_offset: last_offset - self.base_offset <= 3)
     log = open_log()
     for _ in range(5):

@@ -325,7 +325,8 @@ def test_retention_takes_snapshots_along_and_producers_stay() -> None:
 
 
 def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> None:
-    """A roll does not fsync snapshots. Before the fix, a producer whose batches were deleted was lost after a crash."""
+    """A roll does not fsync snapshots. In an early version, a producer whose batches were deleted was lost after a
+    crash."""
     fs, directory, log = begun()
     assert isinstance(append(log, idempotent(77, 0, 3)), AppendInfo)
     producers = Producers(random.Random(6))
@@ -550,8 +551,8 @@ def test_the_table_after_a_cut_at_any_offset_is_that_of_the_batches_left() -> No
 def test_a_cut_of_all_records_above_the_log_start_keeps_the_producers_and_the_epoch_below_it(
     rolled: bool, crashed: bool
 ) -> None:
-    """If the log forgot the epoch, then as a leader it would make its followers begin again. If it forgot its
-    producers, then as a leader it would append a repeated batch a second time."""
+    """If the log forgot the epoch, its broker would later, as a leader, make the followers begin again. If the log
+    forgot its producers, its broker would later, as a leader, append a repeated batch a second time."""
     fs, directory, log = begun()
     append(log, sent := idempotent(1, 0, count=2), leader_epoch=3)
     if rolled:
@@ -637,7 +638,7 @@ def check_left(log: PartitionLog, where: str) -> None:
 
 
 def replayed(log: PartitionLog) -> dict[int, tuple[int, int, object]]:
-    """From the first batch on."""
+    """Rebuild the state of the producers from all batches of the log."""
     table = ProducerTable()
     for segment in log.segments:
         for _, header in segment.places(0, segment.size):

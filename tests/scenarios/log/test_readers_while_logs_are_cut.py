@@ -1,5 +1,6 @@
 """Reads, searches by time, a scrubber and a cleaner run in threads while the log is appended to and truncated. A reader
-inside a truncation gets OffsetNotAvailableError, none reports damage, and no cached state survives a truncation."""
+inside a truncation gets OffsetNotAvailableError, no reader reports damage, and no cached state survives a
+truncation."""
 
 from __future__ import annotations
 

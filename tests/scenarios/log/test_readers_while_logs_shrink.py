@@ -137,7 +137,7 @@ class ShrinkingLogWorld:
     # ---------------------------------------------------------------- who reads it
 
     def read(self, rng: random.Random) -> None:
-        """From the start to the end, once."""
+        """Read the log once, from its start to its end."""
         log = self.log
         wanted = dict(self.last)
         offset, expected, seen = log.log_start_offset, None, dict[bytes, int]()

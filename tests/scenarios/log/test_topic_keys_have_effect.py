@@ -1,4 +1,4 @@
-"""Each topic key that is declared as honoured changes a log's behaviour; the tables must name them all.
+"""Each topic key that is declared as honoured changes a log's behaviour; the tables must name all of these keys.
 
 Three keys do not change a log; they change rules of leaders and controllers. The test of a key fails if the key has no
 effect.
@@ -170,7 +170,7 @@ def tombstones_after(ms: int) -> Callable[[LogConfig], int]:
 
 
 def files_kept_after(ms: int) -> Callable[[LogConfig], bool]:
-    """Return whether the files of the deleted segments still exist after that time."""
+    """Return whether the files of the deleted segments still exist after the given time."""
 
     def look(config: LogConfig) -> bool:
         kept = Kept(config).filled()

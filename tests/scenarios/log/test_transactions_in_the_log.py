@@ -195,7 +195,7 @@ def test_a_read_searches_only_the_segments_that_concern_it(monkeypatch: pytest.M
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_restarted_log_answers_the_same_for_any_high_watermark(clean: bool, rng: random.Random) -> None:
     """The last stable offset is also right for a log that is cut below its snapshots. A snapshot contains the open
-    transactions, but not the ones that ended later."""
+    transactions, but not the transactions that ended later."""
     for _ in range(6):
         fs, directory, log, transactions = filled(rng.randrange(1 << 30), 4)
         end = log.log_end_offset

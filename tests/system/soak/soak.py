@@ -281,7 +281,7 @@ class Soak:
 
 
 def bytes_in(directory: Path) -> int:
-    """The disk space of the files in a directory; files may appear and disappear meanwhile."""
+    """The disk space of the files in a directory; files may appear and disappear during the count."""
     total = 0
     for root, _, names in os.walk(directory):
         for name in names:

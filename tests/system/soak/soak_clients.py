@@ -86,8 +86,8 @@ class Client:
 
 
 class Producing:
-    """The producer of one topic, which sends at a fixed rate. After a failed send it continues as a new producer, with
-    a new name."""
+    """The producer of one topic, which sends at a fixed rate. After a failed send the thread continues as a new
+    producer, with a new name."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self.client, self.topic = client, topic

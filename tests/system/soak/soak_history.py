@@ -61,8 +61,8 @@ class Follower:
     """The records that one reader has read from the partitions of a topic, from the first record on, in the order of
     reading.
 
-    ``whole``: every number is expected, from 0. Without ``whole``, reading begins where retention has left the log (at
-    any number), or the topic is compacted (``compacted``: numbers and offsets only grow).
+    ``whole``: every number is expected, from 0. Without ``whole``, the first number may be any number, because
+    retention has deleted earlier records. With ``compacted``, numbers and offsets only grow.
     """
 
     def __init__(self, topic: str, *, whole: bool = True, compacted: bool = False) -> None:
@@ -76,7 +76,7 @@ class Follower:
         self._missing: dict[Mark, int] = {}
 
     def read(self, partition: int, offset: int, value: bytes | None) -> Mark | None:
-        """Take the next record; returns None if no producer of the soak wrote it."""
+        """Take the next record; returns None if no producer of the soak wrote the record."""
         self.count += 1
         self._see_offset(partition, offset)
         try:
@@ -203,7 +203,7 @@ def judge(claims: Mapping[str, Any], followed: Mapping[str, Any]) -> Anomalies:
 
 
 def judge_compacted(acknowledged: Mapping[str, int], latest: Mapping[str, int]) -> Anomalies:
-    """Check that the compacted log has the last acknowledged number of every key, or a later one."""
+    """Check that the compacted log has the last acknowledged number of every key, or a later number."""
     found = Anomalies()
     for key, sequence in acknowledged.items():
         if latest.get(key, -1) < sequence:

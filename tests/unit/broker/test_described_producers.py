@@ -18,7 +18,7 @@ PARTITIONS, PRODUCERS = 50, 200
 
 
 class CountedTable(ProducerTable):
-    """The producers of each partition; knows how often they were listed."""
+    """The producers of each partition, with a count of how often they were listed."""
 
     def __init__(self) -> None:
         self.is_listed = asyncio.Event()

@@ -231,7 +231,7 @@ def test_a_lost_answer_is_asked_for_again_unchanged():
 
 
 def test_after_a_lost_answer_an_ineligible_replica_counts_until_the_partition_epoch_has_moved_on():
-    """The lost attempt may still be granted; the refusal of the later one makes the controllers end the epoch."""
+    """The lost attempt may still be granted; the refusal of the later attempt makes the controllers end the epoch."""
 
     def lost(asked: list[IsrRequest]) -> Any:
         raise errors.NetworkError("the connection broke")

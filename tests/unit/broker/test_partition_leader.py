@@ -138,8 +138,8 @@ def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are(
 
 
 def test_what_is_committed_step_by_step_is_notified_step_by_step():
-    """If all bytes were reported with the first step, the second step would report none, and its readers would not wake
-    up."""
+    """If all bytes were reported with the first step, the second step would report no bytes, and its readers would not
+    wake up."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
     it.appended(10, 0, 1000)

@@ -376,8 +376,8 @@ def test_a_follower_below_the_high_watermark_does_not_join():
 
 
 def test_a_follower_in_a_life_that_the_controllers_do_not_know_does_not_join():
-    """KIP-903: the follower's disk was wiped and it registered again, but its stream is from before that. Another
-    reason for a refusal is that the follower is fenced (KIP-841)."""
+    """KIP-903: the follower's disk was wiped and it registered again, but its stream is from before the new
+    registration. Another reason for a refusal is that the follower is fenced (KIP-841)."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.join(3, life=13)

@@ -377,7 +377,7 @@ def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_pu
 
 
 def test_late_acknowledgements_of_a_former_join_count_for_nothing():
-    """The follower replaced a damaged log in the same life, and has fewer records than before."""
+    """The follower replaced a damaged log in the same life of its broker, and has fewer records than before."""
     broker = LeadingBroker()
     led = broker.lead("orders")
     led.append(10)

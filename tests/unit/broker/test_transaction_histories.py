@@ -24,7 +24,7 @@ STEPS = 400
 
 
 def history(seed: int, version: int, steps: int = STEPS) -> dict[str, int]:
-    """Run and check a history; returns how often each thing happened."""
+    """Run and check a history; returns how often each event happened."""
 
     async def run() -> dict[str, int]:
         async with asyncio.timeout(120), SoloBroker(CrashingFileSystem(keep_trace=False)) as broker:

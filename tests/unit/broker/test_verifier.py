@@ -35,7 +35,7 @@ TOPIC_ID = b"transactions....."[:16]
 
 
 class Coordinator(transactions_pb2_grpc.TransactionPartitionsServicer):
-    """Answers each request with the next of ``answers`` (None: confirmed), and confirms the rest."""
+    """Answers each request with the next of ``answers`` (None: confirmed), and confirms the remaining requests."""
 
     def __init__(self, *answers: HeadraceError | None) -> None:
         self.answers = list(answers)

@@ -52,8 +52,8 @@ def _plant(kind: str, stream: list[tuple[int, int]], rng: random.Random) -> list
 
 
 def _followed(stream: list[tuple[int, int]], at: int) -> bool:
-    """A record that is lost at the end of a partition leaves no gap. The number of records shows the loss, not the
-    ledger."""
+    """A record that is lost at the end of a partition leaves no gap. Only the number of records shows the loss; the
+    ledger does not."""
     return any(partition == stream[at][0] for partition, _ in stream[at + 1 :])
 
 

@@ -20,7 +20,7 @@ OPTIONS = BenchOptions(topic="t", config={}, records=10, warm=False)
 
 def _ends(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int]) -> list[int]:
     """Return ``answers`` as the end offsets of partitions 0 and 1, one after the other, and then always the last
-    one."""
+    answer."""
     asked: list[int] = []
 
     def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:

@@ -27,8 +27,8 @@ def work(*, lines_s: float | None = 0.0, beside: bool = False, quiet: bool = Fal
 
 
 def run_with_terminal(program: str, *, stdout_too: bool = False, **environment: str) -> tuple[str, str]:
-    """Return stdout, and the output on a terminal. stderr is the terminal; with ``stdout_too`` both are, and the first
-    result is empty."""
+    """Return stdout, and the output on a terminal. stderr is the terminal; with ``stdout_too`` both streams are the
+    terminal, and the first result is empty."""
     ours, theirs = pty.openpty()
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
     process = subprocess.Popen(

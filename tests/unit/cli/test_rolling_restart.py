@@ -18,7 +18,7 @@ from headrace_tools.rolling.rules import NodeName, PartitionSeen, Seen
 
 
 class Alive:
-    """A process; ``alive`` until it is killed."""
+    """A stand-in for a process: ``alive`` until it is killed."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.is_alive = pid, True

@@ -276,7 +276,7 @@ def test_a_broker_is_down_and_its_cure_depends_on_where_it_lives() -> None:
 
 def fenced(**tried_as: Any) -> dict[str, Any]:
     """Facts of a cluster whose broker 2 sends no heartbeats. ``tried_as`` is the result of the connection attempt to
-    its address."""
+    the broker's address."""
     brokers_now = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
     return {
         "cluster": cluster(brokers=brokers_now),

@@ -313,7 +313,8 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
 
 
 def test_an_iteration_goes_on_after_an_eviction_by_itself(make: Make) -> None:
-    """The caller polls once, learns that its partitions are lost, and waits. Only a new membership can wake it."""
+    """The caller polls once, learns that its partitions are lost, and waits. Only a new membership can wake the
+    caller."""
 
     async def scenario() -> None:
         party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)

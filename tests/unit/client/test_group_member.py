@@ -241,9 +241,9 @@ def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: 
 
 
 def test_reading_goes_on_only_when_every_partition_to_release_has_been_named(fresh: Connected) -> None:
-    """A static member's caller is slow to release one partition; meanwhile the coordinator gives away another one. The
-    member is suspended at that time. The member's next response proves the lease, but not for the second partition,
-    whose revocation must wait for the end of the first."""
+    """A static member's caller is slow to release one partition; before that, the coordinator reassigns another
+    partition of the member. The member is suspended at that time. The member's next response proves the lease, but not
+    for the second partition, whose revocation must wait for the end of the first."""
     fresh.joins(0, 1, 2)
     fresh.pushes(parts(0, 1))
     (first,) = fresh.events()
@@ -428,7 +428,7 @@ def test_what_goes_does_not_wait_for_what_comes(fresh: Connected) -> None:
 def test_what_was_assigned_before_the_lease_was_over_is_not_begun_before_an_answer(
     fresh: Connected, silent_s: float
 ) -> None:
-    """The lookup of the start offset took long; meanwhile the coordinator may have removed the member."""
+    """The lookup of the start offset took long; in that time the coordinator may have removed the member."""
     fresh.member.join(fresh.now)
     fresh.member.connected(fresh.now)
     fresh.answers(1, parts(0))
@@ -536,8 +536,8 @@ def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_
 
 
 def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Connected) -> None:
-    """The coordinator that received it, under any epoch, counts the grace period from the moment when it saw the
-    break."""
+    """The coordinator that received the lost request, under any epoch, counts the grace period from the moment when it
+    saw the break."""
     alone.member.connected(alone.now)
     alone.asks()
     alone.member.disconnected(alone.now)

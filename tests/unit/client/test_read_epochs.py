@@ -1,4 +1,4 @@
-"""Finding where a log diverged from what was read (KIP-320), by the leader epochs of the read records."""
+"""Finding where a log diverged from the records that were read (KIP-320), by the leader epochs of the read records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_batches_tell_their_epochs() -> None:
 
 
 def test_it_never_goes_on_behind_the_first_record_that_is_another_one() -> None:
-    """Two histories that diverge at some offset, and the answers of OffsetForLeaderEpoch from the second one."""
+    """Two histories that diverge at some offset, and the answers of OffsetForLeaderEpoch from the second history."""
     for seed in range(300):
         rng = random.Random(seed)
         shared = [(epoch, None) for epoch in sorted(rng.randrange(4) for _ in range(rng.randrange(6)))]

@@ -21,7 +21,7 @@ def book(acknowledged: int = 1) -> PartitionSequences[str]:
 
 
 def sent(made: PartitionSequences[str], *batches: str, count: int = 1) -> list[int]:
-    """The base sequences of these batches."""
+    """The base sequences of the given batches."""
     return [made.number(batch, count).base_sequence for batch in batches]
 
 

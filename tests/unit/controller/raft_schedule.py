@@ -131,8 +131,8 @@ class Schedule:
     # -- faults
 
     def crash(self) -> None:
-        """A crash of the machine, or of the process only. In the second case, the other nodes see their connections
-        break."""
+        """A crash of the machine, or of the process only. After a crash of the process only, the other nodes see their
+        connections break."""
         if self.up():
             end = self.rng.choice([self.world.crash, self.world.kill])
             end(self.rng.choice(self.up()))

@@ -211,9 +211,9 @@ def test_a_lost_replica_that_is_found_when_all_directories_are_back_has_everythi
 
 
 def lost_replica(minimum: int) -> tuple[ClusterWorld, Registered]:
-    """There are two brokers. The first was the last in-sync replica, and has not reported the directory of its log. The
-    first broker stopped cleanly, started without directory TWO, reported the log as lost, and stopped cleanly again.
-    The second of the two brokers is down."""
+    """There are two brokers. The first broker's replica was the last in-sync replica, and the broker has not reported
+    the directory of its log. The first broker stopped cleanly, started without directory TWO, reported the log as lost,
+    and stopped cleanly again. The second of the two brokers is down."""
     world = ClusterWorld()
     broker = restarted(world, None, ONE, TWO)
     world.live_broker(8)

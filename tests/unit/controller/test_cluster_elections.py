@@ -231,7 +231,7 @@ def test_the_minimum_is_the_same_on_all_brokers() -> None:
 
 
 def test_at_the_first_feature_level_the_last_in_sync_replica_stays_in_the_isr() -> None:
-    """Nodes at that level do not know eligible leader replicas."""
+    """Nodes at level 1 of metadata.version do not know eligible leader replicas."""
     cluster = Cluster()
     world = cluster.world
     cluster.topic(1, 2)
@@ -444,7 +444,7 @@ def test_balancing_takes_several_decisions_with_time_between_them() -> None:
 
 
 def crowd(partitions: int, **settings: Any) -> Cluster:
-    """Broker 1 leads all partitions, 2 follows."""
+    """Broker 1 leads all partitions, and broker 2 follows."""
     cluster = Cluster(2, **settings)
     world = cluster.world
     topic_id = id16(4_711)

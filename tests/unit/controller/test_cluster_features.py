@@ -107,8 +107,9 @@ def test_at_level_1_a_partition_has_no_eligible_leader_replicas_and_its_log_no_s
 
 
 def test_a_disk_that_is_replaced_after_the_upgrade_does_not_lead_what_was_led_from_it_at_level_1() -> None:
-    """At level 1 the last in-sync replica stays in the ISR when it fails. After a new registration it is not the last
-    known leader either: it would lead with an empty log, and the other replicas would truncate their records."""
+    """At level 1 the last in-sync replica stays in the ISR when it fails. After a new registration the replica is not
+    the last known leader either: it would lead with an empty log, and the other replicas would truncate their
+    records."""
     world = old_cluster()
     brokers = {number: _commits(world, number) for number in (1, 2)}
     topic = world.create("t", partitions=-1, assignments={0: (1, 2)})

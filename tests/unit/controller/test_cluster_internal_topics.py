@@ -189,7 +189,7 @@ def replicas(world: MovesWorld, name: str) -> list[tuple[int, ...]]:
 
 
 def live_on(world: MovesWorld, times: int = 6) -> None:
-    """Wait until all automatically planned moves are done. Followers catch up meanwhile."""
+    """Wait until all automatically planned moves are done. Followers catch up during the wait."""
     for _ in range(times):
         world.pass_time(40_000)
         world.settle()

@@ -111,8 +111,8 @@ def test_a_repeated_request_is_answered_with_the_present_state() -> None:
 
 def test_a_set_that_was_asked_for_before_a_replica_began_anew_is_refused_although_nothing_else_has_changed() -> None:
     """Broker 2 has caught up, and its leader requests to add it. After this request, the log of broker 2 is found to be
-    damaged. The broker's process and directory are the same, and it was not in the in-sync set. Only the partition
-    epoch therefore shows that the request is outdated."""
+    damaged. The broker's process and directory are the same, and the broker was not in the in-sync set. Only the
+    partition epoch therefore shows that the request is outdated."""
     three = Three()
     three.alter(1, 3)
     asked = three.request(1, 3, 2)
@@ -303,7 +303,7 @@ def test_who_leaves_an_isr_that_is_too_small_stays_eligible_until_it_is_large_en
 
 def test_a_leader_that_does_not_know_the_minimum_gets_no_small_set() -> None:
     """With ISR {1} and a minimum of 1, broker 1 would commit alone. If the controllers counted broker 2 as eligible,
-    they would elect it later without these records."""
+    they would elect it later without the records that broker 1 committed alone."""
     three = Three(minimum=1)
     late = three.request(1)
     op = ConfigOp(OpKind.SET, "min.insync.replicas", "2")

@@ -83,8 +83,8 @@ def test_moves_that_nobody_completes_are_noticed_at_the_end(monkeypatch: pytest.
 
 
 class _OneStops(LedgerHistories):
-    """The history has only its end phase. Before it, one broker was asked to delay its stop until another broker leads
-    its partitions."""
+    """The history has only its end phase. Before the end phase, one broker was asked to delay its stop until another
+    broker leads its partitions."""
 
     def begin_to_stop(self, *, then_level: int) -> None:
         first, second = self.machines[:2]
@@ -108,9 +108,9 @@ class _OneStops(LedgerHistories):
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_at_its_end_a_history_has_stopped_and_started_again_who_was_still_stopping(level: int) -> None:
-    """Found by make sim, seed 2848: a broker asked once to stop, had to wait, and then sent heartbeats as if it had not
-    asked. The broker led no partition. Partitions that only this broker could lead therefore had no leader, although
-    all brokers were alive."""
+    """Found by make sim, seed 2848: a broker asked once to stop, got the answer to wait, and then sent heartbeats as if
+    it had not asked. The broker led no partition. Partitions that only this broker could lead therefore had no leader,
+    although all brokers were alive."""
     history = _OneStops(0, level=1)
     history.begin_to_stop(then_level=level)
     history.run(0)

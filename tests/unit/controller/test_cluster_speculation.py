@@ -112,7 +112,7 @@ def test_replaying_the_log_gives_the_image_of_its_writer(seed: int) -> None:
 
 
 def _run_schedule(rng: random.Random) -> Iterator[type]:
-    """Run one schedule with a check after each step. Return the kinds of records that it committed."""
+    """Run one schedule with a check after each step. Return the kinds of records that the schedule committed."""
     core = ClusterCore(ClusterSettings(num_partitions=2), new_id=lambda: rng.randbytes(16))
     log: list[bytes] = []  # one batch for each decision
     ends = [0]

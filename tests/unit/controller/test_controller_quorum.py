@@ -411,7 +411,7 @@ def test_a_leader_that_dies_in_a_turn_forks_nothing(world: QuorumWorld, step: st
 
 
 def _tick_and_hear(world: QuorumWorld) -> None:
-    """Run the leader's next tick. Deliver its heartbeats, and then the answers to the leader."""
+    """Run the leader's next tick. Deliver the leader's heartbeats, and then the answers to the leader."""
     world.clock.advance(100)
     world.turn(world.leader.node_id)
     world.deliver()

@@ -1,5 +1,5 @@
-"""A leader that stops hands its leadership over to a live voter. If the other voters are gone, it stops at once without
-a transfer."""
+"""A leader that stops hands its leadership over to a live voter. If the other voters are gone, the leader stops at once
+without a transfer."""
 
 from __future__ import annotations
 

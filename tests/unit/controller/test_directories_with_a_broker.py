@@ -87,7 +87,7 @@ class Broker:
             self.reporter.metadata_changed(image, delta)
 
     def _place(self, key: ReplicaKey, *, at_start: bool) -> None:
-        """The same rule as in headrace_broker.placement."""
+        """The method has the same rule as headrace_broker.placement."""
         if self.find(key) is not None:
             return
         assigned = self.image.topics[key[0]].partitions[key[1]].directories[0]

@@ -4,8 +4,8 @@ that follow a controller.
 
 A copy asks for a barrier (ReadIndex) at the controller it follows, which asks its presumed leader; the answer comes
 late, or never. Alternatively, a copy accepts the controller's last barrier and the age of that barrier. The test
-records every acknowledgement with its time, and compares every copy with them after every step. Without the guard, a
-leader answers without asking a majority, and the test must fail.
+records every acknowledgement with its time, and compares every copy with the acknowledgements after every step. Without
+the guard, a leader answers without asking a majority, and the test must fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ STEPS = 600
 
 @dataclass
 class Copy:
-    """The applied metadata of a node. ``follows`` is the controller that the node follows, or is."""
+    """The applied metadata of a node. ``follows`` is the number of the controller that the node follows; a controller
+    follows itself."""
 
     follows: int
     applied: int = 0

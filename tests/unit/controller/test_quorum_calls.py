@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_times_of_one_description_come_from_one_look_at_the_clock() -> None:
-    """Before the fix, a voter that answered and caught up at the same tick was reported as caught up a millisecond
+    """An earlier version reported a voter that answered and caught up at the same tick as caught up a millisecond
     later."""
     times = itertools.count(1_700_000_000_000)
     raft = world_of(1, 2, 3).elect(1)

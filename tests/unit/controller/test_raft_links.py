@@ -157,7 +157,7 @@ def hello(cluster_id: str, sender, expected=None) -> raft_pb2.RaftEnvelope:  # t
 
 
 async def refusal(end: End, *envelopes: raft_pb2.RaftEnvelope) -> tuple[str, str]:
-    """Return the code and the text with which the stream ends after this first message."""
+    """Return the code and the text with which the stream ends after the given first message."""
     async with open_channel(end.address, ChannelPurpose.RAFT) as channel:
         call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -243,7 +243,7 @@ def test_who_does_not_vote_finds_the_voters_by_one_of_them() -> None:
 
 
 def test_a_voter_that_has_moved_tells_where_it_is() -> None:
-    """The voter's address in the log is outdated. The voter dials the others, and sends its present address."""
+    """The voter's address in the log is outdated. The voter dials the other voters, and sends its present address."""
 
     async def test() -> None:
         async with quorum(2) as ends:

@@ -36,7 +36,8 @@ def test_a_follower_that_loses_the_leader_stands_within_three_ticks(seed: int) -
 @pytest.mark.parametrize("seed", range(40))
 def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: int) -> None:
     """All connections of the leader break, so no follower receives its messages. One of the followers is elected within
-    1 to 3 ticks. (They do not tick at the same moment; the next test covers that.)"""
+    1 to 3 ticks. (They do not tick at the same moment; another test covers two followers that tick at the same
+    moment.)"""
     world = led_by_one(1, 2, 3, seed=seed)
     world.kill(world.replicas[key(1)])
     ticks = 0
@@ -50,7 +51,8 @@ def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: in
 
 
 def test_two_that_stand_at_the_same_moment_split_the_vote_and_stand_again_soon() -> None:
-    """Each has voted for itself, and the third is dead: neither waits for a time-out of 10 to 20 ticks."""
+    """Each of two voters has voted for itself, and the third voter is dead: neither candidate waits for a time-out of
+    10 to 20 ticks."""
     waited = []
     for seed in range(100):
         world = led_by_one(1, 2, 3, seed=seed)
@@ -146,8 +148,8 @@ def test_while_others_hear_the_leader_it_is_refused_and_nothing_is_disturbed(see
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_flapping_connection_never_makes_the_term_grow(seed: int) -> None:
-    """The connection breaks before every tick, for both of its ends. Each time it is back for the next heartbeat, or
-    for the one after that."""
+    """The connection breaks before every tick, for both of its ends. Each time the connection is back for the next
+    heartbeat, or for the heartbeat after that."""
     world = led_by_one(1, 2, 3, seed=seed)
     for number in range(10 * SETTINGS.election_ticks):
         world[3].peer_lost(key(1))

@@ -183,8 +183,8 @@ def test_a_candidate_takes_the_snapshot_of_who_was_elected() -> None:
 
 def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
     """openraft 1796, etcd 8501: nodes 1 and 2 have the longer log, node 3 has the higher term, and no node leads. No
-    node can win before the others learn that term, and pre-votes do not raise terms. A refusal of a snapshot therefore
-    contains the term."""
+    node can win before the other nodes learn the candidate's term, and pre-votes do not raise terms. A refusal of a
+    snapshot therefore contains the term."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 3)
@@ -221,7 +221,7 @@ def test_two_who_ask_at_the_same_time_do_not_refuse_each_other() -> None:
 
 def test_a_voter_that_does_not_know_yet_that_it_votes_votes() -> None:
     """T 4.1, etcd's learners: the entry that makes a node a voter has reached some nodes, but not the node itself.
-    Without its vote, the new set has no majority."""
+    Without the vote of the new voter, the new set has no majority."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.add(key(4))
@@ -298,7 +298,8 @@ def test_a_transfer_to_somebody_who_lags_brings_it_up_to_date_first() -> None:
 
 
 def test_who_asks_again_and_again_to_hand_over_cannot_keep_a_leader_from_doubting_itself() -> None:
-    """Before the fix, each request restarted the timer after which a leader checks whether a majority still answers."""
+    """In an early version, each request for a transfer restarted the timer after which a leader checks whether a
+    majority still answers."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 1)
@@ -497,7 +498,7 @@ def test_a_leader_that_was_elected_by_a_set_that_is_not_committed_commits_it_fir
 
 
 def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_heartbeat() -> None:
-    """Progress: the transport may drop what its queue has no room for."""
+    """Progress: the transport may drop messages for which its queue has no room."""
     settings = RaftSettings(election_ticks=5, in_flight_messages_max=8, message_bytes_max=1)
     world = RaftWorld(voters(1, 2, 3), settings=settings, draw=lambda below: below - 1)
     world.elect(1)
@@ -577,8 +578,8 @@ def test_a_voter_that_has_answered_entries_and_no_heartbeat_yet_counts_as_contac
 
 
 def test_a_silent_follower_has_not_caught_up_since_its_last_answer() -> None:
-    """No entry was appended meanwhile, so the log of the replica ends at the leader's log end. The replica with the
-    whole log may still be gone."""
+    """No entry was appended after its last answer, so the log of the replica ends at the leader's log end. The replica
+    with the whole log may still be gone."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: key(3) in (sender, to)

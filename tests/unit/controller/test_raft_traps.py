@@ -363,7 +363,8 @@ def test_voters_change_one_at_a_time_and_not_before_the_leader_knows() -> None:
 
 
 def test_a_set_of_voters_that_is_cut_off_again_does_not_count() -> None:
-    """T 4.1: the latest set in the log counts at once. If its entry is truncated, the previous set counts again."""
+    """T 4.1: the latest set in the log counts at once. If the entry of the latest set is truncated, the previous set
+    counts again."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 1)
@@ -474,7 +475,7 @@ def test_a_deposed_leader_that_does_not_know_it_serves_no_read() -> None:
 
 
 def test_an_answer_from_before_a_read_proves_nothing() -> None:
-    """T 6.4: the leader may have been deposed since."""
+    """T 6.4: the leader may have been deposed after its last contact with a majority."""
     world = world_of(1, 2, 3)
     world.elect(1)
     first = world.replicas[key(1)]

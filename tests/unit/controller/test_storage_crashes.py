@@ -230,8 +230,8 @@ def test_entries_of_many_blocks_any_of_which_may_have_reached_the_disk(
 
 
 def test_two_voters_with_the_same_entries_have_the_same_bytes(rng: random.Random) -> None:
-    """The truncation of such a remainder holds for entries that were appended alone or together, after a truncation of
-    the log, and with restarts in between."""
+    """A remainder is truncated in this way for entries that were appended alone or together, after a truncation of the
+    log, and with restarts in between."""
     entries = history(rng, 20)
     first, second = Voter.new(), Voter.new()
     first.append(entries)

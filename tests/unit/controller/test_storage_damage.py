@@ -93,8 +93,7 @@ def test_a_log_that_is_gone_is_not_begun_anew(voters: VoterSet | None) -> None:
 
 
 def test_a_flipped_bit_anywhere_in_the_log_is_never_believed_and_never_cut(rng: random.Random) -> None:
-    """The last batch must not be truncated either, although it is beyond every recovery point, because it was
-    acknowledged."""
+    """Although the last batch is beyond every recovery point, it must not be truncated, because it was acknowledged."""
     voter = Voter.new()
     voter.append([leader_change(1, 0), decision(1, 1, ClusterRecord("c", 1)), topic(1, 2), setting(2, 4, 10)])
     fs = stopped(voter)
@@ -315,8 +314,8 @@ def test_an_empty_log_removes_the_entries_that_a_full_disk_refused(
 
 
 def test_an_entry_of_a_term_that_met_a_full_disk_does_not_stand_in_the_way_of_an_earlier_one() -> None:
-    """A leader of term 7 failed to write an entry at this offset; the next one copies an entry of term 5 to that
-    place."""
+    """A leader of term 7 failed to write an entry at an offset; the next leader copies an entry of term 5 to that
+    offset."""
     voter = Voter.new()
     voter.append([leader_change(1, 0)])
     voter.fs.fail("write", errno.ENOSPC, path_ends=".log")

@@ -1,5 +1,5 @@
 """A controller wakes up only for ticks with an effect, and still notices every failure as early as before. Time passes
-in steps of 10 ms, and a due node runs its turn at once. A tick is 100 ms, a heartbeat is sent every 300.
+in steps of 10 ms, and a due node runs its turn at once. A tick is 100 ms, and a heartbeat is sent every 300 ms.
 """
 
 from __future__ import annotations

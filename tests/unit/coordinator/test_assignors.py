@@ -75,7 +75,8 @@ def test_uniform_spreads_ten_topics_of_one_partition() -> None:
 
 
 def test_uniform_gives_nobody_all_of_a_busy_topic() -> None:
-    """The sticky assignor keeps the assignment, because the total is even. The uniform assignor changes it."""
+    """The sticky assignor keeps the assignment, because the total is even. The uniform assignor changes the
+    assignment."""
     topics = {ORDERS: TopicSpec(4), AUDIT: TopicSpec(4)}
     members = {
         "a": member(ORDERS, AUDIT, owned=frozenset((ORDERS, number) for number in range(4))),

@@ -90,7 +90,7 @@ def test_a_group_is_asked_about_the_very_partitions_that_are_committed() -> None
 
 
 def test_who_leaves_member_and_epoch_out_on_the_wire_is_no_member() -> None:
-    """In these responses the values are "" and 0."""
+    """A commit or fetch without a member has the member id "" and the epoch 0."""
     world = OffsetsWorld()
     for _ in range(2):
         world.commit("g", OffsetToCommit("t", 0, 1), member_epoch=0)

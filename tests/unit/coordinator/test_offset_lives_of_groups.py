@@ -39,7 +39,7 @@ TOPICS = TopicsChanged({"t": Topic("t", TOPIC_ID, 4)})
 
 
 class Shard:
-    """The shard's owner: ``move`` gives it to another one, which replays the log."""
+    """The shard's owner: ``move`` gives the shard to another owner, which replays the log."""
 
     def __init__(self) -> None:
         self.log: list[tuple[ShardRecord, int]] = []

@@ -186,7 +186,7 @@ def test_the_next_tick_is_due_when_the_first_of_both_is() -> None:
 
 
 def test_a_clock_that_was_set_back_is_noticed_by_whatever_is_asked_next() -> None:
-    """The runtime runs a tick when work is due, and by the old time that would be in a year."""
+    """The runtime runs a tick when work is due, and by the old wall-clock time the next tick would be in a year."""
     shard = Shard()
     earlier_ms = NOW_MS - 365 * DAY_MS
     shard.ask(ListGroups(), earlier_ms)

@@ -96,8 +96,8 @@ def test_appends_share_a_stream_and_are_answered_by_number() -> None:
 
 @pytest.mark.parametrize("results", [0, 2])
 def test_an_answer_without_its_one_result_breaks_the_stream_and_not_the_link(results: int) -> None:
-    """Before the fix, an answer with a wrong number of results ended the link's task, and every later append to that
-    broker waited for its time-out."""
+    """In an early version, an answer with a wrong number of results ended the link's task, and every later append to
+    that broker waited for its time-out."""
 
     async def wrong(context: Any) -> None:
         request = await context.read()
@@ -138,7 +138,7 @@ def test_why_a_broker_ended_the_stream_is_what_appends_fail_with() -> None:
 
 
 def test_a_broker_that_is_back_is_reached_at_once() -> None:
-    """A reused channel would still refuse for up to a second, because of gRPC's back-off."""
+    """A reused channel would still refuse calls for up to a second, because of gRPC's back-off."""
 
     async def test() -> None:
         async with serving(Broker()) as address:

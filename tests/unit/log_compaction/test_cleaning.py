@@ -470,8 +470,8 @@ def test_segments_that_retention_takes_from_the_front_end_no_cleaning(groups: in
 
 
 def test_what_was_cut_while_it_was_cleaned_does_not_count_as_clean() -> None:
-    """The last swap is done. The log is truncated below it and grows again before the cleaning reports its end
-    offset."""
+    """The last swap is done. The log is truncated below the end of the cleaning and grows again before the cleaning
+    reports its end offset."""
     ledger = Ledger()
     ledger.fill(100)
     manager = ledger.manager()

@@ -1,4 +1,4 @@
-"""No CRC covers a batch's base offset. A cleaning must not hide a flipped bit in it."""
+"""No CRC covers a batch's base offset. A cleaning must not hide a flipped bit in a base offset."""
 
 from __future__ import annotations
 

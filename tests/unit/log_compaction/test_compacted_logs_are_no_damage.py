@@ -1,5 +1,5 @@
 """A compacted log (gaps, empty batches, merged segments) is sound for readers, the scrubber and verify. No flipped byte
-in it changes a served record."""
+in a compacted log changes a served record."""
 
 from __future__ import annotations
 

@@ -253,8 +253,8 @@ def test_an_abort_marker_outlives_its_data_and_goes_after_its_horizon() -> None:
 
 @pytest.mark.parametrize("backend", [native, _pure], ids=["native", "pure"])
 def test_a_marker_that_was_written_unreadable_ends_no_transaction_and_stays(backend) -> None:  # type: ignore[no-untyped-def]
-    """A batch with an unreadable marker has a valid CRC, so logs may contain such batches. Before the fix, the cleaner
-    reported damage for an unreadable marker, and refused its log for ever."""
+    """A batch with an unreadable marker has a valid CRC, so logs may contain such batches. An early version of the
+    cleaner reported damage for an unreadable marker, and refused its log for ever."""
     old, new = [(NOW_MS, b"key", b"old", None)], [(NOW_MS, b"key", b"new", None)]
     data = encode_batch(old) + encode_batch(new, base_offset=1)
     whole = encode_batch(

@@ -1,4 +1,4 @@
-"""Opening a log after a crash in a swap. (Every crash point of real cleanings: the property test.)"""
+"""Opening a log after a crash in a swap. (The property test covers every crash point of real cleanings.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PowerLost(BaseException):
 
 
 def crashed_at(ledger: Ledger, operation: str, path_ends: str) -> CrashingFileSystem:
-    """The disk just before the first such operation of a cleaning. All earlier operations are durable."""
+    """The disk just before the first operation of the given kind of a cleaning. All earlier operations are durable."""
     found: list[CrashingFileSystem] = []
 
     def crash(entry: TraceEntry) -> None:

@@ -65,8 +65,8 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
             await self._ending
 
     async def end(self) -> None:
-        """The controller stops during a call, and its answer is never sent. A separate task stops it, because the stop
-        cancels the present task."""
+        """The controller stops during a call, and its answer is never sent. A separate task stops the controller,
+        because the stop cancels the present task."""
         self._ending = asyncio.create_task(self.stop())
         await asyncio.get_running_loop().create_future()
 
@@ -157,7 +157,8 @@ async def three() -> AsyncIterator[tuple[list[Controller], Controllers]]:
 
 
 def lead(found: list[Controller], known: Controllers | None, node_id: int, epoch: int) -> None:
-    """Let ``node_id`` lead. Every other controller names it. With ``known``, this node also knows the new leader."""
+    """Let ``node_id`` lead. Every other controller names controller 1. With ``known``, this node also knows the new
+    leader."""
     address = next(each.address for each in found if each.node_id == node_id)
     for each in found:
         each.mood = "leads" if each.node_id == node_id else "follows"
@@ -218,7 +219,7 @@ def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() ->
 
 
 def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
-    """Until the next leader is elected, the other controllers still name the dead one."""
+    """Until the next leader is elected, the other controllers still name the dead leader."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         first, second, third = found
@@ -264,8 +265,8 @@ async def _silence() -> AsyncIterator[tuple[str, list[Any]]]:
 
 @pytest.mark.parametrize("elected", [True, False], ids=["another one is elected", "it does not answer in time"])
 def test_heartbeats_that_wait_for_a_connection_are_left_when(elected: bool) -> None:
-    """If a call is cancelled before it has a connection, a pending write on it waits for ever (grpc.aio 1.85). Because
-    of this, a broker stopped sending heartbeats."""
+    """If a call is cancelled before it has a connection, a pending write of the call waits for ever (grpc.aio 1.85).
+    For this reason, a broker stopped sending heartbeats."""
 
     async def work(found: list[Controller], known: Controllers) -> None:
         second = found[1]
@@ -455,7 +456,7 @@ def test_alter_partition_passes_over_a_controller_that_cannot_be_reached() -> No
 
 
 def test_grpc_says_in_the_same_words_as_ever_that_nothing_was_sent() -> None:
-    """``was_never_sent`` depends on these texts, which may change with grpcio."""
+    """``was_never_sent`` depends on the texts of gRPC's errors, which may change with grpcio."""
     from headrace_core.rpc.status import was_never_sent
 
     async def work(found: list[Controller], known: Controllers) -> None:

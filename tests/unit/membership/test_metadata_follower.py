@@ -161,8 +161,8 @@ def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> Non
 
 
 def test_what_is_confirmed_and_not_applied_makes_nothing_younger() -> None:
-    """A broker that is busy with a change has learned that the log has grown. The broker's image is old
-    nevertheless."""
+    """A broker that is busy with a change has learned that the log has grown. The broker's image is old in spite of
+    that."""
 
     async def work() -> None:
         quorum = Quorum()

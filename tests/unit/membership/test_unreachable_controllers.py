@@ -66,7 +66,7 @@ def test_a_short_outage_is_not_worth_a_line_and_is_not_added_to_the_next(caplog:
 def test_a_broker_says_that_nothing_listens_where_its_controller_should_be(
     what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, the broker logged nothing about unreachable controllers."""
+    """An early version of the broker logged nothing about unreachable controllers."""
     monkeypatch.setattr(outage_module, "_GRACE_S", 0.0)
     caplog.set_level(logging.INFO)
     with socket.socket() as taken:

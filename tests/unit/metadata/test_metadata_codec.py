@@ -167,7 +167,8 @@ def test_a_decision_is_not_skipped_because_a_flipped_bit_calls_it_control() -> N
 
 @given(st.integers(min_value=8), st.integers(0, 255))
 def test_a_damaged_batch_is_never_taken_for_another_decision(position: int, value: int) -> None:
-    """The CRC covers all bytes after it. Readers in sequence check the base offset and the epoch before it."""
+    """The CRC covers all bytes after the CRC. Readers in sequence check the base offset and the epoch before the
+    CRC."""
     data = bytearray(encode_decision(ONE_OF_EACH, timestamp_ms=5, base_offset=0, epoch=6))
     at = 16 + position % (len(data) - 16)
     if data[at] == value:

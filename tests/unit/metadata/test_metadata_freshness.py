@@ -38,7 +38,7 @@ def test_an_answer_that_was_long_on_its_way_makes_nothing_younger() -> None:
 
 
 def test_an_older_confirmation_that_comes_later_takes_nothing_from_one_that_waits_for_its_records() -> None:
-    """A current barrier, and then the response to a request that accepted one of half a second ago."""
+    """A current barrier, and then the response to a request that accepted a barrier of half a second ago."""
     copy = Freshness(10)
     copy.confirmed(12, began_ms=300)
     copy.confirmed(12, began_ms=100)

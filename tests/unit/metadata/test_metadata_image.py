@@ -151,7 +151,8 @@ def test_eligible_replicas_and_a_reassignment_are_replayed_and_stay_until_they_a
 
 
 def test_a_flush_that_was_weakened_once_is_remembered_for_good() -> None:
-    """Records that were acknowledged since then may not be on disk, even if the setting has changed (KIP-966)."""
+    """Records that were acknowledged while the setting was weaker may not be on disk, even if the setting has changed
+    again (KIP-966)."""
     image = image_of(
         TopicRecord("t", A), partition(A, 0, 1), TopicRecord("u", B), ConfigRecord(1, "u", "log.flush", "commit")
     )

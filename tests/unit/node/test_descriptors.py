@@ -53,8 +53,8 @@ def test_shortage_is_reported_once_and_the_reserve_given_up() -> None:
 
 
 def test_shortage_is_over_when_twice_as_many_are_free() -> None:
-    """The broker also needs the reserve to be free. With the minimum alone, the leaderships would move back and
-    forth."""
+    """The broker gets its leaderships back only when the reserve is free, too. With the minimum of free descriptors
+    alone, the leaderships would move back and forth."""
     process = Process(1_000)
     process.others(1_000)
     process.watch.check()

@@ -78,7 +78,7 @@ def test_an_alert_names_its_payment_and_when_its_record_was_sent(shard: Shard) -
 
 @pytest.mark.parametrize("rows_of_a_batch", [1, 7, 500])
 def test_alerts_do_not_depend_on_the_batches(rows_of_a_batch: int) -> None:
-    """Nor on the order of rows within a batch, which a shuffle changes."""
+    """The output also does not depend on the order of rows within a batch, which a shuffle changes."""
     content = list(events(5, 2_000))
 
     def run(size: int) -> list[tuple[int, str]]:

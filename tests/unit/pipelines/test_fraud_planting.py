@@ -66,7 +66,7 @@ def test_accounts_come_first_or_late_or_never_and_few_customers_pay_with_a_close
 
 
 def test_a_long_run_has_a_bounded_number_of_open_accounts() -> None:
-    """So the state is bounded too."""
+    """The number of open accounts bounds the state of the pipeline."""
     opened: set[str] = set()
     most = 0
     for event in islice(events(3, 10**9), 120_000):
@@ -97,7 +97,8 @@ def test_the_rules_find_most_of_the_planted_fraud_and_disturb_few_customers() ->
 
 
 def test_precision_is_of_incidents_and_of_alerts_and_recall_is_of_frauds() -> None:
-    """Velocity: one fraud with three alerts of one incident; an alert that is wrong an hour later; two of another."""
+    """Velocity: one planted fraud has three alerts of one incident; a wrong alert follows an hour later; another
+    customer has two wrong alerts."""
     truth = {number: Fraud("velocity", 7) for number in (1, 2, 3)} | {8: Fraud("velocity", 8), 9: Fraud("travel", 9)}
     minutes = {3: ("c", 20), 1: ("c", 0), 2: ("c", 10), 4: ("c", 81), 5: ("d", 0), 9: ("d", 59)}
     alerts = [Alert(number, who, "velocity", "", at * 60_000, 0) for number, (who, at) in minutes.items()]

@@ -380,8 +380,8 @@ for number in range(first, 10_000):
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_writer_killed_at_any_point_loses_and_repeats_nothing(kind: str, tmp_path: Path) -> None:
-    """Killed right after a commit, then at chance points of a write. Each restart repeats the batch that its log
-    lacks."""
+    """The writer is killed right after a commit, and then at random points of a write. Each restart repeats the batch
+    that the writer's log lacks."""
     random = Random(kind)
     repeated = 0
     for dies_after in (4, -1, -1):

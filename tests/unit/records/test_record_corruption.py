@@ -122,7 +122,8 @@ def test_header_numbers_at_their_extremes_are_typed_errors_or_harmless():
 
 @pytest.mark.parametrize("start_offset", [0, 6])
 def test_no_flipped_bit_makes_a_consumer_pass_over_a_batch(codec, start_offset):
-    """Control batches and batches below the position are skipped. The fields that identify them are checked first."""
+    """Control batches and batches below the position are skipped. The fields that identify skipped batches are checked
+    first."""
     for position in range(16, len(BATCH)):
         for bit in range(8):
             damaged = bytearray(BATCH)

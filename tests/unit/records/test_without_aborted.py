@@ -119,7 +119,7 @@ def test_a_result_that_is_wholly_aborted_becomes_empty(codec: ModuleType) -> Non
 
 def test_an_empty_or_unreadable_control_batch_ends_no_transaction(codec: ModuleType) -> None:
     """Compaction empties markers, and the broker ignores unreadable control records. The real ABORT marker follows
-    them."""
+    these records."""
     log = TransactionalLog()
     log.write(producer_id=7)
     own = {"producer_id": 7, "producer_epoch": 0, "transactional": True, "control": True}

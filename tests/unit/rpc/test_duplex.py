@@ -459,8 +459,8 @@ def test_nothing_of_a_stream_that_is_over_waits_for_the_garbage_collector() -> N
                     with contextlib.suppress(HeadraceError):
                         await stream.run(running())
                     del stream
-                    # The collector is off meanwhile, so a cycle stays. CI once found an object right after the last
-                    # stream; the cause is unknown.
+                    # The garbage collector is off during the test, so a reference cycle stays. CI once found an object
+                    # right after the last stream; the cause is unknown.
                     await until(lambda: kept() <= before, within_s=2.0)
                 finally:
                     gc.enable()

@@ -236,8 +236,8 @@ def _varint(value: int) -> bytes:
 
 
 def test_message_beyond_the_limit_is_refused_by_its_length() -> None:
-    """The header of the message announces 88 MiB. The server answers before the rest has arrived, and keeps none of
-    it."""
+    """The header of the message announces 88 MiB. The server answers before the rest has arrived, and keeps none of the
+    message."""
 
     async def scenario() -> None:
         async with serving(message_bytes_max=4 * MIB) as server:
@@ -382,7 +382,7 @@ def test_penalties_follow_one_another_and_end() -> None:
 
 
 def test_single_answers_that_clients_leave_unread_are_bounded() -> None:
-    """Of one connection and of all; a client that reads gets its answer."""
+    """The unread answers of one connection and of all connections are limited; a client that reads gets its answer."""
 
     def hold_window_shut(address: tuple[str, int], calls: int) -> RawConnection:
         attacker = RawConnection(address, settings=[(SETTING_INITIAL_WINDOW_SIZE, 0)])
@@ -481,8 +481,8 @@ def test_more_streams_of_one_process_than_a_connection_takes_are_all_served() ->
 
 
 def test_large_headers_are_refused() -> None:
-    """gRPC itself refuses them. Headrace sets the defaults of grpcio 1.85 explicitly, so that an upgrade does not
-    change them."""
+    """gRPC itself refuses calls with large headers. Headrace sets the defaults of grpcio 1.85 explicitly, so that an
+    upgrade does not change them."""
 
     async def scenario() -> None:
         async with serving() as server, connected(server) as channel:

@@ -159,8 +159,9 @@ def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
 
 
 def test_handlers_that_are_cut_have_cleaned_up_when_the_listener_has_stopped() -> None:
-    """A node closes what its handlers use next. Found by test_watches_of_many_topics_refuse_no_single_request, in which
-    a request's bytes were still counted after stop(0), once in 150 runs."""
+    """After a listener has stopped, a node closes the objects that its handlers use. Found by
+    test_watches_of_many_topics_refuse_no_single_request, in which a request's bytes were still counted after stop(0),
+    once in 150 runs."""
 
     class Slow(Server):
         is_clean = False

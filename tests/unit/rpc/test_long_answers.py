@@ -305,8 +305,8 @@ def test_others_go_on_while_the_offsets_of_ten_thousand_partitions_are_looked_up
 
 
 def test_records_of_few_partitions_are_deleted_at_the_same_time() -> None:
-    """Before the fix, the deletions in 2,000 partitions all ended in one pass of the event loop and blocked it for 60
-    ms. Since the fix, a few deletions run at a time, and the request's timeout covers all of them."""
+    """In an early version, the deletions in 2,000 partitions all ended in one pass of the event loop and blocked it for
+    60 ms. Now a few deletions run at a time, and the request's timeout covers all of them."""
 
     class Replica:
         leader = SimpleNamespace(leader_epoch=0, high_watermark=7)
@@ -378,7 +378,7 @@ def test_answer_in_turns_is_the_answer() -> None:
 
 
 def test_watch_of_many_topics_costs_what_changed() -> None:
-    """Before the fix, each change was compared with every name of every watch."""
+    """In an early version, each change was compared with every name of every watch."""
 
     class Names:
         """A repeated field that counts iterations over it."""

@@ -1,5 +1,5 @@
-"""The simulated network delays, loses and duplicates messages as configured, counts this, and does the same for the
-same seed."""
+"""The simulated network delays, loses and duplicates messages as configured, counts these faults, and does the same for
+the same seed."""
 
 from __future__ import annotations
 

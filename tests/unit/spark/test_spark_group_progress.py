@@ -24,7 +24,7 @@ T0, T1 = partition(0), partition(1)
 
 
 class FakeGroup:
-    """Answers at once, unless the test holds it. ``failure`` is the answer after that."""
+    """Answers at once, unless the test holds it. ``failure`` is the answer when the test no longer holds it."""
 
     def __init__(self, group_id: str = "g") -> None:
         self.group_id = group_id
@@ -134,7 +134,7 @@ def test_the_end_waits_for_what_is_under_way(world: GroupProgressWorld) -> None:
 
 
 class Reader(HeadraceStreamReader):
-    """With a fake cluster and fake groups."""
+    """A reader with a fake cluster and fake groups."""
 
     def __init__(self, cluster: MemoryCluster, **given: Any) -> None:
         super().__init__(options(**given), RECORD)

@@ -211,6 +211,6 @@ def test_durations_are_sparks(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("parse", [lambda: parse_options({}, streaming=False), lambda: parse_sink_options({})])
 def test_without_any_option_the_error_names_the_sql_forms_that_work(parse: Any) -> None:
-    """Spark passes none when it reads or writes a table."""
+    """Spark passes no options when it reads or writes a table."""
     with pytest.raises(InvalidConfigError, match=r"FROM t WITH .*INSERT INTO t WITH .*TEMPORARY VIEW v USING headrace"):
         parse()

@@ -1,4 +1,4 @@
-"""The sink's options: accepted options, refused options with the reasons, and notes about the others."""
+"""The sink's options: accepted options, refused options with the reasons, and notes about ignored options."""
 
 from __future__ import annotations
 

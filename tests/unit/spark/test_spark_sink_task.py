@@ -44,7 +44,7 @@ class FakeOutcome:
 
 
 class FakeProducer:
-    """Acknowledges on ``flush`` or at once, and fails where a test sets it."""
+    """Acknowledges on ``flush`` or at once, and fails where a test sets a failure."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.sent: list[tuple[str, list[Any]]] = []
@@ -279,7 +279,8 @@ def test_a_failed_task_promises_another_attempt_only_where_spark_makes_one(
 
 
 def test_the_processes_that_make_and_commit_writers_freeze_their_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark collects garbage after each request to them: twice in each batch of a stream."""
+    """Spark collects garbage after each request to the processes that create and commit writers: twice in each batch of
+    a stream."""
     frozen: list[str] = []
     monkeypatch.setattr("headrace_spark.sink.settle", lambda: frozen.append("frozen"))
     writer = HeadraceStreamWriter(options(topic="out"), SCHEMA)

@@ -44,7 +44,7 @@ class FakeCluster:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds; a pause moves it."""
+    """The time in seconds; a pause advances the time."""
     now = [100.0]
     monkeypatch.setattr(sink_topics.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sink_topics.time, "sleep", lambda pause: now.__setitem__(0, now[0] + pause))

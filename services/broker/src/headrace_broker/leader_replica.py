@@ -398,7 +398,7 @@ class LeaderReplica:
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk."""
+        """Read like ``read``, but on a thread that may wait for the disk."""
         return self._threads.run(
             lambda: self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed, wait=True))
         )
@@ -437,14 +437,14 @@ class LeaderReplica:
         return total
 
     def read_appended(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Like ``read``, but up to the log's end, including records that are not committed."""
+        """Read like ``read``, but up to the log's end, including records that are not committed."""
         try:
             return self.log.read(offset, max_bytes, self.leader.log_end, wait=False)
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_appended_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """Like ``read_appended``, on a thread that may wait for the disk."""
+        """Read like ``read_appended``, but on a thread that may wait for the disk."""
         up_to = self.leader.log_end
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
@@ -469,8 +469,8 @@ class LeaderReplica:
         check_not_truncated(self.log, offset, last_fetched_epoch, self._gaps)
 
     def timestamp_offset(self, timestamp_ms: int, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
-        """The first record below ``up_to`` with the timestamp ``timestamp_ms`` or a later one; None if there is
-        none."""
+        """The first record below ``up_to`` with the timestamp ``timestamp_ms`` or a later one; None if no record has
+        such a timestamp."""
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_for_timestamp(timestamp_ms, up_to)))
 
     def max_timestamp_offset(self, up_to: int) -> asyncio.Future[FoundTimestamp | None]:
@@ -489,7 +489,7 @@ class LeaderReplica:
         missing there.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
-        read further in that epoch, before compaction removed the records; nothing was truncated then. The result is
+        read further in that epoch, before compaction removed the records; the log was not truncated. The result is
         remembered, so that ``check_not_truncated`` lets such a client go on."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None

@@ -237,8 +237,8 @@ class Moves:
             ):  # no disk failed in any other case
                 move.target_writer.fail(error.__cause__)
             raise
-        # The clause for HeadraceError comes first: a timeout of the controllers is a TimeoutError too, and no disk's
-        # failure.
+        # The clause for HeadraceError comes first, because a timeout of the controllers is also a TimeoutError, and
+        # shows no failure of a disk.
         except HeadraceError:
             raise
         except OSError as error:
@@ -253,7 +253,8 @@ class Moves:
         mover.hold(partition, old)
         move.pace.hurry()
         try:
-            await source.run(_nothing, log=old)  # wait for an empty turn: earlier appends are in the log after it
+            # Wait for an empty turn: earlier appends are in the log after that turn.
+            await source.run(_nothing, log=old)
             await on_thread(move.copy.catch_up)
             await self._commit(move)
             is_taken_over = True

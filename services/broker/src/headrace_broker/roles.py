@@ -193,7 +193,8 @@ class Roles:
             await self._heal()
 
     async def _heal(self) -> None:
-        """Take one healing step for each damaged or fresh replica; replicas that need newer metadata wait for it."""
+        """Take one healing step for each damaged or fresh replica; replicas that need newer metadata wait for that
+        metadata."""
         await self._take_up(self._assigned(self._recorded_fresh()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._healing if item not in damaged]:
@@ -479,7 +480,8 @@ class Roles:
     def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
         """Whether the log, which was lost with its disk and has other replicas, must wait until the controllers know
         that it starts empty. The wait for a replica that starts empty needs the metadata and the controllers' answer. A
-        replica must not be reported as fresh again after it has joined the in-sync set: the report would remove it."""
+        replica must not be reported as fresh again after it has joined the in-sync set: the report would remove the
+        replica from the set."""
         key = each.topic.topic_id, each.partition.partition
         recorded = self._fresh.get(key)
         if recorded is not None and self._table.image.next_offset < recorded:

@@ -117,7 +117,7 @@ class LiveSettings:
         for subscriber in list(self._subscribers):
             try:
                 subscriber(old, new)
-            except Exception:  # a failing subscriber stops neither the others nor the metadata
+            except Exception:  # a failing subscriber stops neither the other subscribers nor the change of the metadata
                 logger.exception(
                     "cannot apply changed settings in a part of this broker; restart the broker to apply them: %s",
                     changed,

@@ -517,7 +517,7 @@ class Storage:
         while target.failure is None and (under_way := self._moves.target_of(partition)) is not None:
             if under_way is target:
                 return
-            await self._moves.cancel([partition])  # another caller may have begun a move meanwhile
+            await self._moves.cancel([partition])  # another caller may have begun a move during the wait
         if target.failure is not None:
             raise StorageError(target.failure.message)
         source, log = self._at.get(partition), self.log(partition)

@@ -451,7 +451,7 @@ class MetadataStorage:
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
-            job.abandon()  # another snapshot was received meanwhile, or this disk lacks committed entries
+            job.abandon()  # another snapshot was received while the job ran, or this disk lacks committed entries
             return None
         # A log that ends below its own snapshot has lost entries. Such a log is valid only if a received snapshot is
         # about to replace it; the recovery point distinguishes the two cases.

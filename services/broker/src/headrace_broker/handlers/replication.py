@@ -210,7 +210,9 @@ class LeaderStream(StreamHandler[Any]):
                 self._send_heartbeat()
             return
         if lane.is_closed:
-            return  # the request arrived while its stream ended: a join would replace a join on the current stream
+            # The request arrived while its stream was ending: a join on the old stream would replace a join on the
+            # current stream.
+            return
         lane.touch()
         said = request_of(request)
         for handle in said.leaves:
@@ -307,7 +309,8 @@ class LeaderStream(StreamHandler[Any]):
         if lane is None or self._closed or lane.is_closed:
             pushes.end(self)
             return
-        # Wait: ``on_written`` continues here, in this pass if the current message is already written.
+        # The ``on_written`` callback calls this method again when the current message is written, at once if it is
+        # already written.
         if stream.queued_bytes:
             self._loop.call_soon(pushes.end, self)
             return

@@ -350,7 +350,7 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def resign(self, reason: HeadraceError) -> None:
-        """End the leadership: every waiter gets the error ``reason``, and every later check raises it."""
+        """End the leadership: every waiter gets the error ``reason``, and every later check raises ``reason``."""
         if self._resigned is not None:
             return
         self._resigned = reason
@@ -570,7 +570,7 @@ class PartitionLeader:
         else:
             waiters = self._waiters
             place = len(waiters)
-            # Insert in order: a repeated append waits for what was appended before.
+            # Insert in order, because a repeated append waits for the end offset of its first attempt.
             while place and waiters[place - 1][0] > end_offset:
                 place -= 1
             if place == len(waiters):

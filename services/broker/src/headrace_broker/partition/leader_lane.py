@@ -297,7 +297,7 @@ class LeaderLane:
         try:
             answer = self._join(join)
         except HeadraceError as error:
-            answer = Joined(join.handle, error.copy())  # whose traceback does not keep this frame
+            answer = Joined(join.handle, error.copy())  # A copy, whose traceback does not keep this frame.
         self._joined.append(answer)
         if answer.out_of_range:
             self._beginning[join.handle] = (join.topic_id, join.partition)
@@ -491,8 +491,8 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _take_joined(self) -> tuple[Joined, ...]:
-        """The next answers to joins. An answer to a follower that begins again gets its producers here and not before,
-        so that queued answers are small, and one message holds few producers."""
+        """The next answers to joins. An answer to a follower that begins again gets its producers when its message is
+        made and not before, so that queued answers are small, and one message holds few producers."""
         taken: list[Joined] = []
         size = 0
         while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:
@@ -524,7 +524,7 @@ class LeaderLane:
                 break
             replica = ready.popleft()
             if replica.state is not State.READY:
-                continue  # the join of this replica has ended meanwhile
+                continue  # the join of this replica ended while the replica was in the queue
             leader = replica.leader
             if self.is_catch_up and not self._may_go(replica, now_ms):
                 continue
@@ -623,7 +623,8 @@ class LeaderLane:
             now_ms = self._now_ms()
             wait_ms = self._pacer.ready_in_ms(now_ms)
             if wait_ms is None or wait_ms > PACED_LOOK_MS:
-                wait_ms = PACED_LOOK_MS  # look again soon: the rate may be raised, or the throttle lifted, meanwhile
+                # Look again soon, because the rate may be raised, or the throttle removed, before the computed time.
+                wait_ms = PACED_LOOK_MS
             paced_ms = now_ms + math.ceil(wait_ms)
             due_ms = paced_ms if due_ms is None else min(due_ms, paced_ms)
         return due_ms

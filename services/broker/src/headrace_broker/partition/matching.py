@@ -70,7 +70,7 @@ def match(
         if not log_start < follower_end <= start:
             return MATCHES
         epoch, end = before, start
-    if epoch == NO_EPOCH or end < log_start:  # this log has deleted the common part, or does not know it
+    if epoch == NO_EPOCH or end < log_start:  # this log has deleted the common part, or does not know the common part
         return OUT_OF_RANGE
     return Match(False, Divergence(epoch, end))
 
@@ -79,6 +79,6 @@ def cut_for(diverging: Divergence, end_of: EndOf, log_end: int) -> int:
     """Offset at which a follower truncates its log: the end of the largest epoch that both logs may have. If the two
     logs end the epoch at different offsets, the follower truncates at the lower offset."""
     epoch, end = end_of(diverging.epoch)
-    if epoch == NO_EPOCH:  # this log knows no epoch: the common part is at most what the leader has of the epoch
+    if epoch == NO_EPOCH:  # this log knows no epoch, so the common part has at most the leader's records of the epoch
         return min(diverging.end_offset, log_end)
     return min(end, diverging.end_offset, log_end)

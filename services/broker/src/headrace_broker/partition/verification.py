@@ -1,10 +1,10 @@
 """Transactional appends that wait until the coordinator has confirmed their transaction (KIP-890). Pure.
 
 A leader appends a producer's first batch of a transaction only if the transaction's coordinator knows that the
-partition belongs to the transaction, because only then a marker will end the transaction here. Under version 2 the
-leader adds the partition to the transaction; under version 1 the producer has added the partition, and the leader only
-verifies. A request to add or to verify a partition is called a verification. While a verification is pending, the
-appends of its producer epoch wait in order; all other appends of the partition pass.
+partition belongs to the transaction, because only then a marker will end the transaction in this partition. Under
+version 2 the leader adds the partition to the transaction; under version 1 the producer has added the partition, and
+the leader only verifies. A request to add or to verify a partition is called a verification. While a verification is
+pending, the appends of its producer epoch wait in order; all other appends of the partition pass.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it
@@ -95,8 +95,8 @@ class Verifications(Generic[T]):
 
     def wait(self, producer_id: int, epoch: int, append: T, size: int) -> Verification[T] | None:
         """Let the append wait for the verification of its producer epoch. Returns the verification if it is new: the
-        caller then asks the coordinator, and calls ``confirmed`` or ``refused``. Raises ServerBusyError, and the append
-        does not wait then."""
+        caller then asks the coordinator, and calls ``confirmed`` or ``refused``. Raises ServerBusyError if too many
+        appends wait, and then does not queue the append."""
         found = self._of.get((producer_id, epoch))
         if found is not None and len(found.waiting) >= WAITING_MAX:
             raise ServerBusyError(
@@ -120,8 +120,8 @@ class Verifications(Generic[T]):
         return appends
 
     def refused(self, verification: Verification[T]) -> list[T]:
-        """The coordinator has refused, or did not answer in time: returns the appends that fail. Empty if the
-        verification was cancelled."""
+        """The coordinator has refused, or did not answer in time: returns the appends that fail. The result is empty if
+        the verification was cancelled."""
         self._forget(verification)
         return self._leave(verification)
 

@@ -9,7 +9,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 
 class Versioned(Protocol):
-    """What a client's request is compared with: a leader's state, or a follower's."""
+    """The state with which a client's request is compared: a leader's state, or a follower's state."""
 
     @property
     def partition(self) -> TopicPartition: ...

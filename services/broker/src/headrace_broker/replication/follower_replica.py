@@ -358,7 +358,7 @@ class FollowerReplica:
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
             return
-        durable_end = log.durable_end  # first: a turn may be running on the writer's thread
+        durable_end = log.durable_end  # read the flushed end first: a turn may be running on the writer's thread
         before, log_end = follower.high_watermark, log.log_end_offset
         if log_end > follower.log_end:
             self._backoff.reset()
@@ -504,7 +504,7 @@ class FollowerReplica:
     def read_cold(
         self, offset: int, max_bytes: int, up_to: int, *, committed: bool
     ) -> asyncio.Future[ReadResult | None]:
-        """Like ``read``, on a thread that may wait for the disk."""
+        """Read like ``read``, but on a thread that may wait for the disk."""
         log = self.log
 
         def read() -> ReadResult | None:

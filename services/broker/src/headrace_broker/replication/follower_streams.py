@@ -1,5 +1,6 @@
 """The streams of this broker as a follower. There is one live stream to each broker that leads a partition replicated
-on this broker. A catch-up stream to a broker is added while any partition led by that broker is far behind here.
+on this broker. A catch-up stream to a broker is added while this broker is far behind in any partition that the other
+broker leads.
 
 Each stream is a task that connects, and that runs as long as the stream has partitions. Within a stream, one task
 writes and one reads (rpc/duplex.py). While a message is being sent, outgoing items are collected, so under load one

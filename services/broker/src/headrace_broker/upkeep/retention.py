@@ -89,7 +89,7 @@ class Retention:
                 try:
                     await self.remove_due()
                     await (self.check() if is_due else self.make_room())
-                except Exception:  # a bug here must not end the broker
+                except Exception:  # a bug in the retention check must not end the broker
                     logger.exception("a retention round failed; trying again later")
         finally:
             unsubscribe()

@@ -259,7 +259,8 @@ def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> Broker
 
 
 def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
-    """Whether the broker has applied its own registration, and the changes after its last stop are all written."""
+    """Whether the broker has applied the record of its registration, and the metadata log has all partition changes
+    that follow from the broker's last stop."""
     is_complete = not broker.elections_pending and broker.broker_id not in view.agenda.elections_pending
     return is_complete and applied > broker.broker_epoch
 

@@ -153,7 +153,8 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
 
 
 def complete(view: View) -> Decision:
-    """Complete reassignments whose new replicas are in sync; one decision completes only some of many."""
+    """Complete reassignments whose new replicas are in sync; one decision completes a limited number of
+    reassignments."""
     steps = _Steps(view)
     for key in view.image.ledger.reassigning:
         steps.complete(key)

@@ -423,7 +423,8 @@ class CoordinatorHeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeatsEnded:
-    """A coordinator's stream broke: its grace period begins, unless it has sent heartbeats on a newer stream."""
+    """A coordinator's stream broke: its grace period begins, unless the coordinator has sent heartbeats on a newer
+    stream."""
 
     coordinator_id: int
     coordinator_epoch: int

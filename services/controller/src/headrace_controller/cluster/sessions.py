@@ -246,7 +246,7 @@ class CoordinatorSessions:
             session = _Session(contact.coordinator_epoch, contact.at_ms, contact.stream, first_ms)
             self._sessions[contact.coordinator_id] = session
         elif session.coordinator_epoch > contact.coordinator_epoch:
-            return  # outdated: of an earlier epoch
+            return  # the contact is outdated: it is from an earlier coordinator epoch
         if contact.connected:
             session.last_contact_ms, session.stream, session.broken_at_ms = contact.at_ms, contact.stream, None
             if not contact.registering:

@@ -78,7 +78,7 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
             f"coordinator id {coordinator_id} is in use by a live coordinator; if this is a restart, the earlier "
             "registration expires with its session, and the coordinator can register then"
         )
-    epoch = image.next_offset  # the offset of this record
+    epoch = image.next_offset  # the coordinator epoch is the offset of this record
     records: list[MetadataRecord] = [
         RegisterCoordinatorRecord(
             coordinator_id, epoch, request.incarnation_id, request.endpoints, request.rack or None

@@ -159,7 +159,7 @@ class ReadIndexBarriers:
         return self._clock.monotonic_ms()
 
     def confirmed_since(self, ms: float) -> int | None:
-        """The offset of a barrier that began at ``ms`` or later; None if there is none yet."""
+        """The offset of a barrier that began at ``ms`` or later; None if there is no such barrier yet."""
         return self._newest[1].offset if self._newest is not None and self._newest[0] >= ms else None
 
     async def read(self, *, is_deferred: bool = False) -> ReadIndex:

@@ -33,7 +33,7 @@ The invariants of Raft, and where an implementation easily breaks them:
 * Voters change one at a time, and each change waits until the previous change is committed (4.1). The latest voter set
   in the log is in effect at once; if its entry is truncated, the previous voter set is in effect.
 * A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). A replica that was
-  removed, or that is connected to only some of the others, cannot depose the leader, because the others refuse their
+  removed, or that is connected to only some voters, cannot depose the leader, because the other voters refuse their
   votes. Only a leadership transfer makes a replica vote although it receives messages from a leader.
 * A message to a replica of this node with another directory id is ignored, because it was meant for the lost disk
   (KIP-853).

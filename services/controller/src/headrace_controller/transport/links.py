@@ -253,7 +253,8 @@ class _Accepted(StreamHandler[Envelope]):
     def wake(self) -> None:
         stream, peer = self._stream, self._peer
         if stream.closed or stream.queued_bytes or peer is None:
-            # ``on_written`` continues: with one envelope at a time, an urgent message waits for one envelope at most.
+            # ``on_written`` sends the next envelope: with one envelope at a time, an urgent message waits for one
+            # envelope at most.
             return
         taken = peer.take(self)
         if taken is not None:

@@ -1,4 +1,4 @@
-"""The other replicas: each one's streams, and a bounded queue of messages, urgent messages first.
+"""The other replicas: the streams of each replica, and its bounded queue of messages, urgent messages first.
 
     urgent    votes, heartbeats, answers, orders: small, and useless when late. When there are too many the oldest are
               dropped; a newer heartbeat replaces an unsent one

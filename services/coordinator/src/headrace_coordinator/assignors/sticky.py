@@ -4,14 +4,15 @@ possible.
 If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is
 equally even moves fewer partitions (``spec.quotas``).
 
-If subscriptions of members differ, the assignment is as even as possible. No partition, and no chain of partitions
-passed from member to member, could make a larger and a smaller number of partitions more alike. (An assignment without
-such a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load
-balancing*, 2003.) The algorithm starts with the present owners, so few partitions move, but not provably the fewest.
+If subscriptions of members differ, the assignment is as even as possible. Neither a single partition, nor a chain of
+partitions that members pass on to each other, could make the numbers of partitions of two members more equal. (An
+assignment without such a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for
+bipartite graphs and load balancing*, 2003.) The algorithm starts with the present owners, so few partitions move, but
+not provably the fewest.
 
-Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if the result is equally
-even. A member that must give up partitions first gives up the partitions without a replica near the member. No
-partition moves only because of a rack.
+Racks (KIP-881): a partition without an owner is assigned to a member in the rack of one of its replicas, if this
+assignment is equally even. A member that must give up partitions first gives up the partitions without a replica in the
+member's rack. No partition moves only because of a rack.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: 
 def _deal(
     members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
 ) -> None:
-    """Assign each partition without an owner to a member with room. The partitions with the fewest members near a
-    replica are assigned first."""
+    """Assign each partition without an owner to a member with room. The partitions with the fewest members in the racks
+    of their replicas are assigned first."""
     by_rack: dict[str, list[str]] = {}
     for name in sorted(members):
         if (rack := members[name].rack) is not None and room[name] > 0:
@@ -117,7 +118,7 @@ def _give_to_the_poorest(
     members: Members, topics: Topics, shares: dict[str, set[Part]], parts: list[Part], subscribers: list[str]
 ) -> None:
     """Assign each partition of a topic to the subscriber with the fewest partitions; among equal subscribers, to a
-    subscriber near the partition."""
+    subscriber in the rack of a replica."""
     everybody = [(len(shares[name]), name) for name in subscribers]
     by_rack: dict[str | None, list[tuple[int, str]]] = {}
     for entry in everybody:

@@ -29,7 +29,7 @@ from .messages import Part, Parts
 #: end of a record need no new version.
 VERSION = 1
 
-PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: ascending pairs of (topic id, partitions)
+PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: Ascending pairs of (topic id, partitions).
 #: Ascending triples of (topic id, partitions, epochs of the partitions).
 PackedEpochs = tuple[tuple[bytes, tuple[int, ...], tuple[int, ...]], ...]
 

@@ -279,8 +279,8 @@ class AddPartitionsStream(StreamHandler[Any]):
 
 
 class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer):
-    """Receive the markers of transactions with group offsets. The coordinators of the transactions send them to the
-    owners of the groups' shards."""
+    """Receive the markers of transactions with group offsets. The coordinators of the transactions send the markers to
+    the owners of the groups' shards."""
 
     def __init__(self, shards: Callable[[], Shards]) -> None:
         self._shards = shards

@@ -135,8 +135,8 @@ def decode_value(value: bytes) -> CommittedOffset:
     )
 
 
-# A coordinator replays a shard before it serves it, so values that Headrace wrote are decoded on a fast path (twice as
-# fast). The general decoding functions decode all other values, and name the fault of a damaged value.
+# A coordinator replays a whole shard before it serves the shard, so values that Headrace wrote are decoded on a fast
+# path (twice as fast). The general decoding functions decode all other values, and name the fault of a damaged value.
 
 
 def _plain_key(key: bytes) -> CommitKey | None:

@@ -215,7 +215,7 @@ class OffsetsLogic:
                 before = self.book.pending.part(key)
                 added[key] = {} if before is None else dict(before.offsets)
             known = added[key].get(partition)
-            # A delayed request: its repetition, or a later request, has arrived before it.
+            # The request is delayed: its repetition, or a later request, has arrived before it.
             is_delayed = known is not None and 0 < request.sequence < known.sequence
             if not is_delayed:
                 added[key][partition] = PendingOffset(committed, request.sequence)
@@ -399,7 +399,8 @@ class OffsetsLogic:
         return self._remove((group_id, partition, None) for group_id, partition in offsets)
 
     def _remove(self, offsets: Iterable[tuple[str, TopicPartition, bytes | None]]) -> tuple[ShardRecord, ...]:
-        """Like ``remove``; if a topic id is given, remove only offsets that may belong to the topic with this id."""
+        """Remove offsets as ``remove`` does; if a topic id is given, remove only offsets that may belong to the topic
+        with this id."""
         records = []
         gone: dict[PendingKey, set[TopicPartition]] = {}
         for group_id, partition, topic_id in offsets:

@@ -8,7 +8,7 @@ verifications. Pure.
 A record has the pending offsets of one producer in one group, for at most 32 partitions of a topic (one *part*;
 partition 70 is in part 2). A request with offsets therefore rewrites only the parts that it names, and not all pending
 offsets. At a COMMIT marker the shard writes one batch: offset commits, and tombstones for the producer's records. At an
-ABORT marker it writes only the tombstones. Kafka writes pending offsets as transactional batches instead (see
+ABORT marker the shard writes only the tombstones. Kafka writes pending offsets as transactional batches instead (see
 kafka_transactions.py).
 
 All pending offsets of a producer have the same epoch. Offsets of the next transaction are refused until the marker has
@@ -232,8 +232,8 @@ class Verification:
 class Verifications:
     """The verifications of a shard that are in progress.
 
-    A marker cancels the verifications of the transactions that it ends. The coordinator may have confirmed them before
-    it wrote the marker; offsets that are added after the marker would stay pending forever.
+    A marker cancels the verifications of the transactions that it ends. The coordinator may have confirmed the
+    transactions before it wrote the marker; offsets that are added after the marker would stay pending forever.
     """
 
     __slots__ = ("_of",)

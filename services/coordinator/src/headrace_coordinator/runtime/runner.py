@@ -43,7 +43,7 @@ class ShardPartition(Protocol):
 
 
 def resolve(reply: asyncio.Future[Any], outcome: object) -> None:
-    """Set the result of ``reply``, or its exception if ``outcome`` is one."""
+    """Set the result of ``reply``, or its exception if ``outcome`` is an exception."""
     if reply.done():  # the caller of the request has left
         return
     if isinstance(outcome, Exception):
@@ -117,8 +117,8 @@ class ShardRunner:
             del reply
 
     def put(self, request: object, done: Done | None = None, *, is_fenced: bool = False) -> None:
-        """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in the same order as the pushes. None:
-        no caller."""
+        """Send a request like ``ask``, but call ``done`` with the reply or the HeadraceError, in the same order as the
+        pushes. None: no caller."""
         self.shard.ask(done, request, self._now_ms(), is_fenced=is_fenced or not self._is_believed())
         self._schedule()
 
@@ -249,7 +249,8 @@ class ShardRunner:
         except Exception:  # a bug must not cause a busy loop: the next regular tick handles the work that is still due
             logger.exception("%s: cannot prove that this coordinator still owns the shard", self.shard.name)
             await asyncio.sleep(TICK_MS_MAX / 1_000)
-        finally:  # Guard: without this line, no tick would come until the next request
+        # Guard: clear the flag also after an error, because otherwise no tick would come until the next request.
+        finally:
             self._is_proving = False
             self._turn()
 

@@ -25,7 +25,7 @@ from .shards import Shards
 #: transactions. A single request may exceed the limit of bytes.
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 16 * 1024 * 1024
-#: Limits for the waiting requests of one producer, so that it cannot block all other producers.
+#: Limits for the waiting requests of one producer, so that one producer cannot block all other producers.
 WAITING_OF_PRODUCER_MAX = 100
 WAITING_BYTES_OF_PRODUCER_MAX = 4 * 1024 * 1024
 

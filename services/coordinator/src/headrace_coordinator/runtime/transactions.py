@@ -4,11 +4,12 @@
                         |   `--- CONCURRENT_TRANSACTIONS ---> parked until the last marker, then asked again
                         `--- WriteMarkers ---> the marker sender ---> MarkersWritten
 
-A request for the next transaction that arrives while markers are missing waits here, so that neither a producer nor a
+A request for the next transaction that arrives while markers are missing is parked, so that neither a producer nor a
 partition's leader has to poll. When the last marker is written, the request is decided again at once, so its record and
 the record that completes the former transaction share one append. A parked request is answered at the latest when its
 time limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller
-disconnects. If it stayed parked, an InitProducerId would fence the repeated InitProducerId of the same producer.
+disconnects. If the request stayed parked, an InitProducerId would fence the repeated InitProducerId of the same
+producer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .shards import Shards
 
 #: Maximum number of parked requests of a coordinator; further requests get CONCURRENT_TRANSACTIONS at once.
 PARKED_MAX = 10_000
-#: Maximum number of parked requests of one transactional id or sink, so that it cannot block all others.
+#: Maximum number of parked requests of one transactional id or sink, so that one id or sink cannot block all others.
 PARKED_OF_ID_MAX = 100
 
 #: Writes markers and reports MarkersWritten to the runner.
@@ -48,9 +49,9 @@ class _Asked(NamedTuple):
 def _must_be_fenced(request: Any) -> bool:
     """Whether only the owner of the shard may answer the request, even if the answer needs no record.
 
-    A former owner would answer from a state that is out of date. Under transaction version 1, transactions of a
-    producer have the same epoch: the former owner would take a request to end the open transaction for a repeated
-    request to end the transaction before it, and would confirm a commit that never happens.
+    A former owner would answer from a state that is out of date. Under transaction version 1, the transactions of a
+    producer have the same epoch. The former owner would take a request to end the open transaction for a repetition of
+    the request that ended the former transaction. It would confirm a commit that never happens.
 
     A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
     the transaction's batches after the marker. A group shard does not keep the epoch of an ended transaction."""
@@ -62,8 +63,8 @@ def _must_be_fenced(request: Any) -> bool:
 class _Parked:
     """A request that waits until a transaction has ended. Exactly one of its callbacks is called: ``ended``; ``moved``
     when this coordinator stops serving the shard of ``runner``; ``expired`` when the request's time limit ends.
-    ``is_next``: the request is for the next transaction, so it need not wait until the completion of the former one is
-    committed."""
+    ``is_next``: the request is for the next transaction, so it need not wait until the completion of the former
+    transaction is committed."""
 
     __slots__ = ("asked", "ended", "expired", "is_next", "moved", "runner", "timer")
 
@@ -106,7 +107,7 @@ class Transactions:
         self._parked_count = 0
 
     async def ask(self, request: Any, within_s: float, *, wait_for_markers: bool = False) -> Any:
-        """Like ``put``, but returns the reply or raises the error."""
+        """Send a request like ``put``, but return the reply or raise the error."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         asked = _Asked(request, partial(resolve, reply), loop.time() + within_s, wait_for_markers)

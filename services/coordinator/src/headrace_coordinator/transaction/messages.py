@@ -108,10 +108,10 @@ class DescribeSink(NamedTuple):
 
 
 class CommitSinkBatch(NamedTuple):
-    """Commit the transactions of ``tokens``, unless the batch or a later one is already decided. All other transactions
-    of the sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the generation
-    that every task of the batch got from DescribeSink, also a task without a transaction; None: only the generations of
-    the tokens are checked."""
+    """Commit the transactions of ``tokens``, unless the batch or a later batch is already decided. All other
+    transactions of the sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the
+    generation that every task of the batch got from DescribeSink, also a task without a transaction; None: only the
+    generations of the tokens are checked."""
 
     sink: str
     batch: int
@@ -141,7 +141,7 @@ class AbortSinkBatch(NamedTuple):
 
 
 class SinkState(NamedTuple):
-    """``batch``: the last decided batch, -1 before the first one. ``generation``: the generation that transactions of
+    """``batch``: the last decided batch, -1 if no batch is decided. ``generation``: the generation that transactions of
     the next batch must have."""
 
     batch: int

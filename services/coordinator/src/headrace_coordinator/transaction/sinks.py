@@ -97,7 +97,8 @@ def decode_sink_value(value: bytes) -> SinkRecord:
 
 
 def checked_sink(sink: str) -> str:
-    """Return ``sink`` if it is the id of a sink. Raises InvalidRequestError if it is not, or is too long."""
+    """Return ``sink`` if it is the id of a sink. Raises InvalidRequestError if ``sink`` is no id of a sink, or is too
+    long."""
     if not is_sink_id(sink):
         raise InvalidRequestError(f"{sink!r:.200} is not the id of a sink: __headrace_sink/QUERY/TARGET")
     size = len(sink.encode())

@@ -271,7 +271,8 @@ class MarkerSender:
 
 
 def _writer_of(partitions: Iterable[TopicPartition]) -> str:
-    """What log lines call the node that writes the markers of these partitions, which have one leader or owner."""
+    """The words by which log lines name the node that writes the markers of these partitions, which have one leader or
+    owner."""
     return "the coordinator" if any(each.topic == OFFSETS_TOPIC for each in partitions) else "the broker"
 
 

@@ -104,8 +104,8 @@ class ShardLog:
         """Append batches; returns the first record's offset when all in-sync replicas have all records.
         ``expected_end`` -1: anywhere.
 
-        Raises FencedShardEpochError, which is final. Raises UnexpectedLogEndError if another append came in between,
-        perhaps an earlier attempt of the same append. After a HeadraceError that is neither FencedShardEpochError nor
+        Raises FencedShardEpochError, which is final. Raises UnexpectedLogEndError if another append came first, perhaps
+        an earlier attempt of the same append. After a HeadraceError that is neither FencedShardEpochError nor
         UnexpectedLogEndError, the outcome of the append is unknown.
         """
         message = produce_pb2.ProducePartition(
@@ -289,7 +289,8 @@ class _Reading:
 
 
 def _parts(data: bytes) -> Iterator[tuple[memoryview, BatchHeader | None]]:
-    """Split whole batches: each transactional batch with its header, and the plain batches between them without."""
+    """Split whole batches: return each transactional batch with its header, and the plain batches between them without
+    a header."""
     view = memoryview(data)
     if not _has_transactional(data):
         yield view, None
