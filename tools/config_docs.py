@@ -28,10 +28,10 @@ This page lists every configuration key of Headrace, by Kafka's name. An unknown
 similar name. Each key has one of three states:
 
 * **honoured**: the key does what its description says.
-* **accepted**: another key or mechanism replaces the key, or its feature is not built yet. A note in italics says which
-  of the two is the case. When you set the key, Headrace prints or logs the note.
-* **refused**: any value other than the default is an error, because ignoring the key would be unsafe. The note says
-  why.
+* **accepted**: another key or mechanism replaces the key, or its feature is not built yet. A note in italics names the
+  replacement, or says what is not built. When you set an accepted key, Headrace prints or logs the note.
+* **refused**: any value other than the default is an error, because ignoring the key would be unsafe. The note of a
+  refused key says why.
 
 A name that ends in `.*` stands for every key that begins with the part before `*`, unless the page lists that key.
 
@@ -44,10 +44,10 @@ A broker's key has the first of these values that is set, as in Kafka:
 3. the value on the broker's command line (`-o key=value`), then the value in its properties file
 4. the default
 
-For a topic's key, a value of the topic overrides all of these (`headrace configs alter -t orders --set
+For a topic's key, a value of the topic overrides all other values (`headrace configs alter -t orders --set
 retention.ms=60000`). Brokers set the default of a topic's key under the name in the column "server's key". `headrace
-configs describe` shows the value in force and the overridden values. With `--all` it shows defaults too, and with
-`-o json` it prints all facts about a key.
+configs describe` shows the value in force and the overridden values. With `--all` the command shows
+defaults too, and with `-o json` the command prints all facts about a key.
 
 The column "changed" says how you can change a key:
 

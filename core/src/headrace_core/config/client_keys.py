@@ -177,7 +177,7 @@ PRODUCER = ConfigDef(
             0,
             "How long a record waits so that more records join its batch (the default in Kafka 4 is 5). With 0 "
             "the producer sends at once if no request to the broker is in flight. While a request is in flight, "
-            "records gather until its answer arrives, a batch is full, or 5 ms are over.",
+            "records gather until the response arrives, a batch is full, or 5 ms are over.",
             kind=Kind.DOUBLE,
             low=0,
             high=LONG_MAX,
@@ -290,7 +290,8 @@ PRODUCER = ConfigDef(
             "transaction.two.phase.commit.enable",
             False,
             "Whether another system may commit or abort a prepared transaction.",
-            "prepare() works without this key, and no timeout ends a prepared transaction; leave this key out",
+            "the method prepare() works without this key, and no timeout ends a prepared transaction; leave this key "
+            "out",
             source="KIP-939",
         ),
         accepted(
@@ -326,8 +327,8 @@ CONSUMER = ConfigDef(
             "group.remote.assignor",
             None,
             "The server-side assignor that the member prefers: uniform, range or sticky. The group uses the "
-            "assignor that most members prefer; if no member prefers one, it uses the coordinator's default "
-            "assignor.",
+            "assignor that most members prefer; if no member prefers an assignor, the group uses the "
+            "coordinator's default assignor.",
         ),
         accepted(
             "partition.assignment.strategy",
@@ -366,8 +367,8 @@ CONSUMER = ConfigDef(
             "max.poll.interval.ms",
             300_000,
             "The longest time between two calls of a consumer in a group (each step of an iteration counts as a "
-            "call). A member that exceeds this time leaves the group, and other members get its partitions. This "
-            "time is also the member's rebalance timeout.",
+            "call). A member that exceeds the time leaves the group, and other members get its partitions. The "
+            "value of max.poll.interval.ms is also the member's rebalance timeout.",
             low=1,
         ),
         honoured("max.poll.records", 500, "Maximum number of records that one poll returns.", low=1),

@@ -41,8 +41,8 @@ CLUSTER = (
     honoured(
         "broker.session.disconnect.grace.ms",
         500,
-        "The controllers fence a broker whose heartbeat stream breaks after this time, unless it sends a "
-        "heartbeat before. For each further break of the same process within a short time the value doubles, up "
+        "How long the controllers wait for a new heartbeat before they fence a broker whose heartbeat stream "
+        "broke. For each further break of the same process within a short time the value doubles, up "
         "to broker.session.timeout.ms. The connections of a dead process break at once, so its partitions get "
         "new leaders before its session expires.",
         source=HEADRACE,

@@ -118,7 +118,7 @@ GROUPS = (
         "group.coordinator.append.linger.ms",
         -1,
         "How long the coordinator gathers records before it writes them; -1: the coordinator adapts the time.",
-        "a write contains all requests that arrived during the previous write; no request waits longer than that",
+        "a write contains all requests that arrived during the previous write; no request waits longer",
         low=-1,
         source="KIP-848",
     ),
@@ -297,7 +297,8 @@ TRANSACTIONS = (
         "transaction.sink.timeout.ms",
         3_600_000,
         "How long a prepared transaction of an exactly-once sink (Spark) waits for its query's decision before the "
-        "coordinator aborts it, and how long the coordinator keeps the used transactional ids of such sinks.",
+        "coordinator aborts it. The coordinator keeps the used transactional ids of exactly-once sinks for the same "
+        "duration.",
         low=1,
         source=HEADRACE,
     ),
@@ -305,9 +306,9 @@ TRANSACTIONS = (
         "producer.id.expiration.ms",
         86_400_000,
         "How long a partition keeps the state of an idempotent producer that does not write. The broker measures "
-        "this time by its own clock, from the producer's last write or the broker's start. A producer that "
-        "resends a batch after this time may write a duplicate, so keep the value well above the producers' "
-        "delivery.timeout.ms.",
+        "the time by its own clock, from the producer's last write or the broker's start. A producer that "
+        "resends a batch after its state has expired may write a duplicate, so keep the value well above the "
+        "producers' delivery.timeout.ms.",
         low=1,
         source="KIP-854",
         scope=Scope.CLUSTER_WIDE,
@@ -339,7 +340,7 @@ TRANSACTIONS = (
         "transaction.partition.verification.enable",
         True,
         "Whether a leader asks the coordinator if a partition belongs to the transaction.",
-        "has no effect: a leader always asks",
+        "has no effect: a leader always asks the coordinator",
         scope=Scope.CLUSTER_WIDE,
         source="KIP-890",
     ),

@@ -216,7 +216,8 @@ NETWORK = (
         "max.request.partition.size.limit",
         2_000,
         "How many partitions one answer of DescribeTopicPartitions holds (KIP-966).",
-        "Headrace has no such request; docs/reference/limits.md has the limits of its requests",
+        "Headrace does not have the request DescribeTopicPartitions; docs/reference/limits.md lists the limits of "
+        "requests",
         low=1,
     ),
     accepted(
