@@ -27,7 +27,7 @@ def rendered() -> str:
         else:
             short.append(f"`{method}`")
     return "\n".join(
-        [*lines, "", "A request of the calls listed here has at most 64 KiB and no lists:", "", ", ".join(short), ""]
+        [*lines, "", "A request of the following calls has at most 64 KiB and no lists:", "", ", ".join(short), ""]
     )
 
 

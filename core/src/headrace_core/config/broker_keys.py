@@ -56,9 +56,8 @@ BROKER = (
     honoured(
         "max.connections",
         10_000,
-        "Maximum number of connections of each listener; a broker closes connections above this number at once. "
-        "The limit is lower if the broker's process may not open enough files for this number "
-        "(docs/reference/limits.md).",
+        "Maximum number of connections of each listener; a broker closes further connections at once. The limit "
+        "is lower if the broker's process may not open enough files (docs/reference/limits.md).",
         low=1,
         source="KIP-402",
     ),
@@ -191,9 +190,9 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time. A "
-        "follower leaves the in-sync set earlier when its connection to the leader breaks, or when its log cannot"
-        " append records.",
+        "How long a follower's disk may be behind the leader before the follower leaves the in-sync set. A "
+        "follower leaves the in-sync set earlier when its connection to the leader breaks, or when its log "
+        "cannot append records.",
         kind=Kind.LONG,
         low=1,
         source="KIP-16",
@@ -334,7 +333,7 @@ LOGS = (
     accepted(
         "log.dir.failure.timeout.ms",
         30_000,
-        "A broker stops if it cannot report a failed directory to the controller for this time.",
+        "How long a broker tries to report a failed directory to the controller before the broker stops.",
         "has no effect: the controllers fence a broker that cannot report to them, because its heartbeats stop",
         kind=Kind.LONG,
         low=1,

@@ -35,7 +35,8 @@ CLUSTER = (
     honoured(
         "broker.session.timeout.ms",
         9_000,
-        "A broker or coordinator without a heartbeat for this time is fenced: it loses its leaderships or shards.",
+        "How long a broker or coordinator may send no heartbeat before the controllers fence it. A fenced broker "
+        "loses its leaderships, a fenced coordinator its shards.",
         low=100,
     ),
     honoured(
@@ -120,12 +121,13 @@ QUORUM = (
     honoured(
         "controller.quorum.election.timeout.ms",
         1_000,
-        "A controller that receives no message from a leader for one to two times this value requests votes. A "
-        "leader that receives no answers from a majority for this time resigns. The leader sends a heartbeat "
-        "every 0.3 times this value. When a leader's process ends, its connections break, and the other "
-        "controllers start an election within 0.3 times this value. If a leader was suspended for half of this "
-        "time and half of a broker's session, the session timeout of each broker starts again. With a value above"
-        " 2000, the leader sends a separate round of heartbeats for each request for the metadata's age.",
+        "The election timeout: a controller that receives no message from a leader for one to two election "
+        "timeouts requests votes. A leader that receives no answers from a majority for one election timeout "
+        "resigns. The leader sends a heartbeat every 0.3 election timeouts. When a leader's process ends, its "
+        "connections break, and the other controllers start an election within 0.3 election timeouts. If a "
+        "leader was suspended for half of the election timeout and half of a broker's session, the session "
+        "timeout of each broker starts again. With an election timeout above 2000, the leader sends a separate "
+        "round of heartbeats for each request for the metadata's age.",
         low=0,
         source="KIP-595",
     ),
@@ -195,8 +197,7 @@ QUORUM = (
     honoured(
         "metadata.log.max.record.bytes.between.snapshots",
         20_971_520,
-        "A controller writes a snapshot of the metadata when its log has grown by this many bytes since the last "
-        "snapshot.",
+        "By how many bytes the metadata log grows before a controller writes the next snapshot of the metadata.",
         kind=Kind.LONG,
         low=1,
         source="KIP-630",
@@ -204,8 +205,8 @@ QUORUM = (
     honoured(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
-        "A controller writes a snapshot of the metadata this long after the last snapshot if the metadata log has"
-        " new records. With 0, only the growth of the log causes snapshots "
+        "How long after the last snapshot of the metadata a controller writes the next snapshot, if the metadata "
+        "log has new records. With 0, only the growth of the log causes snapshots "
         "(metadata.log.max.record.bytes.between.snapshots).",
         kind=Kind.LONG,
         low=0,
@@ -273,7 +274,7 @@ QUORUM = (
     accepted(
         "reserved.broker.max.id",
         1_000,
-        "The controller assigns broker ids above this value (until Kafka 4).",
+        "The value above which the controller assigns broker ids (until Kafka 4).",
         "has no effect: the controller assigns the smallest free id",
     ),
 )

@@ -33,16 +33,16 @@ OFFSETS = (
     honoured(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of __consumer_offsets. The controllers use this key when they create __consumer_offsets; "
-        "later changes of the key have no effect.",
+        "Number of partitions of __consumer_offsets. The controllers read the number when they create "
+        "__consumer_offsets; later changes of the number have no effect.",
         low=1,
     ),
     honoured(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets. If fewer brokers than this number are alive when the topic is created, "
-        "the topic gets one replica on each live broker. When more brokers join, the controllers add replicas to "
-        "the topic up to this number (auto.rebalance.enable).",
+        "Number of replicas of __consumer_offsets. If too few brokers are alive when the topic is created, the "
+        "topic gets one replica on each live broker. When more brokers join, the controllers add the missing "
+        "replicas (auto.rebalance.enable).",
         low=1,
     ),
     honoured(
@@ -214,9 +214,9 @@ GROUPS = (
     honoured(
         "group.consumer.connection.grace.ms",
         1_500,
-        "The coordinator removes a member whose stream breaks and that does not reconnect within this time. Other"
-        " members then get the partitions of the removed member before its session timeout. A static member that "
-        "disconnects stays in the group until its session timeout.",
+        "How long the coordinator waits for a member whose stream broke to reconnect before it removes the "
+        "member. Other members then get the partitions of the removed member before its session timeout. A "
+        "static member that disconnects stays in the group until its session timeout.",
         low=0,
         source=HEADRACE,
     ),
@@ -243,17 +243,17 @@ TRANSACTIONS = (
     honoured(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of __transaction_state. The controllers use this key when they create __transaction_state; "
-        "later changes of the key have no effect.",
+        "Number of partitions of __transaction_state. The controllers read the number when they create "
+        "__transaction_state; later changes of the number have no effect.",
         low=1,
         source="KIP-98",
     ),
     honoured(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state. If fewer brokers than this number are alive when the topic is created, "
-        "the topic gets one replica on each live broker. When more brokers join, the controllers add replicas to "
-        "the topic up to this number (auto.rebalance.enable).",
+        "Number of replicas of __transaction_state. If too few brokers are alive when the topic is created, the "
+        "topic gets one replica on each live broker. When more brokers join, the controllers add the missing "
+        "replicas (auto.rebalance.enable).",
         low=1,
         source="KIP-98",
     ),
@@ -348,7 +348,7 @@ TRANSACTIONS = (
         "transaction.two.phase.commit.enable",
         False,
         "Whether a producer may have transactions without a timeout (InitProducer with enable_two_phase_commit). "
-        "Preparing a transaction does not need this key.",
+        "A producer can prepare a transaction without transaction.two.phase.commit.enable.",
         source="KIP-939",
     ),
 )

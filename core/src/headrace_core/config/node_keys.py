@@ -61,7 +61,7 @@ NODE = (
         "The directories of this node's data, formatted before the first start. A controller uses only the first"
         " directory.",
     ),
-    honoured("log.dir", None, "A single data directory; log.dirs overrides this key."),
+    honoured("log.dir", None, "A single data directory; log.dirs has priority."),
     honoured(
         "slots.dir",
         None,

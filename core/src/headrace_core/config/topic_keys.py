@@ -99,7 +99,7 @@ _KEYS = (
     honoured(
         "flush.messages",
         LONG_MAX,
-        "With log.flush=interval or os, the broker flushes a log when this many records are not flushed.",
+        "With log.flush=interval or os, the number of unflushed records at which the broker flushes a log.",
         kind=Kind.LONG,
         server_key="log.flush.interval.messages",
         low=1,
@@ -107,7 +107,7 @@ _KEYS = (
     honoured(
         "flush.ms",
         LONG_MAX,
-        "With log.flush=interval or os, the broker flushes a log this long after its first unflushed record.",
+        "With log.flush=interval or os, how long after its first unflushed record the broker flushes a log.",
         kind=Kind.LONG,
         server_key="log.flush.interval.ms",
         low=0,
@@ -203,8 +203,8 @@ _KEYS = (
     honoured(
         "retention.bytes",
         -1,
-        "Retention deletes the oldest segments while the remaining segments have at least this many bytes; -1 is"
-        " no limit.",
+        "Retention deletes the oldest segments while the remaining segments have at least retention.bytes; -1 is "
+        "no limit.",
         kind=Kind.LONG,
         server_key="log.retention.bytes",
         low=-1,
@@ -212,7 +212,7 @@ _KEYS = (
     honoured(
         "retention.ms",
         604_800_000,
-        "Retention deletes a segment when all records of the segment are older than this time; -1 is no limit.",
+        "Retention deletes a segment when all records of the segment are older than retention.ms; -1 is no limit.",
         kind=Kind.LONG,
         server_key="log.retention.ms",
         low=-1,
@@ -234,7 +234,8 @@ _KEYS = (
     honoured(
         "segment.jitter.ms",
         0,
-        "The broker shortens segment.ms by a random time up to this value, so that segments do not all roll at once.",
+        "The broker shortens segment.ms by a random time up to segment.jitter.ms, so that segments do not all "
+        "roll at once.",
         kind=Kind.LONG,
         server_key="log.roll.jitter.ms",
         low=0,
@@ -242,7 +243,7 @@ _KEYS = (
     honoured(
         "segment.ms",
         604_800_000,
-        "The broker begins a new segment when the records of the active segment span this time, even if the "
+        "The broker begins a new segment when the records of the active segment span segment.ms, even if the "
         "segment is not full.",
         kind=Kind.LONG,
         server_key="log.roll.ms",
