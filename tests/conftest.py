@@ -123,11 +123,11 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Protect the report of a failed test from exceptions, because an exception there would end the run. pytest parses
-    the failing file for its traceback. A garbage collection at that time can find a task with an unread exception.
+    the failing file for its traceback. A garbage collection during the report can find a task with an unread exception.
     asyncio logs the exception with a traceback, which parses a file too. CPython before 3.13 has one counter for all
-    parsers and fails then ("SystemError: AST constructor recursion depth mismatch", issue 106905 of CPython). Garbage
-    collection is therefore off during the report. pytest-timeout cancels the alarm of a test only after the report, so
-    the alarm is cancelled here first.
+    parsers, and fails if one parser runs inside another ("SystemError: AST constructor recursion depth mismatch", issue
+    106905 of CPython). Garbage collection is therefore off during the report. pytest-timeout cancels the alarm of a
+    test only after the report, so the alarm is cancelled here first.
 
     The cause of the failure is recorded for tools/test_again.py: only timed-out tests may run again.
     """

@@ -60,8 +60,8 @@ def test_only_the_edge_sees_protobuf_and_grpc() -> None:
     assert inside == [], "translate at the edge, or name the file among the edges in this test and say why"
 
 
-#: Package -> the Headrace packages that it may import. The rules of the last three services exist before the services
-#: do.
+#: Package -> the Headrace packages that it may import. The rules of some services were written before the services
+#: existed.
 _FORMATS = {"headrace_protos", "headrace_core"}
 MAY_IMPORT = {
     "headrace_protos": set(),

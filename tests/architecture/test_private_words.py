@@ -31,7 +31,7 @@ USES = {
 
 
 def found(directory: Path, name: str, text: str) -> list[tuple[int, str]]:
-    """Line and word of each use in a file with this text."""
+    """The line and the private word of each use in a file that contains ``text``."""
     path = directory / name
     path.write_text(text)
     return [(line, word) for line, word, _ in private_words.uses(path)]

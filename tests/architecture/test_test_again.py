@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def again(project: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    """Run the tool on a project with the given tests. pytest stands in for ``make test``."""
+    """Run tools/test_again.py on a project with the given tests. pytest stands in for ``make test``."""
     (project / "test_it.py").write_text(textwrap.dedent(tests))
     (project / "pytest.ini").write_text("[pytest]\n")
     (project / "conftest.py").write_text(

@@ -56,7 +56,7 @@ class Site:
         }
 
     def bash(self, script: str, *, timeout_s: float = 400) -> str:
-        """Run the script, and return its output. A failure shows all of the output; its last `@@ page:line` names the
+        """Run the script, and return its output. A failure shows all of the output; the last `@@ page:line` names the
         block that failed."""
         process = subprocess.Popen(
             ["bash", "-e", "-o", "pipefail", "-c", script],

@@ -1,6 +1,6 @@
 """A page answers one question, so pages that people write stay short.
 
-The pages of docs/reference/ are generated, except those of the bugs found.
+The pages of docs/reference/ are generated, except the pages of the bugs found.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_a_row_that_is_split_or_lacks_a_cell_is_named() -> None:
 
 def joined_commands(page: str, text: str) -> list[str]:
     """``page:line`` of lines of code blocks that have a second command after a first one, without a separator. A tool
-    that wraps prose joins the lines of an indented block in this way."""
+    that wraps prose joins the lines of an indented block into such lines."""
     joined, fenced = [], False
     for number, line in enumerate(text.splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")

@@ -2,8 +2,8 @@
 of bytes. A target returns, or raises AssertionError if bad input was accepted or served, or if data was lost or
 changed. Any other exception is a crash, because a target catches HeadraceError where that is a correct answer. A target
 names the ``Fix`` that makes mutated bytes plausible again, for example with a valid CRC. Without a fix, mutated inputs
-fail at the checksum. This module measures no coverage. ``run_fuzz.py --atheris`` measures it, with the same targets,
-mutator and corpus.
+fail at the checksum. This module measures no coverage. ``run_fuzz.py --atheris`` measures the coverage, with the
+targets, the mutator and the corpus of this module.
 """
 
 from __future__ import annotations

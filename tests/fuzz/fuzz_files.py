@@ -135,7 +135,7 @@ def _sound_log() -> _SoundLog:
 
 def index_beside_log(data: bytes) -> None:
     """Put an index file of any bytes beside a sound log after a clean stop. The log serves all its records at each
-    offset and time, or reports the damage. The log never serves a wrong record, and loses none."""
+    offset and time, or reports the damage. The log never serves a wrong record, and loses no record."""
     sound, reader = _sound_log(), Reader(data)
     fs = sound.fs.crash_clone(loss=Loss.NONE)
     names = sorted(name for name in fs.listdir(sound.directory) if name.endswith(("index", LEADER_EPOCH_FILE)))

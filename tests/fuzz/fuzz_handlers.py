@@ -2,8 +2,8 @@
 
 An input is a number (which call) and the bytes of its request. Half of the inputs are mutated bytes, half are messages
 of hostile values: numbers at the ends of their types, illegal names, unused ids, long lists. The nodes run in this
-process, one per role. For any input, a call ends with a response or a typed error, or it still waits when its time is
-over. No response contains UNKNOWN_SERVER_ERROR, and the node answers the next call.
+process, one per role. For any input, a call ends with a response or a typed error, or it still waits when its time
+limit ends. No response contains UNKNOWN_SERVER_ERROR, and the node answers the next call.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ _DEPTH_MAX = 6
 
 
 def hostile(message_class: Any, rng: random.Random) -> bytes:
-    """A message of the class with hostile values, and some valid ones."""
+    """A message of the class with hostile values, and some valid values."""
     message = message_class()
     _fill(message, rng, 0)
     found: bytes = message.SerializeToString()

@@ -40,7 +40,8 @@ BACKENDS: tuple[Any, Any] = (_pure, _compiled)
 
 
 def outcome(function: Callable[[], Any]) -> tuple[str, Any]:
-    """The outcome of a call: a value, or the class and message of a HeadraceError. Other errors are raised."""
+    """The outcome of a call: a value, or the class and message of a HeadraceError. Errors that are no HeadraceError are
+    raised."""
     try:
         return "ok", function()
     except HeadraceError as error:
@@ -308,8 +309,8 @@ def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def arrow_encode(data: bytes) -> None:
-    """Encode the rows of a table. Both encoders make the same batches, within the size limits and with exactly these
-    rows."""
+    """Encode the rows of a table. Both encoders make the same batches, within the size limits and with exactly the rows
+    of the table."""
     reader = Reader(data)
     limit = 80 + reader.integer(2) % 2000
     alone = limit + reader.integer(1)

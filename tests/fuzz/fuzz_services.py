@@ -149,7 +149,7 @@ class _Serving:
 
 def produce_request(data: bytes) -> None:
     """Handle bytes as a ProduceRequest. Each partition gets a typed error other than UnknownServerError, or offsets at
-    which the log has exactly those records. A second topic of the same broker continues to work."""
+    which the log has exactly the records of the request. A second topic of the same broker continues to work."""
     _Serving.runner.run(_produce(data))
 
 

@@ -1,10 +1,10 @@
 """The promises of brokers, checked against their state after every event.
 
 *Committed* are all records below the high watermark of any replica. When a replica's high watermark advances, its log
-up to there must equal the log of every other replica below that replica's high watermark (promise 2, KIP-101, KIP-279,
-KIP-497). A record acknowledged with acks=all is committed, once, at its acknowledged offset (promise 1, idempotence); a
-cleanly elected leader has all such records (KIP-966, KIP-903). After an unclean election of a partition, only one check
-remains: at the end of the schedule, all its replicas are equal.
+below the high watermark must equal the log of every other replica below that replica's high watermark (promise 2,
+KIP-101, KIP-279, KIP-497). A record acknowledged with acks=all is committed, once, at its acknowledged offset (promise
+1, idempotence); a cleanly elected leader has all such records (KIP-966, KIP-903). After an unclean election of a
+partition, only one check remains: at the end of the schedule, all its replicas are equal.
 """
 
 from __future__ import annotations
@@ -390,9 +390,9 @@ class BrokerChecks(UpkeepChecks):
                     self.world.count("state", "in-sync set shrank")
 
     def _in_sync_by_its_leader(self, topic_id: bytes, number: int) -> tuple[int, ...]:
-        """The in-sync set that the leader has requested in the request which is being decided: a leader that cannot
-        lead hands over at once to the joining replica. From its request on, the leader commits nothing without these
-        replicas."""
+        """The in-sync set that the leader requests in the AlterPartition request that is being decided. With the
+        decision, a leader that cannot lead may hand over to the joining replica at once. From its request on, the
+        leader commits nothing without the replicas of the requested set."""
         request = self.world.deciding
         if not isinstance(request, AlterPartition):
             return ()

@@ -2,7 +2,7 @@
 their responses with the committed records (``broker_checks``).
 
 An idempotent producer numbers its batches and sends each batch until it is answered, up to five at a time and in order;
-it keeps its leader until a response names another. A producer without idempotence sends each batch once, and its
+it keeps its leader until a response names another leader. A producer without idempotence sends each batch once, and its
 outcome is unknown.
 """
 

@@ -362,7 +362,7 @@ class BrokerFaults:
     def may_lose(self, host: BrokerHost) -> bool:
         """Whether no other disk is in danger, and each partition has another replica with all committed records that
         may become leader, in any order of failures. (With min.insync.replicas=1 only the replica that failed last may
-        become leader, and that could be this one: seed 20261120428.)"""
+        become leader, and the damaged replica could be the one: seed 20261120428.)"""
         world = self.world
         if world.plan.unclean:
             # this replica may be the only one left that can lead, so its loss would need an operator (seed 5044)

@@ -241,8 +241,8 @@ class SimWriter(DirectoryWriter):
     """Runs the product's writer in virtual time. The product decides whether a turn of the writer runs in the event
     loop or on the directory's thread. The simulation adds the thread, which does each part of its work at one moment,
     and the duration of disk operations. A turn on the thread writes its data (which are then read and pushed) some time
-    before it forces them, and the machine may lose power in between. A turn in the loop blocks the loop until the turn
-    ends."""
+    before it forces them, and the machine may lose power between the two steps. A turn in the loop blocks the loop
+    until the turn ends."""
 
     def _hand_over(self, turn: Turn) -> None:
         self._loop.call_later(0.0, self._thread_writes, turn)

@@ -1,8 +1,8 @@
 """A schedule of the brokers' half as data, drawn from a seed before the simulation starts (its form is that of
 ``sim_plan``).
 
-A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The other periods have 5 to 40
-faults in all, of kinds that each schedule draws for itself. Half of the schedules run stories (faults of several
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The noisy periods have 5 to 40
+faults together, of kinds that each schedule draws for itself. Half of the schedules run stories (faults of several
 steps), with few other faults.
 """
 

@@ -277,8 +277,8 @@ class BrokerWorld(NodesWorld):
 
     def _remember(self, host: BrokerHost, request: AlterPartition, reply: Any) -> None:
         """Remember a request, so that it can be replayed later. A request that was refused because a member was fenced
-        may be granted later, at the same partition epoch. No connection delivers a request twice, so such a request is
-        not replayed (docs/simulation.md)."""
+        may be granted later, at the same partition epoch. No connection delivers a request twice, so a refused request
+        is not replayed (docs/simulation.md)."""
         if isinstance(reply, HeadraceError):
             return
         fenced = {
@@ -404,7 +404,7 @@ class BrokerWorld(NodesWorld):
 
     def _prove(self) -> None:
         """After the repair: within HEAL_MS every ISR must be full, all logs must be equal, and writes must succeed; the
-        same must hold while a disk is full, and after that."""
+        same conditions must hold while a disk is full, and afterwards."""
         self.quality = GOOD
         self._heal()
         prove_while_a_disk_is_full(self)

@@ -177,7 +177,7 @@ class Stage:
         return True
 
     def last_one_up(self, host: BrokerHost, *others: BrokerHost) -> Steps:
-        """Stop all other replicas; one that is in sync then leads."""
+        """Stop all other replicas; an in-sync replica then leads."""
         self.tell(f"{host} is the last one up")
         down_ms = self.rng.uniform(600.0, 900.0)
         for other in others:
@@ -250,8 +250,8 @@ class StoryTeller:
 
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """A replica's disk is slow, so its writes stay in the page cache for long. The replica is paused, and the other
-    replicas go down. After that, the paused replica, the last one that is up, loses power, and it is the first to start
-    again. Records that the paused replica acknowledged before they were fsynced are lost."""
+    replicas go down. Then the paused replica, which is the last running replica, loses power. It is also the first
+    replica to start again. Records that the paused replica acknowledged before they were fsynced are lost."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
     rest = [host for host in (leader, one, other) if host is not victim]
@@ -508,8 +508,9 @@ def _is_in_sync(stage: Stage, host: BrokerHost, at_most_ms: float) -> Generator[
 
 
 def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-497: a follower is in sync again; its leader requests that from the controllers, and receives no answer. The
-    follower fails, and the leader continues without it. The story tests whether the leader may commit records."""
+    """KIP-497: a follower is in sync again; its leader requests its addition from the controllers, and receives no
+    answer. The follower fails, and the leader continues without it. The story tests whether the leader may commit
+    records."""
     if not (yield from _leave(stage, leader, one, other)):
         return
     stage.uncut()

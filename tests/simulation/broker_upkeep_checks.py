@@ -176,8 +176,8 @@ class UpkeepChecks:
 
     def compacted(self, who: object, log: PartitionLog) -> None:
         """A cleaning has ended: compare the whole log, up to the end of the committed records. A former leader may have
-        a tail that was never committed, until it joins the next leader and truncates it: the log is compared up to
-        there (``parting``).
+        a tail that was never committed, until it joins the next leader and truncates it: the log is compared up to the
+        start of this tail (``parting``).
 
         The later record of a missing record's key may be after this log's end: a replica that catches up copies a log
         that its leader has compacted further."""
@@ -229,7 +229,7 @@ class UpkeepChecks:
             at = max(at, header.next_offset)
 
     def superseded(self, who: object, truth: Truth, start: int, to: int, end: int) -> None:
-        """There are no records from ``start`` to ``to``: check that this is allowed."""
+        """There are no records from ``start`` to ``to``: check that the gap is allowed."""
         for offset in range(start, to):
             known = truth.records.get(offset)
             if known is None:

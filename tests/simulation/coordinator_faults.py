@@ -97,7 +97,7 @@ class CoordinatorFaults:
 
     def _leader_change(self, fault: Fault, rng: random.Random) -> str:
         """A shard's log gets a new leader. In half of the cases, the old leader could not commit anything for a while
-        before."""
+        before the change."""
         log = rng.choice(self.world.logs)
 
         def change() -> None:

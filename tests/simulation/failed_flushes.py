@@ -5,9 +5,9 @@ acknowledged record may be lost.
     python -m tests.simulation.failed_flushes --seed 17 --seeds 1 brokers   one again
 
 There are four programmes: the storage of brokers and the storage of controllers alone, and both halves of the
-simulator. Each seed forces four events in this order, and ``Seen`` confirms them: a flush fails with EIO, and some
-pages are only in the page cache; the next process reads these pages; records are acknowledged after that; a power loss
-drops pages that were not fsynced. A seed without one of these events proves nothing, and fails.
+simulator. Each seed forces four events in this order, and ``Seen`` confirms them. A flush fails with EIO, and some
+pages are only in the page cache. The next process reads these pages. Records are acknowledged after the read. A power
+loss drops pages that were not fsynced. A seed without one of these events proves nothing, and fails.
 """
 
 from __future__ import annotations

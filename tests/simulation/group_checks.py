@@ -342,9 +342,9 @@ class GroupChecks:
         self._doubtful.discard((member, part))
 
     def member_answered(self, member: SimMember, response: Any) -> float | None:
-        """Check that a response or a pushed message depends on committed state only. Return since when the member was
-        misled (``is_misled``) if this response ends that, else None. ``misled_no_more`` must follow when the member has
-        processed the response."""
+        """Check that a response or a pushed message depends on committed state only. If this response ends a time in
+        which the member was misled (``is_misled``), return the beginning of that time, else None. ``misled_no_more``
+        must follow when the member has processed the response."""
         if response.error.code:
             return None
         misled_since_ms = self._misled.pop(member, None) if response.correlation_id else None
@@ -360,8 +360,8 @@ class GroupChecks:
     def misled_no_more(self, member: SimMember, since_ms: float) -> None:
         """The member has processed its first response after a half-open connection. All partitions that the member
         still reads are checked again. The member no longer reads the partitions that it must release, but holds them
-        until its last commit. If the grace period had ended, the coordinator may have given these partitions to other
-        members before the response."""
+        until its last commit. If the grace period had ended, the coordinator may have given the held partitions to
+        other members before the response."""
         if self.world.scheduler.now_ms - since_ms >= self.world.plan.grace_ms:
             self._doubtful.update((member, part) for part in member.held if part not in member.reading)
         if not member.member.is_suspended:

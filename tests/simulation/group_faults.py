@@ -148,7 +148,7 @@ class GroupFaults(CoordinatorFaults):
 
     def _takeover_unreached(self, fault: Fault, rng: random.Random) -> str:
         """A member continues to read, but cannot reach the new coordinator for longer than a session, although other
-        members can; often it does not even learn that a new coordinator exists."""
+        members can. Often the member does not even learn that a new coordinator exists."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -340,7 +340,7 @@ class GroupFaults(CoordinatorFaults):
         return f"{member} is started anew" + ("" if says_goodbye else ", killed before")
 
     def _static_double(self, fault: Fault, rng: random.Random) -> str:
-        """Two processes use the same instance id: the second waits, or takes over from a first one that seems to be
+        """Two processes use the same instance id: the second waits, or takes over from a first process that seems to be
         dead."""
         world = self.world
         members = [each for each in world.members if each.is_alive and each.instance_id and each.is_needed]
@@ -452,7 +452,7 @@ class GroupFaults(CoordinatorFaults):
 
     def _removed_untold(self, fault: Fault, rng: random.Random) -> str:
         """A member joins; each member that must revoke partitions takes longer than the rebalance timeout. When the log
-        contains the removal of one of them, the coordinator is killed, so the removed member gets no message."""
+        contains the removal of one late member, the coordinator is killed, so the removed member gets no message."""
         world, some = self.world, self._alive(rng, with_connection=True)
         if some is None or world.plan.rebalance_timeout_ms > LATE_MS_MAX:
             return ""

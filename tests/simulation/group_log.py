@@ -3,7 +3,8 @@ end.
 
 When a leader is replaced, the uncommitted batches after some point are lost. Committed batches are never lost. An
 append may arrive late, even long after its coordinator has stopped waiting for it. The answer to an append may be lost.
-The brokers' half (``broker_sim_world``) simulates how real leaders and followers keep that promise.
+The brokers' half (``broker_sim_world``) simulates how real leaders and followers keep the promise that committed
+records stay.
 """
 
 from __future__ import annotations

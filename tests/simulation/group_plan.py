@@ -1,8 +1,8 @@
 """A schedule of the groups' part as data, drawn from a seed before the simulation starts (its form is that of
 ``sim_plan``).
 
-A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The other periods have 5 to 40
-faults in all, of kinds that each schedule draws for itself.
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The noisy periods have 5 to 40
+faults together, of kinds that each schedule draws for itself.
 """
 
 from __future__ import annotations

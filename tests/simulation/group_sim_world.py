@@ -153,7 +153,7 @@ class GroupWorld(CoordinatorsSide):
 
     def who_has(self, who: Caller) -> tuple[int, bool, float | None]:
         """The epoch of the shard of the caller's group, whether the shard has no coordinator, and the age of this
-        metadata, according to a broker. The metadata may be old, but its age is correct."""
+        metadata, according to a broker. The metadata may be old, but the reported age is correct."""
         group_id = who.group_id
         image, late_ms = self._some_image(who)
         topic = image.topic(OFFSETS_TOPIC)
@@ -169,8 +169,7 @@ class GroupWorld(CoordinatorsSide):
         return self._found_in(self.image, group_id)
 
     def last_vacant(self, group_id: str) -> int | None:
-        """The number of metadata steps that a lagging broker knows which reports the group's shard without
-        coordinator."""
+        """The number of metadata steps of a lagging broker to which the group's shard has no coordinator."""
         for steps in range(len(self.steps), 0, -1):
             if vacancy_of(self.steps[steps - 1][0], OFFSETS_TOPIC, group_id) is not None:
                 return steps

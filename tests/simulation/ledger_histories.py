@@ -1,6 +1,6 @@
 """The histories of cluster_histories.py, with additional events. Replicas move, brokers are drained and removed,
-feature levels change, and coordinators and producers register. Both sets of invariants check every step. No leader may
-lack a committed record, wherever its replica came from."""
+feature levels change, and coordinators and producers register. The invariants of cluster_invariants.py and
+ledger_invariants.py check every step. No leader may lack a committed record, wherever its replica came from."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ RATE = 1_000_000
 #: Number of rounds of two seconds at the end of a history in which leaders still drop followers and miss messages
 #: sometimes.
 FITFUL_ROUNDS = 60
-#: Maximum number of further rounds, in which leaders drop no follower and miss no message: two rounds for each of the
-#: (at most) 34 partitions, and the same again for moves that are planned only after the first moves.
+#: Maximum number of further rounds, in which leaders drop no follower and miss no message. Each of the (at most) 34
+#: partitions gets two rounds, and two more for moves that are planned only after the first moves.
 CALM_ROUNDS = 140
 
 

@@ -108,9 +108,9 @@ _WORLDS: dict[type, Any] = {
 
 
 class Beside(NamedTuple):
-    """A part of the simulator. One of its schedules runs for every ``every`` schedules of controllers and brokers. In a
-    run of at least ``measured_from`` schedules of the part, each ``listed`` event must occur. The medians must reach
-    EVENTS_MEDIAN_MIN events and ``acknowledged_min`` acknowledged writes."""
+    """A part of the simulator. One schedule of the part runs for every ``every`` schedules of controllers and brokers.
+    In a run of at least ``measured_from`` schedules of the part, each ``listed`` event must occur. The medians must
+    reach EVENTS_MEDIAN_MIN events and ``acknowledged_min`` acknowledged writes."""
 
     make_plan: Callable[..., Any]
     every: int
@@ -220,8 +220,8 @@ class Work(NamedTuple):
 
 
 def begin_worker() -> None:
-    """Set up a worker process, once: garbage is collected only at the end of each schedule, while there is little of
-    it; objects from before the first schedule are exempt from collection."""
+    """Set up a worker process, once. Garbage is collected only at the end of each schedule, when there is little
+    garbage. Objects from before the first schedule are exempt from collection."""
     gc.disable()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The other part of a schedule: the cluster's rules without a network, with brokers that hold records.
+"""Histories, which are a part of a schedule: the cluster's rules without a network, with brokers that hold records.
 
 In the world of controllers brokers hold no records, so that world cannot notice a record that an election loses.
 Histories with records can notice a record that an election loses: they make many decisions in little time, with

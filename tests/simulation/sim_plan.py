@@ -3,12 +3,12 @@
     |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
 
 A quarter of the periods are quiet: at their beginning all damage is repaired, and after a leader is elected, no node
-may stand for election until the period ends. The other periods have 5 to 40 faults in all, of kinds and rates that each
-schedule draws for itself (swarm testing; Groce and others, 2012). Because of the drawn rates, some schedules have only
-losses, some only crashes, some only changes of the voters.
+may stand for election until the period ends. The noisy periods have 5 to 40 faults together, of kinds and rates that
+each schedule draws for itself (swarm testing; Groce and others, 2012). Because of the drawn rates, some schedules have
+only losses, some only crashes, some only changes of the voters.
 
-Each fault draws its numbers from its own seed, so that the other faults stay the same when one is left out: failing
-schedules are shrunk in that way.
+Each fault draws its numbers from its own seed, so that all other faults stay unchanged when one fault is left out.
+Failing schedules are shrunk by leaving faults out.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Plan(Schedule):
     #: The quality of the network without a fault.
     quality: Quality
     disk_ms: tuple[float, float]
-    #: Delay from an event to the turn that it causes: events that come meanwhile belong to the same turn.
+    #: Delay from an event to the turn that it causes: events that come during the delay belong to the same turn.
     loop_ms: tuple[float, float]
     #: Bytes of log after which a snapshot is made.
     snapshot_bytes: int

@@ -159,7 +159,7 @@ def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, No
 
 
 def vote_then_crash(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """5.2: a voter dies right after it has voted, and receives the request of the other candidate when the voter is
+    """5.2: a voter dies right after it has voted, and receives the request of another candidate when the voter is
     back."""
     quality = world.net.quality
     world.net.quality = Quality(20.0, 60.0)
@@ -382,9 +382,9 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
 
 def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """The order of events of the fsync bug of 2018 ("fsyncgate"): a flush of a log fails, and the controller ends. The
-    next process reads the page cache and counts it as its log, and more entries are acknowledged. At the end, the
-    controller's power fails in the middle of a flush. The first two steps are repeated until entries of the log are in
-    the page cache only (``flush_watch``)."""
+    next process reads the page cache and counts the cached bytes as its log, and more entries are acknowledged. At the
+    end, the controller's power fails in the middle of a flush. The first two steps are repeated until entries of the
+    log are in the page cache only (``flush_watch``)."""
     for attempt in range(10):
         yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
         leader = _leader(world)

@@ -318,7 +318,7 @@ class ControllersWorld:
                     self.scheduler.after(0.3 + self.rng.random(), self.lose, other, host.key)
 
     def connect(self, one: ControllerHost, other: ControllerHost) -> None:
-        """Open the streams between two controllers: each knows that the other one is connected."""
+        """Open the streams between two controllers: each controller knows that the other controller is connected."""
         if one.controller is None or other.controller is None:
             return
         if self.net.is_cut(one.node_id, other.node_id) or self.net.is_cut(other.node_id, one.node_id):

@@ -4,7 +4,7 @@ virtual time. The module also simulates the links between coordinators and broke
 A link replaces ``RequestLink``. A link delivers requests of brokers to coordinators (AddPartitions), and of
 coordinators to brokers (WriteMarkers), to the product's handlers. Requests arrive in order, unless a fault delays or
 duplicates them. A request of transaction version 1 is never delayed into the next transaction, because late requests of
-version 1 end the wrong transaction (KAFKA-17754); version 2 exists for that reason.
+version 1 end the wrong transaction (KAFKA-17754). Version 2 exists because of late requests.
 """
 
 from __future__ import annotations

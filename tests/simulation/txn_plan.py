@@ -1,7 +1,7 @@
 """A schedule of transactions as data, which is drawn from a seed before the simulation starts (as in ``sim_plan``).
 
-A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The other periods have 5 to 40
-faults in all, of kinds that each schedule draws for itself.
+A quarter of the periods are quiet: broken parts are repaired, and nothing else breaks. The noisy periods have 5 to 40
+faults together, of kinds that each schedule draws for itself.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ def main(asked: dict[str, Any]) -> None:
                 sys.stdout.flush()
 
     def handle(record: Any) -> None:
-        # Print before the record can be committed: otherwise a kill in between would leave a committed record that no
-        # printed line shows as read.
+        # Print before the record can be committed: otherwise a kill between the commit and the print would leave a
+        # committed record that no printed line shows as read.
         write([["read", record.partition, record.offset, time.monotonic()]])
 
     reader = Reader(asked.pop("bootstrap"), asked.pop("group"), asked.pop("topic"), handle=handle, **asked).start()

@@ -408,7 +408,7 @@ def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
             lambda n=leader, b=before: run.cluster.replica_bytes(n, run.topic, 0).startswith(b),
             f"{leader} does not hold again what it held",
         )
-    # No client gets an error, because the other replicas have the record.
+    # No client gets an error, because the undamaged replicas have all records.
     assert not run.load.errors, run.load.errors
     assert not run.load.reading_errors, run.load.reading_errors
 

@@ -1,6 +1,6 @@
 """A group member that writes an output for each input, exactly once; it runs as a process of ``transactional_process``.
-The value of an output is the input's partition and offset. An output is written to the partition with the same number
-as the input's."""
+The value of an output is the input's partition and offset. An output is written to the partition that has the number of
+the input's partition."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def offline(cluster: Cluster) -> list[str]:
 
 class Load(threading.Thread):
     """Appends numbered batches to one partition, one after the other, until it is stopped. A number whose append failed
-    is never used again. If the log has a number twice, or out of order, the broker has caused that."""
+    is never used again. If the log has a number twice, or out of order, the broker has caused the error."""
 
     def __init__(self, topic: Topic, partition: int, *, value_bytes: int, first: int = 0) -> None:
         super().__init__(daemon=True)

@@ -1,7 +1,7 @@
 """Simulated controllers for code that follows the metadata: real gRPC calls over loopback, a log in memory.
 
 A ``Quorum`` has the true state: the committed records, and the leader. A ``Member`` is one controller, with its own
-knowledge of that state. The listener of a member runs the real FollowMetadata and ReadIndex
+knowledge of the true state. The listener of a member runs the real FollowMetadata and ReadIndex
 (headrace_controller.handlers.follow).
 """
 

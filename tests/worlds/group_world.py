@@ -1,9 +1,9 @@
 """The groups of one shard without a network: members that behave like clients, a log, and coordinators that start and
 stop.
 
-A member keeps the promises of the protocol: it reads its last assignment, revokes a partition before it reports that,
-stops when it is removed, and stops when its connection has been broken for the grace period. The messages of a member
-stay in order, as on a stream, until the test delivers them.
+A member keeps the promises of the protocol. It reads its last assignment, and revokes a partition before it reports the
+revocation. It stops when it is removed, and when its connection has been broken for the grace period. The messages of a
+member stay in order, as on a stream, until the test delivers them.
 """
 
 from __future__ import annotations
@@ -218,9 +218,9 @@ class Client:
         self.is_member = False
 
     def pause_if_cut_off(self, within_ms: int = 0) -> None:
-        """The client's side of the grace period: after that time without a connection, the member reads nothing until
-        it gets a response. With ``within_ms``, this also holds if the grace period ends within this number of
-        milliseconds."""
+        """The client's side of the grace period: after the grace period without a connection, the member reads nothing
+        until it gets a response. With ``within_ms``, the member also stops if the grace period ends within this number
+        of milliseconds."""
         grace_ms = self.shard.settings.connection_grace_ms
         if self.cut_ms is not None and self.shard.now_ms + within_ms - self.cut_ms >= grace_ms:
             self.paused |= self.reading - self.letting_go

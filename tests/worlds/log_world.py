@@ -35,7 +35,8 @@ def formatted() -> CrashingFileSystem:
 def open_directory(
     fs: CrashingFileSystem, config: LogConfig | None = None, clock: ManualClock | None = None
 ) -> LogDirectory:
-    """Make every use of a log's descriptor close a descriptor of another log if possible: that must have no effect."""
+    """Make every use of a log's descriptor close a descriptor of another log if possible. The closed descriptors must
+    have no effect."""
     chosen = config or LogConfig()
     return LogDirectory.open(
         DescriptorCache(fs, 1),

@@ -2,9 +2,9 @@
 
 The shard, the leaders and their failures come from TransactionWorld. The producers here are the SDK's state machines
 (``headrace.producer.transaction_state``). Batches may arrive late, after the end of their transaction; other processes
-complete prepared transactions by token. The assertions check that an illegal call changes nothing and names the call to
-make instead; that an answered commit or abort is the outcome of all records; that only a replaced producer ends; and
-that each other producer can always continue.
+complete prepared transactions by token. The assertions check four rules. An illegal call changes nothing, and its error
+names the call to make instead. An answered commit or abort is the outcome of all records. Only a replaced producer
+ends. Each other producer can always continue.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Disk:
         )
 
     def carry_out(self, ready: Ready) -> bool:
-        """Carry out step 2 of a Ready; return False when that completes a damaged snapshot."""
+        """Carry out step 2 of a Ready; return False when the step completes a damaged snapshot."""
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
         if ready.chunk is not None:

@@ -2,10 +2,10 @@
 the order of events.
 
 Drivers run the sink's batches as Spark does: each partition's task reads the sink's state, writes, prepares and sends
-its token to the driver, which commits the batch, or aborts it. These failures occur: A driver dies, and another driver
-repeats its batch while tasks of the first driver continue. Tasks are repeated or run twice. Answers are lost. An append
-ends in the middle of a decision. The shard moves. An operator aborts a transaction. Prepared transactions wait too
-long. ``check`` and the assertions verify: The rows of each batch are committed once and completely, as its first
+its token to the driver. The driver commits the batch, or aborts it. These failures occur: A driver dies, and another
+driver repeats its batch while tasks of the first driver continue. Tasks are repeated or run twice. Answers are lost. An
+append ends in the middle of a decision. The shard moves. An operator aborts a transaction. Prepared transactions wait
+too long. ``check`` and the assertions verify: The rows of each batch are committed once and completely, as its first
 decision names them. A decision that was answered does not change. No identity is assigned twice. No transaction stays
 open.
 """

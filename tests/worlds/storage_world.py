@@ -277,8 +277,8 @@ class Voter:
         return found[0]
 
     def install(self, leaders: Model, offset: int, chunk_bytes: int) -> None:
-        """Install the leader's snapshot below ``offset``, which is sent in chunks, because this disk lacks those
-        entries."""
+        """Install the leader's snapshot below ``offset``, which is sent in chunks, because this disk lacks the entries
+        below ``offset``."""
         snapshot, data = leaders.snapshot_id(offset), snapshot_bytes(leaders, offset)
         for position in range(0, len(data), chunk_bytes):
             piece = data[position : position + chunk_bytes]

@@ -1,10 +1,10 @@
 """One transaction shard, the leaders of its partitions and its producers, in memory, driven by a seed.
 
-All failures that the protocol allows occur: responses are lost and requests repeated; an append fails after a decision;
-the shard gets a new coordinator; markers arrive late and twice; replaced producers continue as zombies; timeouts
-expire. Producer epochs end at 6, so producer ids change often. ``check`` and the assertions verify three rules: a
-transaction has one outcome everywhere, the one that its producer received; a replaced producer writes nothing more; no
-identity is given twice.
+All failures that the protocol allows occur. Responses are lost and requests repeated; an append fails after a decision;
+the shard gets a new coordinator. Markers arrive late and twice; replaced producers continue as zombies; timeouts
+expire. Producer epochs end at 6, so producer ids change often. ``check`` and the assertions verify three rules. A
+transaction has one outcome everywhere: the outcome that its producer received. A replaced producer writes nothing more.
+No identity is given twice.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ class TransactionWorld:
         self.count("sends")
 
     def refused(self, instance: Instance) -> None:
-        """Handle a refused request: the instance was replaced, or its transaction has timed out, and it learns of that
-        now."""
+        """Handle a refused request, from which the instance learns that it was replaced, or that its transaction has
+        timed out."""
         self.count("fenced")
         if self.newest[instance.transactional_id] is not instance:
             instance.is_over = True

@@ -1,5 +1,5 @@
-"""A broker starts from its own snapshot of the metadata: the saved work, the changes that it must not hide, and
-failures."""
+"""A broker starts from its own snapshot of the metadata: the saved work, the changes that the snapshot must not hide,
+and failures."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ FOREVER_MS = 600_000
 
 
 def counts(small: int, full: int) -> Any:
-    """The number of rounds. The second number is the allowed growth of the broker in MiB, after the first tenth of the
-    rounds."""
+    """Pairs for a test's parameters: the number of rounds, and the broker's allowed growth. The growth is in MiB, after
+    the first tenth of the rounds."""
     return pytest.mark.parametrize(("rounds", "growth_max_mib"), [(full, 5.0) if IS_FULL else (small, 2.0)])
 
 

@@ -1,5 +1,5 @@
-"""Coordinators and their shards on a real controller and broker: a registered coordinator gets shards, a failed one
-loses them, and the partition's leader accepts appends only from the current owner, also after kill -9."""
+"""Coordinators and their shards on a real controller and broker. A registered coordinator gets shards, and a failed
+coordinator loses its shards. The partition's leader accepts appends only from the current owner, also after kill -9."""
 
 from __future__ import annotations
 

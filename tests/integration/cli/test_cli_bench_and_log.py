@@ -186,7 +186,7 @@ def test_what_a_kill_leaves_is_a_note_and_no_damage(
                 assert "CORRUPT_LOG" not in found.err
                 document = bare_cli("log", command, path, "-o", "json").json()
                 assert (document["sound"], document["problems"], len(document["notes"])) == (True, [], 1)
-        # Below the recovery point, the same bytes count as damage.
+        # Bytes of a torn tail that are below the recovery point count as damage.
         points.write_text("0\n1\ntorn 0 4\n")
         for command in ("verify", "dump"):
             found = bare_cli("log", command, broker, code=1)

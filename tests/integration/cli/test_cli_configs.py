@@ -23,7 +23,7 @@ def topic(cli, headrace: LocalCluster) -> str:
 
 @pytest.fixture
 def altered(cli) -> Iterator[None]:
-    """Remove the settings for all brokers: the cluster is shared."""
+    """Remove the settings for all brokers, because other tests use the cluster."""
     yield
     cli("configs", "alter", "--broker", "1", "--delete", "log.cleaner.backoff.ms", code=None)
     cli("configs", "alter", "--broker-default", "--delete", "log.cleaner.backoff.ms,log.retention.ms", code=None)

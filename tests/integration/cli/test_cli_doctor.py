@@ -28,7 +28,7 @@ from tests.worlds import waiting
 TIMEOUT_S = 120.0
 eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.1)
 TOPIC, GROUP = "orders", "billing"
-#: A coordinator of another version. The clock of that coordinator's machine is a minute and a half ahead.
+#: A coordinator of another version. The clock of the coordinator's machine is a minute and a half ahead.
 STRANGE_COORDINATOR = """
 import importlib.metadata, runpy, time
 right, own = time.time_ns, importlib.metadata.version

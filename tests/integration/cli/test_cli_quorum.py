@@ -77,7 +77,7 @@ def cluster(tmp_path: Path, bare_cli: Cli) -> Iterator[Cluster]:
 
 
 class Writes:
-    """Topics created without a pause, by one thread; every acknowledged one must exist at the end."""
+    """Topics created without a pause, by one thread; every acknowledged topic must exist at the end."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

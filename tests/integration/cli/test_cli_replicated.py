@@ -1,6 +1,6 @@
 """`headrace up` with its defaults (three brokers, three controllers, a coordinator): replicas, elections,
-reassignments, and the death of a broker. The file uses one cluster. The tests run in the order of the file, because the
-last test kills a broker.
+reassignments, and the death of a broker. All tests of the file use one cluster. The tests run in the order of the file,
+because the last test kills a broker.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """`headrace cluster roll` on real processes that are in use. A roll is refused, interrupted or completed, and no record
-is lost. The file uses one cluster. The tests run in the order of the file, and each test leaves all nodes running.
+is lost. All tests of the file use one cluster. The tests run in the order of the file, and each test leaves all nodes
+running.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def test_too_large_record_is_refused_by_client_or_broker(bootstrap: str, topic: 
 
 
 def test_compressed_record_above_the_brokers_limit_fails_at_once_and_holds_nothing(bootstrap: str, topic: str) -> None:
-    """A broker refuses so large a message unread, and ends its stream."""
+    """A broker does not read a message far above its limit, and ends the message's stream."""
     noise = os.urandom(18 * 1024 * 1024)
     settings = {"compression_type": "lz4", "max_request_size": 1 << 26, "buffer_memory": 1 << 26}
     with Producer(bootstrap_servers=bootstrap, **settings) as out:

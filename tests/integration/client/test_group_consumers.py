@@ -628,8 +628,8 @@ def test_a_closed_consumer_says_so(make_world: Callable[..., ConsumerGroupWorld]
 
 
 def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[..., ConsumerGroupWorld]) -> None:
-    """An operator, or a process that assumed its death, has replaced the member. The older member must not return and
-    replace the newer process."""
+    """An operator, or a process that took the member for dead, has replaced the member. The older member must not
+    return and replace the newer process."""
     world = make_world(1)
     first = world.member("first", group_instance_id="me")
     poll_until(lambda: first.assignment(), first)

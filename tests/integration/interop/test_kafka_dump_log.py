@@ -143,7 +143,7 @@ def test_kafka_names_a_wrong_index_entry(
 
 
 def test_kafka_names_a_flipped_byte(written: dict[str, Path], dump_log: DumpLog, tmp_path: Path) -> None:
-    """The check can fail: the same tool finds damage that the test does to a copy."""
+    """The check can fail: DumpLogSegments finds damage that the test does to a copy."""
     first = _segments(written["none"])[0]
     damaged = bytearray(first.read_bytes())
     damaged[200] ^= 0xFF

@@ -32,8 +32,8 @@ PAGES = {
     "org.apache.kafka.clients.admin.AdminClientConfig": (ADMIN, 80),
 }
 
-#: Defaults that differ, and the reasons. Kafka's default null has one of two reasons: a coarser key decides (hours
-#: instead of ms), or the description of Headrace's key gives the reason.
+#: Defaults that differ from Kafka's, and the reasons. Kafka's default null has one of two reasons: a coarser key
+#: decides (hours instead of ms), or the description of Headrace's key gives the reason.
 OTHER_DEFAULTS = {
     "server": {
         "listeners": "ours are called client and internal",

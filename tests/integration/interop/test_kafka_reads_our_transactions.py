@@ -382,8 +382,8 @@ def test_kafkas_consumers_get_our_committed_records(kafka: KafkaBroker, written:
 
 
 def test_we_read_kafkas_states(kafka: KafkaBroker) -> None:
-    """Kafka's coordinator writes the transactions. A Headrace shard replays these transactions, and a new producer
-    continues."""
+    """Kafka's coordinator writes the transactions. A Headrace shard replays the transactions of Kafka's coordinator,
+    and a new producer continues."""
     import confluent_kafka as ck
 
     kafka.start()

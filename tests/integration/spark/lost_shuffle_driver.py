@@ -4,8 +4,8 @@ so that Spark runs the stage with the counts again.
     lost_shuffle_driver.py DIRECTORY
 
 writes DIRECTORY/found.json. The driver is a separate process, because Spark's local mode does not survive lost shuffle
-files: it removes its only executor, whose heartbeats fail from then on, and after 60 of them (10 minutes) the JVM ends
-with exit code 56.
+files. Spark removes its only executor, whose heartbeats fail from then on. After 60 failed heartbeats (10 minutes) the
+JVM ends with exit code 56.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     stream_driver.py BOOTSTRAP DIRECTORY SINK:TOPIC:HOLD_AT...
 
 SINK is ``files``, or the topic to write to. The task of partition 1 of TOPIC that meets offset HOLD_AT writes
-DIRECTORY/SINK/held and then waits until its driver ends. With -1 no task waits. All streams share one session. At the
-end DIRECTORY/files/rows.json has the rows that Spark reads from the files.
+DIRECTORY/SINK/held and then waits until its driver ends. If HOLD_AT is -1, no task waits. All streams share one
+session. At the end DIRECTORY/files/rows.json has the rows that Spark reads from the files.
 """
 
 from __future__ import annotations

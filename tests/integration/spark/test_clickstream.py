@@ -1,4 +1,5 @@
-"""``headrace-pipelines run clickstream`` as a user runs it: its numbers are those of pandas straight from the log."""
+"""``headrace-pipelines run clickstream`` as a user runs it: its numbers equal those that pandas computes from the
+log."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def run_demo(directory: Path) -> tuple[Path, str]:
 
 def run_of_today() -> tuple[Path, str] | None:
     """The test uses the run of CI's own step, if HEADRACE_DEMO_LOG names its log. The test then checks the numbers of
-    this run instead of a new one."""
+    CI's run instead of those of a new run."""
     log = os.environ.get("HEADRACE_DEMO_LOG")
     return (ROOT, Path(log).read_text()) if log else None
 

@@ -1,4 +1,5 @@
-"""The fraud pipeline: its alerts are those of a calculation without its code, also when its driver is killed."""
+"""The fraud pipeline: its alerts equal those of a calculation without the pipeline's code, also when its driver is
+killed."""
 
 from __future__ import annotations
 
@@ -198,7 +199,7 @@ def test_the_numbers_are_those_of_the_topics_and_the_planted_truth(headrace: Any
 def test_a_payment_whose_account_comes_in_the_next_batch_is_judged_however_long_the_pause(
     spark: Any, headrace: Any, tmp_path: Path
 ) -> None:
-    """The batch after the pause contains the account, and the time of the payment's timer is over."""
+    """The batch after the pause contains the account, and begins after the time of the payment's timer."""
     from headrace import Producer
     from headrace_pipelines.fraud.detector import detected
     from headrace_pipelines.fraud.job import create_topics

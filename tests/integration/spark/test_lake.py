@@ -1,4 +1,5 @@
-"""``headrace-pipelines run lake`` as a user runs it: its numbers are those of pandas straight from the CSV files."""
+"""``headrace-pipelines run lake`` as a user runs it: its numbers equal those that pandas computes from the CSV
+files."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_the_numbers_are_those_of_the_files_and_the_tables_open_without_our_code
 
 
 def days_by_readers_of_their_own(out: Path) -> None:
-    """Gold of both formats by deltalake and pyiceberg, joined by DuckDB, against pandas: every day and airport."""
+    """deltalake and pyiceberg read the gold tables of both formats, and DuckDB joins these tables. The test compares
+    every day and airport with the numbers of pandas."""
     from deltalake import DeltaTable
     from pyiceberg.catalog.sql import SqlCatalog
 

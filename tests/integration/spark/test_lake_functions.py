@@ -169,7 +169,7 @@ POINTS = [f"{lake} {table}" for lake in ("delta", "iceberg") for table in ("bron
 def test_a_batch_that_failed_between_any_two_tables_is_completed_once(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source
 ) -> None:
-    """Batch N fails after the N-th write, and is written again. Each table has each batch once at the end."""
+    """Batch N fails after the N-th write, and is written again. At the end each table has every batch once."""
     both = lakes.lakes(tmp_path)
     plane = {"year": 1999, "manufacturer": "BOEING", "model": "737"}
 

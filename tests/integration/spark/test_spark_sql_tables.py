@@ -1,5 +1,5 @@
 """SQL: Spark keeps no options in a table of a Python source. The test shows the SQL forms that work, and the error of
-the other forms."""
+each form that does not work."""
 
 from __future__ import annotations
 

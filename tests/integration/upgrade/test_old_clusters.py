@@ -65,8 +65,9 @@ class OldCluster:
 
 @pytest.fixture
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OldCluster]:
-    """The cluster that the test names. Only one run at a time can use it on a machine, because its ports are fixed: the
-    address of a single controller is in its log. The ports are below the range that the system assigns at random."""
+    """The cluster that the test names. Only one run at a time can use an old cluster on a machine, because the
+    cluster's ports are fixed: the address of a single controller is in its log. The ports are below the range that the
+    system assigns at random."""
     name = request.param
     with open(Path(tempfile.gettempdir()) / f"headrace-old-cluster-{name}-{os.getuid()}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

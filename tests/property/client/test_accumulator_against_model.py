@@ -28,7 +28,7 @@ headers = st.none() | st.just([("h", b"x")]) | st.just({"d": None})
 
 @dataclass
 class Batch:
-    """The model's state of a batch. ``numbers`` are the numbers of its records, in order."""
+    """The model's state of a batch. ``numbers`` are the numbers of the batch's records, in order."""
 
     builder: Any = field(default_factory=lambda: BatchBuilder(BATCH_BYTES))
     numbers: list[int] = field(default_factory=list)

@@ -1,13 +1,13 @@
 """Some coordinators, one shard, one log: the product's runtime and state machine on a log that loses, delays and
 truncates.
 
-A seeded choice picks each event: a client's request; an append that arrives at the leader (also a late append of a
-former owner); a commit of written records, or the loss of its response; the death of the leader with some uncommitted
-batches; a move of the shard while the old coordinator continues.
+A seeded choice picks each event. A client sends a request. An append arrives at the leader (also a late append of a
+former owner). Written records are committed, or the response is lost. The leader dies with some uncommitted batches.
+The shard moves while the old coordinator continues.
 
-After every event the simulation checks: no acknowledged commit is lost, no committed offset goes back, a read at the
-shard's owner returns at least what had been acknowledged when it was requested, and the owner's state machine matches
-its log.
+After every event the simulation checks four rules. No acknowledged commit is lost, and no committed offset goes back. A
+read at the shard's owner returns at least what had been acknowledged when the read was requested. The owner's state
+machine matches its log.
 """
 
 from __future__ import annotations

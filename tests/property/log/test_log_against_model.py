@@ -198,7 +198,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def cut(self, offset: int) -> None:
         """Truncation removes whole batches, also the batch that contains the offset. If the log start offset is inside
-        of that batch, the log is empty afterwards and keeps its log start offset. No deleted record returns."""
+        of the removed batch, truncation empties the log, and the log start offset stays. No deleted record returns."""
         if offset >= self.end_offset:
             return
         batch = self.batch_of(offset)

@@ -55,7 +55,7 @@ def test_every_cut_of_a_segment_is_named(image: Image) -> None:
 
 
 def test_a_moved_offset_is_damage_and_no_torn_tail(image: Image) -> None:
-    """The batches after the damaged batch do not follow it, but that does not make them a torn tail."""
+    """The offsets of the batches do not fit after the damage, but batches after a damaged batch are no torn tail."""
     path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
     spans = split_batches(image.fs.files()[path])
     assert len(spans) >= 2

@@ -1,9 +1,9 @@
 """The time indexes of compacted logs, as Kafka's DumpLogSegments checks them, but without Kafka.
 
 Each entry names the last offset of a batch, and the largest timestamp of that batch's records. Compaction leaves
-batches without records. The timestamp in their headers belongs to no record, so only a segment that has only such
-batches has time entries for them. The rule of time entries holds for indexes written by a cleaning, rebuilt by a
-recovery, or written by a follower.
+batches without records. The timestamp in the header of a batch without records belongs to no record. Only a segment
+that has no records has time entries for such batches. The rule of time entries holds for indexes written by a cleaning,
+rebuilt by a recovery, or written by a follower.
 """
 
 from __future__ import annotations

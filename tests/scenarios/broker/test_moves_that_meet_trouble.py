@@ -40,7 +40,7 @@ async def moved(broker: SoloBroker, root: str, partition: TopicPartition = ORDER
 
 class Trouble:
     """Fails operation ``at`` of a move (from 1; 0 means none). If descriptors run out, only operations that need a
-    descriptor count, and all later ones fail too until ``over``."""
+    descriptor count, and all later operations fail too until ``over``."""
 
     def __init__(self, fs: CrashingFileSystem, at: int, error: int) -> None:
         self.count = 0
@@ -64,8 +64,8 @@ class Trouble:
 
 
 async def one_move(at: int, error: int, loss: Loss) -> int:
-    """A move that fails at one operation: all records acknowledged before, during and after it are there when the
-    broker starts again, after a clean stop and after a crash. Returns the operations of the move."""
+    """A move fails at one operation. All records that were acknowledged before, during and after the move are there
+    when the broker starts again, after a clean stop and after a crash. Returns the operations of the move."""
     fs = CrashingFileSystem()
     broker = SoloBroker(fs, "/one", "/two", storage_fs=DescriptorCache(fs, 100), **SMALL)
     acknowledged: list[bytes] = []

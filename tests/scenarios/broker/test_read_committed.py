@@ -138,7 +138,7 @@ def test_a_poll_that_waits_for_bytes_is_answered_by_the_marker_that_releases_the
 
 
 def test_bytes_of_an_open_transaction_cost_a_waiting_poll_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this rule, each poll would read all records of the open transaction again."""
+    """If the bytes of an open transaction woke a poll, each poll would read all records of the transaction again."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem()) as broker:

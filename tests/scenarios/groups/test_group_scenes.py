@@ -285,7 +285,8 @@ def test_an_auto_commit_leaves_a_window_that_is_read_again_after_a_crash_and_non
 
 
 def test_lag_grows_while_one_consumer_is_too_slow_and_ten_bring_it_down(bootstrap: str) -> None:
-    """500 records arrive per second, one consumer can process 100. (5,000 against 1,000: ``bench/groups.py``.)"""
+    """500 records arrive per second, one consumer can process 100. (``bench/groups.py`` measures with 5,000 and 1,000
+    records per second.)"""
     topic = new_topic(bootstrap, 10)
     work = threading.Event()  # never set: a handler that takes 10 ms
     handling = {"handle": lambda _: work.wait(0.01), "max_records": 20, "settings": {"auto.commit.interval.ms": 200}}

@@ -19,7 +19,7 @@ from tests.worlds.producer_world import append, idempotent
 SMALL = LogConfig(segment_bytes=320, index_interval_bytes=1)
 EPOCHS = (EpochStart(0, 0), EpochStart(1, 3), EpochStart(2, 6), EpochStart(3, 9))
 RECORDS = 13
-#: A failure of these operations also fails the following appends.
+#: Operations after whose failure all later appends fail too.
 FINAL = ("sync_directory", "truncate")
 
 #: The operation on the log, and the log's start and end afterwards.

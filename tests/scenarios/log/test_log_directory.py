@@ -539,8 +539,8 @@ def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_el
     ],
 )
 def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_name(operation: str, error: int) -> None:
-    """The same check holds for each step at which the creation of a log may fail. If the log start of the old log
-    stayed, it would make the new log empty at the next start."""
+    """The deletion of the old log fails at each of its steps in turn. If the log start of the old log stayed, it would
+    make the new log empty at the next start."""
     for nth in range(1, 9):
         fs = formatted()
         directory = open_directory(fs)

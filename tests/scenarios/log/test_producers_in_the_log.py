@@ -343,8 +343,8 @@ def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> N
 
 
 def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_it() -> None:
-    """A snapshot at the log's end replaced the older snapshots. A truncation removed this snapshot too, and without a
-    snapshot the log had no producers."""
+    """A snapshot at the log's end replaced the older snapshots. A truncation removed the snapshot at the log's end too,
+    and without a snapshot the log had no producers."""
     fs, directory, log = begun()
     producers = Producers(random.Random(7))
     while len(log.segments) < 6:
@@ -685,8 +685,8 @@ def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None
 
 
 def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None:
-    """The next leader does not know the epoch without a record. If the epoch stayed, the log could never follow that
-    leader."""
+    """The next leader does not know the epoch without a record. If the epoch stayed, the log could never follow the
+    next leader."""
     fs, directory, log = begun()
     sent = idempotent(1, 0, count=2)
     append(log, sent, leader_epoch=3)

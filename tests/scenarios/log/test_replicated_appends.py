@@ -99,9 +99,9 @@ def test_gaps_that_compaction_left_are_taken_as_they_are() -> None:
 
 
 def test_an_epoch_begins_where_the_batch_before_it_ends_even_if_compaction_removed_its_first_records() -> None:
-    """If the next epoch began at its first remaining record, epoch 0 would seem to reach up to 100: a replica with
-    uncommitted records of epoch 0 from 7 on would keep these records when it joins this log's broker. A checkpoint that
-    is rebuilt from the batches has the same starts of epochs."""
+    """The next epoch must not begin at its first remaining record: epoch 0 would then seem to reach up to 100. A
+    replica with uncommitted records of epoch 0 from 7 on would keep these records when it joins this log's broker. A
+    checkpoint that is rebuilt from the batches has the starts of epochs that the lost checkpoint had."""
     config = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=300)
     fs, directory = formatted_and_open(config)
     log = directory.logs[ORDERS]

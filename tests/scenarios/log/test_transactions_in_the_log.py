@@ -1,5 +1,6 @@
-"""Transactions in a log: the last stable offset and the transaction indexes, through rolls, failed writes, truncations,
-crashes, restarts, retention, moves and damage, against a model that only knows the batches."""
+"""Transactions in a log: the last stable offset and the transaction indexes. The log goes through rolls, failed writes,
+truncations, crashes, restarts, retention, moves and damage. A model that only knows the batches gives the expected
+results."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def _always(owner: Any, name: str) -> Callable[[Patch], None]:
 
 
 def _shard_epoch_stays(patch: Patch) -> None:
-    """The replay has the same guard, as a last defence."""
+    """The replay also refuses a shard epoch that does not grow."""
 
     def replay(builder: Any, record: ShardRecord) -> bool:
         builder._shards[record.topic_id, record.partition] = ShardImage(record.coordinator_id, record.shard_epoch)

@@ -1,7 +1,7 @@
 """Raft with one guard removed, class by class. Each docstring names the broken rule: a section of the Raft paper (or of
 the thesis, T), a KIP, or a known bug.
 
-The tests in test_raft_mutants.py and the simulator (tests/simulation/mutants) must detect each of them.
+The tests in test_raft_mutants.py and the simulator (tests/simulation/mutants) must detect each broken class.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _end = _StateMachine._end
 def _end_without_a_new_epoch(
     self: _StateMachine, transactional_id: str, before: Transaction, now_ms: int, **given: Any
 ) -> Decision:
-    """Under version 2, do the same as under version 1."""
+    """End a transaction of version 2 by the rules of version 1."""
     return _end(self, transactional_id, before._replace(version=1), now_ms, **given)
 
 
@@ -327,7 +327,8 @@ def _all_is_stable(self: ProducerTable, high_watermark: int) -> int:
 
 
 def _one_open_transaction_at_a_time(self: ProducerTable, high_watermark: int) -> int:
-    """Compute the last stable offset from the open transaction that began last, and not first."""
+    """Compute the last stable offset from the open transaction that began last, and not from the one that began
+    first."""
     open_ones, _ = self._undecided
     return min(open_ones[-1].first_offset, high_watermark) if open_ones else high_watermark
 

@@ -2,7 +2,7 @@
 
 Each producer numbers its records per partition: 0, 1, 2, ... The value of each record has its number. One reader
 follows all partitions and expects the next number each time. The state of a reader is therefore one number per producer
-and partition, and the few numbers that are missing at the moment; no list of all records is kept.
+and partition, and the few numbers that are missing at the moment. The reader keeps no list of all records.
 """
 
 from __future__ import annotations

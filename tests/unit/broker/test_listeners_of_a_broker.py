@@ -16,7 +16,8 @@ from headrace_core.node.config import NodeConfig
 def test_each_listener_takes_no_more_connections_than_the_descriptors_leave_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One connection more is closed as soon as it is accepted (tests/unit/rpc/test_hostile_connections.py)."""
+    """A connection above the maximum is closed as soon as it is accepted
+    (tests/unit/rpc/test_hostile_connections.py)."""
     most: dict[str, Any] = {}
 
     class Listener(app.Listener):

@@ -205,7 +205,7 @@ def _all(led) -> bytes:
 
 
 def _durable(led, got: bytes, rng: random.Random | None) -> int:
-    """The end of the received records. With ``rng``, a random offset before that end."""
+    """The end of the received records. With ``rng``, a random offset before the end of the received records."""
     end = size = 0
     for batch in led.batches:
         size += len(batch.data)

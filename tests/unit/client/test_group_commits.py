@@ -27,7 +27,7 @@ class Coordinators:
 
 
 def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_made() -> None:
-    """The member was removed and joined again. Between removal and return another member owned its partitions and
+    """The member was removed and joined again. While the member was removed, another member owned its partitions and
     continued to read them (found by simulation)."""
 
     async def scenario() -> None:

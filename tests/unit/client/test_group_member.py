@@ -241,9 +241,9 @@ def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: 
 
 
 def test_reading_goes_on_only_when_every_partition_to_release_has_been_named(fresh: Connected) -> None:
-    """A static member's caller is slow to release one partition; before that, the coordinator reassigns another
+    """A static member's caller is slow to release one partition; before the release, the coordinator reassigns another
     partition of the member. The member is suspended at that time. The member's next response proves the lease, but not
-    for the second partition, whose revocation must wait for the end of the first."""
+    for the second partition, whose revocation must wait for the end of the first revocation."""
     fresh.joins(0, 1, 2)
     fresh.pushes(parts(0, 1))
     (first,) = fresh.events()
@@ -514,7 +514,8 @@ def test_a_vacancy_that_was_filled_by_its_own_coordinator_means_nothing(alone: C
 
 
 def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Connected) -> None:
-    """The new coordinator may have begun to count the session at any time since the previous one was deposed."""
+    """The new coordinator may have begun to count the session at any time since the previous coordinator was
+    deposed."""
     end = alone.now - 1.0 + SESSION_S
     alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
     assert alone.member.lease_ends_at() == end

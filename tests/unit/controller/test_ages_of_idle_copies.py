@@ -155,7 +155,8 @@ def test_idle_copies_look_no_older_than_is_said(heartbeat_ms: float, oldest_s: f
 
 
 def test_who_asks_while_a_deferred_barrier_is_under_way_has_its_answer_and_how_long_ago_it_began() -> None:
-    """All records that were committed before the barrier began are below its offset. Later records may be above it."""
+    """All records that were committed before the barrier began are below its offset. Records that are committed later
+    may be above the offset."""
     idle = Idle(400)
     leader, time = idle.leader, idle.time
 

@@ -298,8 +298,8 @@ def test_what_is_on_its_way_to_a_broker_that_is_drained_turns_round() -> None:
 
 def test_what_is_on_its_way_to_a_drained_broker_turns_round_before_what_is_on_one_leaves() -> None:
     """Only one broker could get either of two replicas. The planner planned a move of the existing replica, and dropped
-    the plan because of the replica that was still moving. The planner planned and dropped this move without end, and
-    the metadata log grew."""
+    the plan because of the replica that was still moving. The planner planned and dropped the move of the existing
+    replica again and again, and the metadata log grew."""
     world = with_replicas(4, (2, 3))
     world.move("t", 0, (4, 3))
     world.pass_time(20_000, but=[4])

@@ -54,7 +54,8 @@ def test_a_topic_is_spread_evenly_over_brokers_and_racks(racks: list, partitions
 def test_any_topics_leave_the_brokers_even(count: int, racks: int, factor: int, topics: list[int]) -> None:
     """The replicas and the leaders of each topic differ by at most one between brokers. The leaders of all topics
     differ by at most one, and the replicas of all topics by at most two. All racks have the same size. With several
-    brokers in a rack, moving one follower cannot always reach a difference of one, so two is allowed."""
+    brokers in a rack, moving one follower cannot always reach a difference of one, so a difference of two is
+    allowed."""
     if racks < 9 and count % racks:
         return
     names: list[str | None] = [None if racks == 9 else f"rack {number % racks}" for number in range(count)]

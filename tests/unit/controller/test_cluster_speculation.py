@@ -99,8 +99,8 @@ def test_a_log_belongs_to_one_cluster_and_feature_level() -> None:
 
 
 def test_replaying_the_log_gives_the_image_of_its_writer(seed: int) -> None:
-    """Random requests, with commits, pauses and resignations in between: the committed image always equals the replay
-    of the committed log, byte for byte. A decision changes no state until it is accepted."""
+    """Random requests, mixed with commits, pauses and resignations: the committed image always equals the replay of the
+    committed log, byte for byte. A decision changes no state until it is accepted."""
     kinds: Counter[type] = Counter()
     for schedule in range(40):
         print(f"schedule {schedule}")

@@ -241,7 +241,7 @@ def test_disk_that_fails_in_the_last_moment_does_not_count_as_stopped_cleanly() 
 
 def test_a_message_that_meets_a_log_that_is_just_being_cut_is_lost_and_no_more() -> None:
     """The disk's thread removes entries that did not fit, while the loop reads the log for a follower. The loop may
-    skip this answer, because the follower causes another answer with the next heartbeat."""
+    leave the follower without an answer, because the follower causes another answer with the next heartbeat."""
 
     def cut(message: Message) -> None:
         raise OffsetNotAvailableError("it is being truncated, and was read in the midst of it")

@@ -1,7 +1,7 @@
 """A controller's directory written by an earlier release, at metadata.version 1, with topics, settings and a broker.
 
 The last release without other levels and voters created ``level_1_directory``, and stopped cleanly. A newer release
-must not create it again, because the test would then prove nothing.
+must not create the directory again, because the test would then prove nothing.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ def test_who_asks_again_and_again_to_hand_over_to_the_dead_cannot_stop_the_write
 
 
 def test_voters_do_not_change_while_the_leader_hands_over() -> None:
-    """The next leader would start with an uncommitted change; and the chosen voter may be the one that is being
+    """The next leader would start with an uncommitted change; and the chosen voter may be the voter that is being
     removed."""
     world = world_of(1, 2, 3)
     world.elect(1)
@@ -520,8 +520,9 @@ def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_hea
 
 
 def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> None:
-    """An example is a log that was emptied by hand. Neither the leader nor the emptied replica could continue: the
-    leader does not go back below the acknowledged offset, and the replica lacks the entries before it."""
+    """A replica may lose what it acknowledged, for example because its log was emptied by hand. Neither the leader nor
+    the emptied replica could continue: the leader does not go back below the acknowledged offset, and the replica lacks
+    the entries before it."""
     world = world_of(1, 2, 3)
     world.elect(1)
     for number in range(3):
@@ -578,8 +579,8 @@ def test_a_voter_that_has_answered_entries_and_no_heartbeat_yet_counts_as_contac
 
 
 def test_a_silent_follower_has_not_caught_up_since_its_last_answer() -> None:
-    """No entry was appended after its last answer, so the log of the replica ends at the leader's log end. The replica
-    with the whole log may still be gone."""
+    """No entry was appended after the follower's last answer, so the follower's log ends at the leader's log end. The
+    replica with the whole log may still be gone."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: key(3) in (sender, to)

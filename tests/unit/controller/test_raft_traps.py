@@ -148,9 +148,9 @@ def test_a_partitioned_voter_does_not_raise_its_term_and_disturbs_nobody_when_it
 
 
 def test_a_voter_that_receives_nothing_but_can_send_deposes_no_leader() -> None:
-    """T 9.6 with an asymmetric partition: the node's requests arrive at the others, but the leader's heartbeats do not
-    arrive at the node. With pre-vote alone the node would win an election. The other voters receive heartbeats of the
-    leader, so they refuse the vote."""
+    """T 9.6 with an asymmetric partition: the node's requests arrive at the other nodes, but the leader's heartbeats do
+    not arrive at the node. With pre-vote alone the node would win an election. The other voters receive heartbeats of
+    the leader, so they refuse the vote."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 3

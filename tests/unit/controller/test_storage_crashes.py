@@ -163,7 +163,7 @@ def test_opening_again_after_a_clean_stop_and_after_none(rng: random.Random) -> 
 
 
 def test_any_story(rng: random.Random) -> None:
-    """All operations in random order: without a check at each step, but with sometimes a real crash."""
+    """All operations in random order: without a check at each step, but sometimes with a real crash."""
     done: Counter[str] = Counter()
     for _ in range(12):
         voter = Voter.new()
@@ -230,8 +230,8 @@ def test_entries_of_many_blocks_any_of_which_may_have_reached_the_disk(
 
 
 def test_two_voters_with_the_same_entries_have_the_same_bytes(rng: random.Random) -> None:
-    """A remainder is truncated in this way for entries that were appended alone or together, after a truncation of the
-    log, and with restarts in between."""
+    """The bytes are equal for entries that were appended alone or together, after a truncation of the log, and with
+    restarts between the appends."""
     entries = history(rng, 20)
     first, second = Voter.new(), Voter.new()
     first.append(entries)

@@ -131,8 +131,8 @@ def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy
 
 
 def test_a_connection_to_the_leader_that_breaks_is_waited_for_from_then_on_for_one_to_three_ticks() -> None:
-    """A part of a long sleep may be over by then. Ticks that were not counted yet are not part of the wait; otherwise
-    both followers would stand for election at once and split the votes."""
+    """When the leader's machine fails, a part of a long sleep may be over. Ticks that were not counted yet are not part
+    of the wait; otherwise both followers would stand for election at once and split the votes."""
     taken: set[float] = set()
     for seed in range(30):
         clocked = Clocked()

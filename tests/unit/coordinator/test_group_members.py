@@ -94,8 +94,8 @@ def test_two_groups_do_not_know_of_each_other() -> None:
 
 
 def test_a_heartbeat_that_crossed_an_assignment_lets_go_of_nothing() -> None:
-    """Member a releases a partition, gets it back, and releases it again. A heartbeat from between these steps arrives
-    late."""
+    """Member a releases a partition, gets it back, and releases it again. A heartbeat that the member sent after the
+    first release arrives late."""
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     stale = Heartbeat(GROUP, "a", a.epoch, 1, owned=frozenset(), revision=a.revision - 1)
@@ -681,7 +681,7 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
 
 def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile() -> None:
     """The member learns its new epoch and the revocation at the same time. The member's last commit has the valid
-    epoch, and would set back the offset that the other member has committed (found by simulation)."""
+    epoch, and would set back the offset that another member has committed (found by simulation)."""
     shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a", instance_id="one")
     had = a.reading

@@ -1,4 +1,4 @@
-"""The bytes of a group's records: they survive the round trip; damaged or newer ones are refused by name."""
+"""The bytes of a group's records: they survive the round trip, and damaged or newer bytes raise a typed error."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_one_commit_tells_of_a_stop_only() -> None:
 
 def test_who_has_watched_for_a_moment_only_does_not_call_it_a_stop() -> None:
     """A coordinator that has just taken the shard over: the commits are old, the first high watermark is a second old.
-    The consumer may have had nothing to read until then."""
+    Before the first high watermark, the consumer may have had nothing to read."""
     window = _window(ADVANCING, [None] * 10)
     assert _judge(window, waiting=Waiting(1_000, True), after_ms=60 * MINUTE_MS) is LagStatus.OK
 

@@ -1,5 +1,5 @@
-"""Commits of as many offsets as a request may have: the event loop serves other requests in between, and the limits
-refuse no commit that fits into a batch."""
+"""Commits of as many offsets as a request may have: the event loop serves other requests during a commit, and the
+limits refuse no commit that fits into a batch."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_partitions_that_do_not_exist_are_refused_once_the_topics_are_known() ->
 
 
 def test_who_reads_the_topics_of_coordinators_may_commit_too() -> None:
-    """The groups' metadata does not show these topics."""
+    """The groups' metadata does not show internal topics such as ``__consumer_offsets``."""
     world = OffsetsWorld()
     world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
     assert _codes(world.commit("audit", OffsetToCommit("__consumer_offsets", 49, 1))) == [None]

@@ -67,7 +67,7 @@ class Shard:
         self.ask(CommitOffsets(group_id, tuple(OffsetToCommit("t", number, 1) for number in partitions)))
 
     def committed_long_ago(self, group_id: str, *partitions: int) -> None:
-        """The former owner of the shard wrote it eight days ago."""
+        """Committed offsets that the former owner of the shard wrote eight days ago."""
         value = encode_value(CommittedOffset(1, commit_timestamp_ms=NOW_MS - 8 * DAY_MS))
         for number in partitions:
             self.state.replay(encode_key(group_id, TopicPartition("t", number)), value, NOW_MS - 8 * DAY_MS)

@@ -38,7 +38,7 @@ STEPS = 250
 
 
 class Ledger:
-    """The partition: a log whose leader obeys epochs and expected ends (or, broken, does not)."""
+    """The partition: a log whose leader obeys epochs and expected ends (or, if the leader is broken, does not obey)."""
 
     def __init__(self, *, checks_epoch: bool = True, checks_end: bool = True) -> None:
         self.records: list[tuple[int, bytes, bytes | None]] = []  # epoch, key, value

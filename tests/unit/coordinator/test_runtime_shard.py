@@ -1,4 +1,4 @@
-"""One shard: claims, replays, serves; and responds only after the commit of the decisions on which a response
+"""One shard claims, replays and serves, and responds only after the commit of the decisions on which a response
 depends."""
 
 from __future__ import annotations

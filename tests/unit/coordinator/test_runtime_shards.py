@@ -95,7 +95,7 @@ class Machine(IdleMachine):
 
 
 class Log:
-    """A shard's log in memory; ``gate`` holds appends, ``error`` fails the next one."""
+    """A shard's log in memory; ``gate`` holds appends, ``error`` fails the next append."""
 
     def __init__(self) -> None:
         self.records: list[ShardRecord] = []

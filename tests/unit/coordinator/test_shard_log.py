@@ -36,7 +36,8 @@ COMMIT = [[ShardRecord(b"group", b"offset")]]
 
 
 class Brokers:
-    """Broker 1 leads the shard, and its disk is full; broker 2 takes appends. ``elected``: 2 leads from now on."""
+    """Broker 1 leads the shard, and its disk is full; broker 2 takes appends. ``elected``: broker 2 leads from now
+    on."""
 
     def __init__(self) -> None:
         self.leader = 1

@@ -300,7 +300,7 @@ def test_a_smaller_limit_closes_files_at_once_and_a_larger_one_keeps_more(tmp_pa
 
 
 def test_readers_a_writer_and_deletions_share_three_descriptors(tmp_path: Path):
-    """Files are repeatedly replaced by others of the same name. A reader that opened a file before its replacement
+    """Files are repeatedly replaced by other files of the same name. A reader that opened a file before its replacement
     continues with this file."""
     cache = DescriptorCache(RealFileSystem(), 3)
     root, count = str(tmp_path), 12

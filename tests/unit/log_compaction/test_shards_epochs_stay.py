@@ -1,4 +1,4 @@
-"""A compacted shard log keeps the largest epoch that was written: the last batch keeps its header with the epoch when
+"""A compacted shard log keeps the largest epoch that was written. The last batch keeps its header with the epoch when
 all its records are replaced, and so do batches that lose some of their records."""
 
 from __future__ import annotations

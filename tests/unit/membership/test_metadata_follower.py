@@ -161,8 +161,8 @@ def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> Non
 
 
 def test_what_is_confirmed_and_not_applied_makes_nothing_younger() -> None:
-    """A broker that is busy with a change has learned that the log has grown. The broker's image is old in spite of
-    that."""
+    """A broker that is busy with a change has learned that the log has grown. The broker's image nevertheless does not
+    have the new records."""
 
     async def work() -> None:
         quorum = Quorum()
@@ -244,7 +244,7 @@ def test_snapshots_are_written_after_so_many_bytes_and_never_of_what_was_not_act
 
 
 def test_behind_the_logs_start_the_image_is_replaced_and_the_change_names_what_differs(store: ImageStore) -> None:
-    """A topic that was meanwhile deleted and created again with the same name is a different topic."""
+    """A topic that was deleted and created again with the same name is a different topic."""
 
     async def work() -> None:
         quorum = Quorum()

@@ -76,7 +76,7 @@ def test_a_set_stop_event_ends_the_wait_without_an_error() -> None:
 def test_a_state_file_that_cannot_be_written_or_removed_is_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file is a convenience: a full disk must neither stop a node nor hide why it stops."""
+    """The state file is a convenience: a full disk must neither stop a node nor hide why it stops."""
     (tmp_path / "plain").write_text("")
     path = str(tmp_path / "plain" / "node.json")  # a file is in the place of the directory
     with caplog.at_level(logging.WARNING, "headrace.node"):

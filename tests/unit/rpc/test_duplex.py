@@ -427,7 +427,7 @@ def test_a_bug_in_a_part_ends_the_stream_and_is_raised() -> None:
 
 def test_nothing_of_a_stream_that_is_over_waits_for_the_garbage_collector() -> None:
     """gRPC's threads live as long as its objects: a process must be able to fork soon after it closed its clients. A
-    broker runs a full garbage collection about once an hour, so objects of dead peers would accumulate until then."""
+    broker runs a full garbage collection about once an hour, so objects of dead peers would accumulate for an hour."""
 
     def kept() -> int:
         kinds = (grpc.aio.StreamStreamCall, grpc.aio.AioRpcError, Duplex, HeadraceError)

@@ -1,5 +1,5 @@
 """gRPC's bandwidth probes are off on connections with little traffic. Each probe is a ping that wakes both sides, and
-an idle cluster has only such connections."""
+an idle cluster has only connections with little traffic."""
 
 from __future__ import annotations
 

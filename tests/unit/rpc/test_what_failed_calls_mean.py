@@ -20,8 +20,8 @@ def failed(code: grpc.StatusCode, details: str) -> HeadraceError:
     [
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", NetworkError),
         (grpc.StatusCode.CANCELLED, "", NetworkError),
-        # In an early version, a member whose coordinator was killed during a heartbeat got the next error, and left its
-        # group permanently.
+        # In an early version, a member whose coordinator was killed during a heartbeat got the error "Internal error
+        # from Core", and left its group permanently.
         (grpc.StatusCode.INTERNAL, "Internal error from Core", NetworkError),
         (grpc.StatusCode.INTERNAL, "somebody's bug", UnknownServerError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", RequestTimedOutError),

@@ -1,4 +1,4 @@
-"""The simulated network delays, loses and duplicates messages as configured, counts these faults, and does the same for
+"""The simulated network delays, loses and duplicates messages as configured, counts these faults, and repeats them for
 the same seed."""
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from headrace_spark.planning import OffsetRange
 
 
 class MemoryCluster:
-    """``logs``: partition -> (start, end). ``times``: partition -> {milliseconds: first offset at or after}."""
+    """``logs``: partition -> (start, end). ``times``: partition -> {milliseconds: first offset at or after that
+    time}."""
 
     def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
         self.logs = dict(logs)
@@ -75,7 +76,7 @@ def partition(number: int, topic: str = "t") -> TopicPartition:
 
 
 def options(**given: Any) -> dict[str, str]:
-    """Options as Spark passes them, with names in lower case. Without other values they have a bootstrap server and a
+    """Options as Spark passes them, with names in lower case. By default the options name a bootstrap server and a
     topic."""
     base = {"headrace.bootstrap.servers": "127.0.0.1:9095"}
     if not {"subscribe", "subscribePattern", "assign"} & given.keys():

@@ -102,8 +102,8 @@ class TaskProducer:
 
 
 def test_only_tasks_with_rows_count_for_the_limit_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """spark.sql.shuffle.partitions may be above the limit. Task numbers are then above the limit, too, but only few
-    tasks have rows."""
+    """spark.sql.shuffle.partitions may be above the limit. The task numbers of a query with many partitions are above
+    the limit, but only few tasks have rows."""
     task = Task(**{QUERY_ID: "q", BATCH_ID: "12"})
     state = SinkState(11, 3)
     monkeypatch.setattr(TaskContext, "get", lambda: task)

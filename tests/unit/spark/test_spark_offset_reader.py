@@ -1,4 +1,4 @@
-"""The partitions of a query and their offsets, from a cluster that changes in between."""
+"""The partitions of a query and their offsets, from a cluster that changes between the requests."""
 
 from __future__ import annotations
 

@@ -148,8 +148,8 @@ def test_min_partitions_and_max_records_cut_tasks() -> None:
 @pytest.mark.parametrize("head", [0, 3])
 @pytest.mark.parametrize("grown", [0, 6])
 def test_a_restart_in_the_first_batch_reads_the_same_offsets(starting: str, head: int, grown: int) -> None:
-    """Spark keeps only the end of the first batch. After the restart it requests the start again, from a log that has
-    grown by then."""
+    """Spark keeps only the end of the first batch. After the restart Spark requests the start of the batch again, from
+    a log that has grown."""
     cluster = MemoryCluster({T0: (head, 5)})
     first = Reader(cluster, startingOffsets=starting)
     start = first.initialOffset()
