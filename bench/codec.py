@@ -13,8 +13,8 @@ standard error.
     headrace.codec.*_arrow       a table of values to a batch of 1 MiB, and such a slice to all of the Spark schema
     headrace.codec.*_arrow_10mib ten such, so that they do not stay in the processor's cache
 
-The allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune: otherwise glibc maps each large
-buffer, and most of the time would go into the kernel's zeroing of pages.
+The allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune. Without the tuning glibc maps each
+large buffer, and most of the time would go into the kernel's zeroing of pages.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Member(threading.Thread):
             failed = "" if error is None else str(error)[:300]
             tell("commit", member=self.name, group=self._group, asked=asked, offsets=numbers, failed=failed)
 
-        # (The commit is not awaited, because a program that awaited it would not read meanwhile.)
+        # (The commit is not awaited, because a program that awaited it would not read during the commit.)
         self._committing = consumer.commit_async(offsets, note)
 
     def report(self) -> dict[str, Any]:

@@ -51,8 +51,8 @@ PARTITIONS, MEMBERS, PER_SECOND = 12, 3, 1_000
 #: Length in seconds of the time window in which a case measures pauses, with or without a join in its middle.
 WINDOW_S = 8.0
 
-#: Kafka 4.3 on this kind of machine, a 4th member joins 3: each moved partition is unread for 4.0 s with the new
-#: protocol, and for 3.0 s with the cooperative-sticky assignor.
+#: On this kind of machine, after a 4th member joins 3 members of Kafka 4.3, each moved partition is unread for 4.0 s.
+#: With the cooperative-sticky assignor, each moved partition is unread for 3.0 s.
 BARS = {
     "join": (
         Bar("a 4th member joins 3: partitions that move, max", "join.moved", 1.0, 3.0),

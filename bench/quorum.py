@@ -170,8 +170,8 @@ class Quorum:
 
 
 async def first_write(quorum: Quorum, topic: str, *, but: int = -1) -> float:
-    """Seconds until a controller acknowledges a write: all live ones are asked at once and repeatedly, because a client
-    does not know the next leader."""
+    """Seconds until a controller acknowledges a write: all live controllers are asked at once and repeatedly, because a
+    client does not know the next leader."""
     begun = time.monotonic()
     done = asyncio.Event()
 

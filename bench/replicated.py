@@ -4,10 +4,10 @@
 
 Headrace runs three brokers and three controllers, with replication factor 3, min.insync.replicas 2 and
 `log.flush=commit`. With acks=all, Headrace therefore acknowledges a record when every in-sync replica has flushed it to
-disk. With --peers three nodes of Apache Kafka run beside them, one side idle while the other works: at Kafka's default
-(acknowledged from memory), and with `flush.messages=1` (every write forced). Each round runs every workload with Kafka
-and then with Headrace. Kafka's throughput is measured under each setting of kafka_settings.py, with a warm client; its
-best median is compared with ours.
+disk. With --peers three nodes of Apache Kafka run beside them, and one side is idle while the other side works. Kafka
+runs at its default (acknowledged from memory), and with `flush.messages=1` (every write forced). Each round runs every
+workload with Kafka and then with Headrace. Kafka's throughput is measured under each setting of kafka_settings.py, with
+a warm client; its best median is compared with ours.
 
 --only selects steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table
 in docs/performance. Exit 1 when a workload failed.

@@ -73,7 +73,7 @@ def _run(spark: Any, servers: str, number: int, arguments: argparse.Namespace, w
                 time.sleep(max(0.0, began_s + index / arguments.rate - time.time()))
                 producer.send(origin, repr(time.time()).encode())
         query.processAllAvailable()
-        ended.wait(1.0)  # the consumer reads the last records meanwhile
+        ended.wait(1.0)  # the consumer reads the last records during this wait
         ended.set()
         reader.join()
         query.stop()

@@ -5,7 +5,7 @@ bench/java/Transactions.java does the same with Kafka's producers.
 
 A transaction has SIZE records of 100 random bytes, or sends at full speed for SIZE milliseconds. A latency is the time
 from the begin of a transaction to the end of its commit. --plain: no transactions. Where a transactional producer
-commits, a plain producer waits for the acknowledgements of these records; it sends the next records meanwhile.
+commits, a plain producer waits for the acknowledgements of these records; during the wait it sends the next records.
 """
 
 from __future__ import annotations

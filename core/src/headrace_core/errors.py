@@ -29,7 +29,7 @@ class HeadraceError(Exception):
 
     def copy(self) -> Self:
         """Return an equal error without a traceback. Code that keeps an error and raises it more than once raises a
-        copy: each raise of the same error lengthens its traceback, and the traceback keeps the frames of all callers
+        copy. Each raise of the same error lengthens its traceback, and the traceback keeps the frames of all callers
         with their variables."""
         return copy.copy(self)
 

@@ -11,7 +11,7 @@ from headrace_core.types import TopicPartition
 
 from .models import TransactionToken
 
-#: The states of a transactional id. ongoing: a transaction is open; prepared: a transaction waits for its decision
+#: The states of a transactional id. ongoing: a transaction is open. prepared: a transaction waits for its decision
 #: (KIP-939); prepare-commit and prepare-abort: a transaction is decided, and some of its markers are not written yet.
 TransactionState = Literal[
     "empty", "ongoing", "prepared", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort"

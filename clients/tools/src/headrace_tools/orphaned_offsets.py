@@ -2,7 +2,7 @@
 ``groups describe``.
 
 No marker will ever commit or drop orphaned offsets, so readers that ask for stable offsets wait for them forever. The
-order of the requests makes the result certain, as for hanging transactions (hanging.py): the owner of the group's shard
+order of the requests makes the result certain, as for hanging transactions (hanging.py). The owner of the group's shard
 adds its partition to the transaction before it takes the offsets. If the coordinator does not have the partition later,
 the transaction has ended. If the group, asked again after the coordinator, still has the same offsets, then they are
 orphaned.

@@ -1,6 +1,6 @@
 """All configuration keys of a server's properties file, for every role.
 
-As with Kafka, one file may configure a controller and a broker: each role reads its part of ``SERVER`` and ignores the
+As with Kafka, one file may configure a controller and a broker. Each role reads its part of ``SERVER`` and ignores the
 keys of other roles, but every role refuses unknown keys. Names, defaults and ranges are Kafka's (4.x), except for keys
 with the source "Headrace". A key whose scope is not read-only can be changed while brokers run (``headrace configs
 alter``).

@@ -581,8 +581,7 @@ class LogDirectory:
         self._remove({log.topic_partition: (size, 0)})
 
     def _check_held(self, log: PartitionLog) -> None:
-        """Refuse a change of a log that was deleted meanwhile: a new log of the same name would inherit the
-        checkpoints."""
+        """Refuse a change of a log that has been deleted: a new log of the same name would inherit the checkpoints."""
         if self.logs.get(log.topic_partition) is not log:
             raise log.closed_error()
 

@@ -175,7 +175,7 @@ class RealFile:
         return b"".join(parts)
 
     def is_cached(self, size: int, position: int) -> bool:
-        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so ask it for only one byte in every 64 KiB: the kernel reads
+        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so ask it for only one byte in every 64 KiB. The kernel reads
         # and drops the page cache in runs far longer than a page.
         probe = bytearray(1)
         try:

@@ -202,8 +202,8 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def catch_up(self) -> int:
-        """Copy the bytes that the copy lacks; returns how many bytes were appended to the log meanwhile. All copied
-        bytes are durable in both directories when ``catch_up`` returns, so ``finish`` forces few bytes while all
+        """Copy the bytes that the copy lacks; returns how many bytes were appended to the log during the copying. All
+        copied bytes are durable in both directories when ``catch_up`` returns, so ``finish`` forces few bytes while all
         appends to the source wait. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and
         OSError of the source."""
         self._copy_all()

@@ -7,7 +7,7 @@
     log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
 PartitionLog uses no threads and no locks. One owner (``DirectoryWriter``) makes all changes, one after another. Readers
-in any thread may read offsets below an end offset that the directory writer has published: batches, index entries and
+in any thread may read offsets below an end offset that the directory writer has published. Batches, index entries and
 the list of segments become visible only when complete. A reader that holds a segment keeps the segment's file open
 after its deletion.
 
@@ -207,7 +207,7 @@ class PartitionLog(LogReader):
     @property
     def recovery_point(self) -> int:
         """The offset to persist as the recovery point; all records below the recovery point are durable. An empty log
-        has the recovery point 0: it has no records to recover, and the first batch that a replica appends may begin
+        has the recovery point 0. It has no records to recover, and the first batch that a replica appends may begin
         below the log's present end."""
         return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
@@ -891,9 +891,9 @@ class PartitionLog(LogReader):
         self, offset: int, max_bytes: int, high_watermark: int, *, wait: bool = True
     ) -> ReadResult | None:
         """Read like ``read``, up to the last stable offset, with the aborted transactions among the records. The last
-        stable offset, the records and the aborted transactions are of the same state of the log: the read is repeated
-        if a compaction, a deletion or a roll changed the segments meanwhile. Raises OffsetNotAvailableError if the log
-        was cut meanwhile. Any thread."""
+        stable offset, the records and the aborted transactions are of the same state of the log. The read is repeated
+        if a compaction, a deletion or a roll changed the segments during the read. Raises OffsetNotAvailableError if
+        the log was cut during the read. Any thread."""
         while True:
             cuts, segments = self.cuts, self._segments
             found = self.read(offset, max_bytes, self.last_stable_offset(high_watermark), wait=wait)
@@ -955,7 +955,7 @@ class PartitionLog(LogReader):
             except FileNotFoundError:
                 if self._segments is segments:
                     raise
-                continue  # the segment was compacted or deleted meanwhile
+                continue  # the segment was compacted or deleted during the read
             except CorruptLogError as error:
                 raise self._unless_cut(error, cuts) from error
             if len(found) > 1:

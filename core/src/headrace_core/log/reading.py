@@ -6,11 +6,11 @@ lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares fields that the CRC
 does not cover with the neighbouring batches. The offsets that were read must reach, without a gap, the next known
-offset: that of the next batch's header, of the next segment's name, or the high watermark. If the offsets that were
-read have a gap, the batch before them is checked too. Leader epochs must match the epoch checkpoint. Where compaction
-removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset
-inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are
-read a second time; if the check fails again, CorruptLogError names file, position and offset.
+offset: the offset of the next batch's header, of the next segment's name, or the high watermark. If the offsets that
+were read have a gap, the batch before them is checked too. Leader epochs must match the epoch checkpoint. Where
+compaction removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an
+offset inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check
+are read a second time; if the check fails again, CorruptLogError names file, position and offset.
 """
 
 from __future__ import annotations
@@ -255,7 +255,8 @@ class LogReader:
     def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
         """Return the position of the first batch that has a record at or above ``up_to``. ``following``: the next
         segment's base offset."""
-        size = segment.size  # read the size before the search: a batch that is appended meanwhile must not count
+        # Read the size before the search: a batch that is appended after the read of the size must not count.
+        size = segment.size
         if following is not None and up_to >= following:
             return size
         position = places.get(up_to, segment)

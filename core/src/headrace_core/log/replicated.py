@@ -119,8 +119,8 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
 
     An epoch begins where the batch before it ends. The start offset of an epoch may be below the epoch's first batch,
     because the leader's compaction may have removed the first records of the epoch. If the epoch began at its first
-    batch that is left, the epoch before it would seem to reach up to there, and a replica with records that were never
-    committed would not truncate them."""
+    batch that is left, the epoch before it would seem to reach up to there. A replica with records that were never
+    committed would not truncate these records."""
     starts = [
         (after.leader_epoch, before.next_offset)
         for before, after in pairwise(headers)

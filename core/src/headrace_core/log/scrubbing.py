@@ -49,7 +49,7 @@ def scrub_segment(
 ) -> Scrubbed:
     """Read all written bytes of ``segment``; ``spend(bytes)`` waits to limit the rate. Raises OSError. Raises
     CorruptLogError when a second read shows the damage again and the segment is still in the log (not replaced or cut
-    meanwhile)."""
+    between the two reads)."""
     cuts = log.cuts  # read this count before anything that a truncation changes
     segments = log.segments
     at = segments.index(segment) if segment in segments else len(segments)

@@ -3,7 +3,7 @@ are pure: they use no files, clock or event loop.
 
 Requests queue up during a turn; the next turn takes all queued requests, up to a number of bytes that limits the wait
 under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)
-keeps its order relative to the appends to that log; an action on the directory keeps its order relative to all appends.
+keeps its order relative to the appends to that log. An action on the directory keeps its order relative to all appends.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class TransactionIndex:
         self.file.append(entry)
 
     def doubt(self) -> None:
-        """Create a durable, empty file if the index has no file, before a rebuild: an empty file counts as damaged, a
+        """Create a durable, empty file if the index has no file, before a rebuild. An empty file counts as damaged, a
         missing file says that there are no entries."""
         if self.is_empty:
             self.file.replace(b"")

@@ -222,7 +222,7 @@ class MetadataFollower:
 
     async def load(self, store: ImageStore) -> None:
         """Begin with an earlier snapshot, if the store has one. Call ``load`` before ``run``. ``on_change`` is not
-        called for the snapshot, because a starting node acts on the whole image anyway."""
+        called for the snapshot, because a starting node acts on the whole image."""
         assert self.image is EMPTY_IMAGE, "a snapshot is loaded first"
         began_ms = self._clock.monotonic_ms()
         loaded = await asyncio.to_thread(store.load)

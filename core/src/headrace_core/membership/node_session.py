@@ -163,8 +163,9 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     async def shut_down(self, timeout_s: float) -> bool:
         """Ask the controllers to move the node's leaderships or shards to other nodes, and wait until the node may
-        stop. Returns False after ``timeout_s``. After ``timeout_s`` the node stops anyway, and the controllers notice
-        the end of its session. ``run`` must be running during ``shut_down``, and returns after ``shut_down``."""
+        stop. Returns False after ``timeout_s``. After ``timeout_s`` the node stops without an answer, and the
+        controllers notice the end of its session. ``run`` must be running during ``shut_down``, and returns after
+        ``shut_down``."""
         self._want_shutdown = True
         self._nudge.set()
         try:

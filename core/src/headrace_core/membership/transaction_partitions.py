@@ -1,8 +1,8 @@
 """Add partitions to open transactions, by requests to the transactions' coordinators (KIP-890).
 
 The leader of a partition adds the partition to a producer's transaction before the transaction's first append (version
-2), or verifies that the producer has added it (version 1). The owner of a group's shard adds or verifies its partition
-in the same way before it accepts offsets of a transaction. A request to add or to verify partitions is called a
+2), or verifies that the producer has added it (version 1). The owner of a group's shard also adds or verifies the
+shard's partition before it accepts offsets of a transaction. A request to add or to verify partitions is called a
 *verification*. This node's metadata show the coordinator of a transaction: the owner of the transactional id's shard.
 
 A request that fails with a retriable error is repeated for at most VERIFICATION_S. For example, the shard may be

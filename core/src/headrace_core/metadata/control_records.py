@@ -9,9 +9,9 @@
     6     KRaftVotersRecord      a change of the voters; in each snapshot   KIP-853
 
 A control record's key is (version: int16, type: int16). The record's value is a message in Kafka's "flexible" encoding
-(KIP-482): fixed-size integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with
+(KIP-482). Fixed-size integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with
 its tagged fields. Unknown tagged fields are skipped. Headrace's tagged fields have numbers from 10,000 on, and Kafka's
-tools skip them. For example, a tagged field holds the directory of a voter in a LeaderChangeMessage: version 1 of the
+tools skip them. For example, a tagged field holds the directory of a voter in a LeaderChangeMessage. Version 1 of the
 message has a field for the directory, but Kafka's tools (4.3) read version 0.
 """
 

@@ -37,7 +37,7 @@ class RuntimeState:
 
 def write_state(path: str, state: RuntimeState) -> None:
     """Write the state file atomically (by rename), without fsync, because after a power loss the contents would be
-    wrong anyway. A failure is only logged: a full disk or a directory that is offline must not stop the node."""
+    wrong. A failure is only logged: a full disk or a directory that is offline must not stop the node."""
     temporary = Path(f"{path}.tmp")
     try:
         temporary.write_text(json.dumps(asdict(state)) + "\n")

@@ -1,6 +1,6 @@
 """The event loop of Headrace's threads: uvloop's (libuv) where available, else asyncio's.
 
-We measured one record in flight with three replicas and flushed writes: with uvloop, records took 16 % less time from
+We measured one record in flight with three replicas and flushed writes. With uvloop, records took 16 % less time from
 send to receipt, and nodes used 18 % less CPU time (docs/performance/replicas.md). An event loop of the user's program
 is never changed.
 

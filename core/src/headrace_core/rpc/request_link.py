@@ -2,7 +2,7 @@
 by the correlation id. Responses may come in any order.
 
 With ``packed``, the requests that wait at the same moment share a message, because a message costs more than a small
-request. A server puts its waiting responses into a message in the same way (``streams.ServerStream``).
+request. A server also packs its waiting responses into one message (``streams.ServerStream``).
 
 When the stream breaks, its pending requests fail, and the next request opens a new stream. A request that was not
 written certainly had no effect (``NetworkError.was_sent`` is False).

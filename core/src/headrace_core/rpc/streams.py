@@ -264,9 +264,9 @@ class PushHandler(Generic[Response]):
 
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
         """Return the next message and its approximate size in bytes. If making the message takes long, return an
-        awaitable of the pair (message, size) instead. Return None if the handler has no message now; the method is
-        called again after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent. An
-        exception raised in ``next`` ends the call with that error."""
+        awaitable of the pair (message, size). Return None if the handler has no message now; the method is called again
+        after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent. An exception
+        raised in ``next`` ends the call with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:

@@ -1,7 +1,7 @@
 """Split long work in the event loop into turns, so that other tasks run every few milliseconds and work for a cancelled
 call stops.
 
-All long work of an event loop shares the turns: one piece of work runs, the other pieces queue, and after each turn the
+All long work of an event loop shares the turns. One piece of work runs, the other pieces queue, and after each turn the
 loop runs no long work for three times as long as the turn took. Because long requests take turns, ten long requests
 delay a short request no more than one long request does.
 

@@ -19,7 +19,7 @@ A row that violates several rules gets the strictest action: fail, then quaranti
 There are two ways to count, and both are exact when Spark repeats tasks or stages (tested). ``counts`` is an
 aggregation of a static frame, such as the batch of ``foreachBatch``. ``apply(observe=NAME)`` counts while the rows
 pass, without a second read; ``observed`` returns the counts from the progress of the stream. Spark does not store the
-progress of a stream: if the driver dies after a batch, the counts of the batch are lost, and a repeated batch reports
+progress of a stream. If the driver dies after a batch, the counts of the batch are lost, and a repeated batch reports
 its counts again.
 """
 

@@ -3,7 +3,7 @@
     parsed = parse_json(source, "user STRING NOT NULL, amount DOUBLE, items ARRAY<STRUCT<sku: STRING, n: INT>>")
     parsed.columns      # those of source, then data (a struct) and reason (null: the row is good)
 
-Spark's own ``from_json`` does not say what is wrong: it returns null for a field of the wrong type and for a missing
+Spark's own ``from_json`` does not say what is wrong. It returns null for a field of the wrong type and for a missing
 field alike, converts numbers to text, and ignores all text after the first JSON value. ``parse_json`` converts nothing
 silently:
 
@@ -58,7 +58,7 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS = (FloatType, DoubleType, DecimalType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 #: A marker that ends the JSON array in which a text is parsed. Spark's parser ignores all text after the first value,
-#: so a text is parsed as the first of two elements: if other text follows the value, the second element is not the
+#: so a text is parsed as the first of two elements. If other text follows the value, the second element is not the
 #: marker.
 _END = "headrace:end-of-record"
 

@@ -29,7 +29,7 @@ def group_of(pipeline: str, query: str) -> str:
 def lags(admin: Admin, pipeline: str, queries: Iterable[str]) -> dict[str, Lag]:
     """The lags of the queries that have committed progress. Raises HeadraceError.
 
-    A query is left out while the coordinator does not know the end of each partition: the coordinator asks the leaders
+    A query is left out while the coordinator does not know the end of each partition. The coordinator asks the leaders
     for the ends after the group's first commit.
     """
     names = {group_of(pipeline, query): query for query in queries}

@@ -6,10 +6,10 @@ only convert texts and dictionaries.
 The JSON has one key that the Kafka source's JSON does not have (``$start``). Spark's log stores the *end* of each
 batch. A batch starts where the previous batch ended; the first batch starts at ``initialOffset()``. A query that is
 killed in its first batch calls ``initialOffset()`` again at its restart. With ``startingOffsets=latest`` a second call
-of ``initialOffset()`` returns later offsets, and the query would lose the records in between. (The Kafka source keeps a
-file in the checkpoint; a Python source does not know the checkpoint's path.) To lose no record after a restart, the end
-of the first batch is stored with the batch's start, under a key that no topic can have. An example is ``{"orders":
-{"0": 123}, "$start": {"orders": {"0": 100}}}``.
+of ``initialOffset()`` returns later offsets, and the query would lose the records between the two offsets. (The Kafka
+source keeps a file in the checkpoint; a Python source does not know the checkpoint's path.) To lose no record after a
+restart, the end of the first batch is stored with the batch's start, under a key that no topic can have. An example is
+``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The topics of the sink: a task makes sure that a topic exists before it sends rows.
 
-A missing topic is created as for any producer of the SDK: the task's metadata request names it, and the cluster creates
-it if ``auto.create.topics.enable`` and the client's ``allow.auto.create.topics`` are true. Too few live brokers for the
-replication factor are a passing failure, so the task tries again until ``delivery.timeout.ms`` has passed.
+A missing topic is created as for any producer of the SDK. The task's metadata request names the topic, and the cluster
+creates it if ``auto.create.topics.enable`` and the client's ``allow.auto.create.topics`` are true. Too few live brokers
+for the replication factor are a passing failure, so the task tries again until ``delivery.timeout.ms`` has passed.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def _segment_bytes(fs: FileSystem, path: str) -> int:
     try:
         return sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if name.endswith(LOG_SUFFIX))
     except OSError:
-        return 0  # the log was removed meanwhile
+        return 0  # the log has been removed
 
 
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:

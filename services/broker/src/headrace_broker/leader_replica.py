@@ -490,7 +490,7 @@ class LeaderReplica:
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
         read further in that epoch, before compaction removed the records; the log was not truncated. The result is
-        remembered, so that ``check_not_truncated`` lets such a client go on."""
+        remembered, so that ``check_not_truncated`` lets a client with an offset above the last batch go on."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None
 

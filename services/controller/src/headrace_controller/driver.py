@@ -248,7 +248,7 @@ class ControllerDriver:
                 self._look_after_snapshots()
                 for watcher in self._turn_watchers:
                     watcher()
-                await asyncio.sleep(0)  # accept the requests that arrived meanwhile, and send the answers
+                await asyncio.sleep(0)  # accept the requests that arrived during the turn, and send the answers
             if self._failure is not None:  # a disk that failed during the last turn had no clean stop
                 raise self._failure
         except CorruptLogError as error:

@@ -431,9 +431,8 @@ class QuorumController:
                 self._decider.forgive_pause(now_ms)
             if not self._hand_over:
                 self._decide_inbox(now_ms)
-            # Upkeep runs after the requests: a heartbeat that has arrived must be processed before a broker's silence
-            # is judged.
-            # (the leader proposes nothing during a transfer of its leadership)
+            # Upkeep runs after the requests. A heartbeat that has arrived must be processed before a broker's silence
+            # is judged. The leader proposes nothing during a transfer of its leadership.
             if has_ticked and self._raft.transferring_to is None:
                 self._decider.upkeep(self._raft, now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:

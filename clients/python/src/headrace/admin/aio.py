@@ -349,7 +349,8 @@ class AsyncAdmin(Face):
         describeConsumerGroups).
 
         Raises GroupIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names every
-        group that failed. With ``raise_errors=False`` the description of a failed group has an ``error`` instead.
+        group that failed. With ``raise_errors=False`` the call raises no error of a group; the description of a failed
+        group has an ``error``.
         """
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
@@ -439,10 +440,10 @@ class AsyncAdmin(Face):
         prefix: str = "",
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). The arguments select ids: their
-        state is in ``states``, their producer id is in ``producer_ids``, their transaction has been open for at least
-        ``open_for_ms`` (KIP-994), and they begin with ``prefix``. The list is always complete. While a partition of
-        ``__transaction_state`` has no coordinator, the call waits; after ``timeout`` it raises RequestTimedOutError."""
+        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). The arguments select ids by
+        their state, their producer id and their ``prefix``, and ids whose transaction has been open for at least
+        ``open_for_ms`` (KIP-994). The list is always complete. While a partition of ``__transaction_state`` has no
+        coordinator, the call waits; after ``timeout`` it raises RequestTimedOutError."""
         numbers, ids = transactions.wanted_states(states), transactions.wanted_producers(producer_ids)
         least_ms = None if open_for_ms is None else arguments.whole("open_for_ms", open_for_ms)
         arguments.text("prefix", prefix)
@@ -457,7 +458,8 @@ class AsyncAdmin(Face):
         the order of ``transactional_ids``.
 
         Raises TransactionalIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names
-        every id that failed. With ``raise_errors=False`` the description of a failed id has an ``error`` instead.
+        every id that failed. With ``raise_errors=False`` the call raises no error of an id; the description of a failed
+        id has an ``error``.
         """
         wanted = transactions.wanted_ids(transactional_ids)
         return await self._run(

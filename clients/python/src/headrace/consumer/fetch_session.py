@@ -289,7 +289,7 @@ class FetchLink:
         detail = result.error.message
         error = from_number(result.error.code, detail if detail.startswith(str(tp)) else f"{tp}: {detail}")
         self._gone(tp, tracked)
-        if tracked.near >= 0:  # a follower may lag, or not follow any more: ask the leader instead
+        if tracked.near >= 0:  # a follower may lag, or not follow any more: ask the leader
             tracked.near = -1
             fetcher.send_home(tracked, error if error.retriable else None)
             return

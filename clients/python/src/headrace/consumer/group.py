@@ -535,7 +535,7 @@ class GroupConsumer:
         try:
             await self._commit(positions, reported_losses, final=DELETED)
         except HeadraceError as error:
-            self._committed = {}  # the auto-commit is retried even if nothing is read in between
+            self._committed = {}  # the auto-commit is retried even if nothing is read before the retry
             logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
 
     def _settle(self) -> None:

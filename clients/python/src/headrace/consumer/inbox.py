@@ -112,7 +112,7 @@ class Inbox:
         """Allow the inbox to return queued records until ``moment_s`` (``boottime_s()``); runs on the I/O thread."""
         was_over = self.reads_until <= boottime_s()
         self.reads_until = moment_s
-        if was_over and not self.is_shut:  # the caller may have checked ``is_shut`` in between and may be asleep
+        if was_over and not self.is_shut:  # the caller may sleep, because it has seen ``is_shut``
             self.notify()
 
     @property

@@ -97,8 +97,8 @@ class Coordinators:
         return found
 
     async def addresses(self, keys: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
-        """The addresses for many keys, with one request for all keys that are not in the cache; an error instead for
-        each key that failed."""
+        """The addresses for many keys, with one request for all keys that are not in the cache; a failed key has an
+        error in place of an address."""
         found: dict[str, str | HeadraceError] = dict.fromkeys(keys, "")
         strangers = [key for key in found if key not in self._addresses]
         engine, noun = self._engine, self._kind.noun

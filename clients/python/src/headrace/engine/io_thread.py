@@ -248,7 +248,7 @@ def leave_before_pools() -> None:
     nodes need the pools until they have stopped. Python also joins the program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
-        register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses the same private hook
+        register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses this private hook too
         if register_atexit is not None and not _leaves_before_pools:
             _leaves_before_pools = True
             register_atexit(_at_exit)

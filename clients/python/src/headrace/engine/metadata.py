@@ -177,7 +177,7 @@ class MetadataCache:
     ) -> dict[str, HeadraceError]:
         """Read the metadata of ``topics`` (None: all that this client uses) again; return the errors by topic.
 
-        ``unless_known``: send no request if another caller's request has returned the given topics meanwhile.
+        ``unless_known``: send no request if another caller's request has returned the given topics since the call.
         """
         seen = self._version
         async with self._my_turn(deadline):
@@ -407,7 +407,7 @@ def _topic(item: Any) -> TopicInfo:
 
 
 def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
-    """The new metadata of a topic, except that a partition keeps its leader if its known leader epoch is newer: the
+    """The new metadata of a topic, except that a partition keeps its leader if its known leader epoch is newer. The
     answer of a lagging node must not lead back to an old leader (KIP-320)."""
     if old is None or old.topic_id != new.topic_id:
         return new

@@ -48,7 +48,7 @@ member has received. From the revision in a heartbeat, the coordinator knows to 
 refer.
 
 A revocation has three steps. The member stops fetching when it receives the revocation; the caller commits and releases
-the partitions in its next ``poll``; then a heartbeat reports that the member no longer owns the partitions.
+the partitions in its next ``poll``. Then a heartbeat reports that the member no longer owns the partitions.
 """
 
 from __future__ import annotations

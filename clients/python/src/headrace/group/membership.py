@@ -72,7 +72,7 @@ class Membership:
         self._tasks: list[asyncio.Task[None]] = []
         self._goodbye: groups_pb2.MembershipRequest | None = None  # the leave request that the stream has to write
         self._left: asyncio.Future[None] | None = None
-        #: Called with an error that an operator must resolve; meanwhile the client retries the failed operation.
+        #: Called with an error that an operator must resolve; the client continues to retry the failed operation.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
         #: The time (time.monotonic()) of the first failure after the last success, and the last error; None while
         #: requests succeed.

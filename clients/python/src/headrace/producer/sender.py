@@ -23,7 +23,7 @@ the broker detects duplicates. Without idempotence, a retried batch with an unkn
 the retries of a batch that may have been written end without an acknowledgement, the error is UnknownOutcomeError.
 
 **Leader changes.** The sender uses a new leader at once, when a broker's refusal names it (KIP-951) or the metadata
-watch reports it; batches that wait for a retry are then sent without a further wait. Without news of a new leader, a
+watch reports it. Batches that wait for a retry are then sent without a further wait. Without news of a new leader, a
 link or a partition is retried once per retry.backoff.ms, a time that grows with each failure.
 """
 

@@ -13,8 +13,8 @@
     ABORTING     the coordinator answers                              READY
     any          an error that ends the producer                      DEAD
 
-A call whose answer is lost leaves its state (COMMITTING, ABORTING, PREPARING), in which the same call is legal again:
-the coordinator recognizes a repeated request by the producer's identity.
+A call whose answer is lost leaves its state (COMMITTING, ABORTING, PREPARING), in which the same call is legal again.
+The coordinator recognizes a repeated request by the producer's identity.
 
 **Identities.** Under transaction version 2 (KIP-890) each end of a transaction that was sent to the coordinator returns
 the identity for the next transaction. A transaction in which nothing was sent ends without the coordinator and keeps
@@ -22,10 +22,10 @@ its identity.
 
 **Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
 committed, and the producer may begin the next one after an abort. *Fatal*: another producer has the transactional id,
-or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names the call to
-make instead. When the cluster refuses a record, offsets or a prepare, the cause may be another producer, or a timeout
-that aborted the transaction. The refusal itself is therefore never fatal: the program aborts, and the coordinator's
-answer to the abort shows the cause.
+or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names a call that is
+allowed. When the cluster refuses a record, offsets or a prepare, the cause may be another producer, or a timeout that
+aborted the transaction. The refusal itself is therefore never fatal: the program aborts, and the coordinator's answer
+to the abort shows the cause.
 """
 
 from __future__ import annotations

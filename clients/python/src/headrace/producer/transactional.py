@@ -120,8 +120,8 @@ class Transactions:
 
     async def send_offsets(self, sent: GroupOffsets) -> None:
         """Commit offsets in the open transaction. If the request fails, the transaction fails, because the coordinator
-        may have only some of the offsets. A commit of such a transaction would lose the offsets that the coordinator
-        lacks."""
+        may have only some of the offsets. A commit of the failed transaction would lose the offsets that the
+        coordinator lacks."""
         async with self._lock:
             self.producer.check(Call.SEND_OFFSETS)
             try:

@@ -1,6 +1,6 @@
 """The measurements behind ``headrace bench``: produce, consume, latency.
 
-* The workloads make random values, and touch their memory, before the clock starts: a virtual machine needs ten times
+* The workloads make random values, and touch their memory, before the clock starts. A virtual machine needs ten times
   longer for the first touch of a page than for later touches.
 * The clock stops when the outcome of the last record is known, not when that record is queued.
 * ``verified`` in a result is True if the check of the run succeeded. A produce run is verified if every record was

@@ -113,7 +113,7 @@ def describe(
     The column STATUS judges the last commits by Burrow's rules. The values are OK; WARN: the group commits, and its lag
     grows; STOP: no more commits; STALL: the same offset is committed again; REWIND: the committed offset went back. The
     status of a group is WARN, or ERR if one of its partitions has STOP, STALL or REWIND. With --fail-on the exit code
-    is 3 if a group has such a status; --watch then ends.
+    is 3 if a group has the given status or a worse one; --watch then ends.
 
     \b
     Examples:

@@ -73,8 +73,8 @@ def top(
 
 
 def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame | HeadraceError]:
-    """Iterate over frames; a sample that failed gives its error instead. If no node answers at the start, the error is
-    raised; later the command waits for the cluster, within ``count`` samples, so that a limited run ends."""
+    """Iterate over frames; a failed sample gives its error in place of a frame. If no node answers at the start, the
+    error is raised; later the command waits for the cluster, within ``count`` samples, so that a limited run ends."""
     from ..top.frames import frame_of
 
     before, looks = sampling.sample(), 0

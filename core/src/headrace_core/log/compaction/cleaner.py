@@ -290,7 +290,8 @@ class _Round:
             file.close()
 
     def _clean_group_or_leave(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """Clean a group like ``_clean_group``; also True when retention removed all segments of the group meanwhile."""
+        """Clean a group like ``_clean_group``; also True when retention removed all segments of the group during the
+        cleaning."""
         try:
             if not self._is_below_start(group) and self._clean_group(group, judge, latest):
                 return True
@@ -306,8 +307,8 @@ class _Round:
         return bool(present) and present[0].base_offset > group[-1].base_offset
 
     def _clean_group(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """Filter a group of segments into a new segment and swap the new segment in; False when the log changed
-        meanwhile."""
+        """Filter a group of segments into a new segment and swap the new segment in; False when the log changed during
+        the cleaning."""
         with_records = [segment for segment in group if segment.size]
         if not with_records:
             self._segments_after += len(group)

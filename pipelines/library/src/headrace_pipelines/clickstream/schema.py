@@ -7,7 +7,7 @@
       |     `-> clickstream.conversions   a download with a page that the visitor viewed before it
       `-> clickstream.log.dead-letters  each bad line, with the reason and the position (dead_letters.py)
 
-A **tick** is a record without a value. A tick only moves the event time: Spark closes windows and sessions when it has
+A **tick** is a record without a value. A tick only moves the event time. Spark closes windows and sessions when it has
 read a later time, and a log that has ended brings no later time. A tick becomes a request without an address.
 """
 

@@ -39,7 +39,7 @@ from .rules import History, first_history, judge
 from .schema import ACCOUNTS, ALERTS, Account, Alert, InvalidRecordError, Payment, account_of, payment_of
 
 #: Shards of customers. Each batch has rows for most shards, so more shards cost time. The tasks share the work by
-#: shards, so with fewer shards one task may have much more of it than the other.
+#: shards, so with fewer shards one task may have much more work than another task.
 SHARDS = 16
 #: Number of buckets of a shard. About thirty customers in a bucket are best: a batch writes each bucket that has a new
 #: payment.

@@ -1,6 +1,6 @@
 """Payments of a bank's customers with planted fraud, from a seed. The same seed gives the same events and truth.
 
-Honest customers are not regular: they travel, shop in many shops, park the car, buy furniture, pay with a closed
+Honest customers are not regular. They travel, shop in many shops, park the car, buy furniture, pay with a closed
 account, and use terminals whose position or clock is wrong. Some thieves behave like honest customers. Therefore no
 rule finds every fraud without a false alarm.
 

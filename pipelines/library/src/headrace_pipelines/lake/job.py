@@ -204,7 +204,7 @@ def start_source(
 
 def check_no_open_batch(directory: Path) -> None:
     """Raise PipelineFailedError if a batch has begun and is not committed. Some of the tables may have the batch
-    already, by the rules and fields of the previous release; the other tables must then get the batch by these rules
+    already, by the rules and fields of the previous release. The other tables must then get the batch by these rules
     and fields."""
     for each in checkpoints(directory):
         if each.next_batch is not None:

@@ -408,7 +408,7 @@ class LeaderLane:
         self._last_contact_ms = self._now_ms()
 
     def silent_at_ms(self) -> int | None:
-        """Time at which the connection counts as broken if the follower sends no message until then. The result is None
+        """Time at which the connection counts as broken unless the follower sends a message earlier. The result is None
         for a follower of an older version of Headrace, which sends no heartbeats."""
         return self._last_contact_ms + SILENCE_MS if self._sends_heartbeats else None
 

@@ -12,7 +12,7 @@ pending, the appends of its producer epoch wait in order; all other appends of t
     PENDING    (none)     the coordinator has refused, the time is over, or a marker came: the waiting appends fail
     VERIFIED   (none)     the last verified append has ended, so the log shows the open transaction; or a marker came
 
-A marker cancels the verifications of the transaction that it ends: their answers may be from before the marker, and a
+A marker cancels the verifications of the transaction that it ends. Their answers may be from before the marker, and a
 batch behind the marker would begin a transaction that no marker ends. The log checks each batch again when it is
 appended (headrace_core.log.transactions).
 

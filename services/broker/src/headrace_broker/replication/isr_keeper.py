@@ -163,7 +163,7 @@ class IsrKeeper:
         self._looked_ms[leader] = now_ms
         at_ms = max(due_ms, now_ms + LOOK_MS)
         if _all_in_sync(leader):
-            at_ms = min(at_ms, now_ms + self._period_ms)  # check after a period; signals until then are ignored
+            at_ms = min(at_ms, now_ms + self._period_ms)  # check after a period; earlier signals are ignored
         self._look_at(leader, at_ms)
 
     async def _sleep(self) -> None:

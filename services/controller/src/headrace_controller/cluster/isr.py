@@ -136,7 +136,7 @@ class Altering:
 
     def is_so_already(self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...]) -> bool:
         """Whether the proposal repeats a change whose answer was lost. The leader epoch of a repeated proposal is
-        current, so no other leader was elected in between."""
+        current, so no other leader was elected since the change."""
         same = len(members) == len(partition.isr) and set(members) == set(partition.isr)
         return same and item.recovering == partition.recovering
 

@@ -9,8 +9,8 @@
 
 A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new
 replica. If the first target of a reassignment is a new replica, it becomes leader in the last step, which needs a new
-leader epoch anyway. As the first target, a new broker gets its leaderships with the reassignment, without waiting for
-``leader.imbalance.per.broker.percentage``.
+leader epoch in any case. As the first target, a new broker gets its leaderships with the reassignment, without waiting
+for ``leader.imbalance.per.broker.percentage``.
 
 Cancelling a reassignment restores the replicas that are not ``adding``. After a cancelled reassignment the original
 order of the replicas is lost, as in Kafka: the targets come first.

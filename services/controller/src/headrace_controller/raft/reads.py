@@ -4,7 +4,7 @@ A leader may have been deposed without knowing it. A read takes the current comm
 answered a heartbeat that was sent *after* the read began. The answers of the majority prove that no other node led when
 the answered heartbeat was sent. The read may be served when the state machine has applied all entries below the commit
 offset that the read took. All reads that arrive before a heartbeat round share the round. A deferred read starts no
-heartbeat round: it waits for the next round, which another read starts or which is due anyway.
+heartbeat round: it waits for the next round, which another read starts or which is due in any case.
 
 Heartbeat rounds are numbered within a leader's term. An answer to a heartbeat proves that the voter was alive, in the
 leader's term, when the heartbeat's round was sent or later. The time at which the leader receives an *answer* to a

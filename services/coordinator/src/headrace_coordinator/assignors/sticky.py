@@ -183,8 +183,8 @@ def _chain(
     giver: str, shares: Mapping[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> tuple[list[tuple[str, bytes, str]], set[str]]:
     """Shortest chain of (from, topic, to), last link first, from ``giver`` to a member with at least two partitions
-    fewer. If no chain leads to such a member, the result is all members that chains reach, including the giver. The
-    search for a chain is breadth first and visits each topic once."""
+    fewer. If no chain exists, the result is all members that chains reach, including the giver. The search for a chain
+    is breadth first and visits each topic once."""
     came: dict[str, tuple[str, bytes]] = {}
     seen_topics: set[bytes] = set()
     queue = deque([giver])

@@ -150,7 +150,7 @@ class Rebalancing:
             return
         turn.hold(group, member, current)
         self.watch(group, member)
-        # A member whose assignment stays the same needs no push: the answer to its next heartbeat has the new epoch,
+        # A member whose assignment stays the same needs no push. The answer to its next heartbeat has the new epoch,
         # and the member may use the old epoch until then. In a large group most members keep their assignment.
         is_changed = (current.revision, current.revoking) != (before.revision, before.revoking)
         if is_changed and member.session.connected and not is_asking:

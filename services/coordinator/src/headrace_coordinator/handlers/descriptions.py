@@ -1,7 +1,7 @@
 """Answers about several groups or transactions of one request.
 
-A small request can name the same large group a thousand times. The answers are therefore made a few at a time, so that
-other requests are served in between and a cancelled call stops, and the response has a maximum size.
+A small request can name the same large group a thousand times. The answers are therefore made a few at a time: other
+requests are served during the call, and a cancelled call stops. The response has a maximum size.
 """
 
 from __future__ import annotations

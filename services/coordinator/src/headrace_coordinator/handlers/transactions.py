@@ -173,8 +173,8 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         return await self._transactions.ask(asked, within_s, wait_for_markers=wait_for_markers)
 
     async def ListTransactions(self, request: Any, context: Any) -> Any:
-        """Ask the shards one after the other, so that the coordinator serves other requests in between. A shard that
-        stops serving during the call is not listed, and counts as loading."""
+        """Ask the shards one after the other, so that the coordinator serves other requests after each shard. A shard
+        that stops serving during the call is not listed, and counts as loading."""
         asked = ListTransactions(
             states=frozenset(map(_state_pair, request.states)),
             producer_ids=frozenset(request.producer_ids),

@@ -8,7 +8,7 @@ verifications. Pure.
 A record has the pending offsets of one producer in one group, for at most 32 partitions of a topic (one *part*;
 partition 70 is in part 2). A request with offsets therefore rewrites only the parts that it names, and not all pending
 offsets. At a COMMIT marker the shard writes one batch: offset commits, and tombstones for the producer's records. At an
-ABORT marker the shard writes only the tombstones. Kafka writes pending offsets as transactional batches instead (see
+ABORT marker the shard writes only the tombstones. Kafka writes pending offsets as transactional batches (see
 kafka_transactions.py).
 
 All pending offsets of a producer have the same epoch. Offsets of the next transaction are refused until the marker has

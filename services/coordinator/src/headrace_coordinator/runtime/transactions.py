@@ -51,7 +51,7 @@ def _must_be_fenced(request: Any) -> bool:
 
     A former owner would answer from a state that is out of date. Under transaction version 1, the transactions of a
     producer have the same epoch. The former owner would take a request to end the open transaction for a repetition of
-    the request that ended the former transaction. It would confirm a commit that never happens.
+    the request that ended the former transaction. The former owner would confirm a commit that never happens.
 
     A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
     the transaction's batches after the marker. A group shard does not keep the epoch of an ended transaction."""
