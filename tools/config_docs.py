@@ -46,8 +46,8 @@ A broker's key has the first of these values that is set, as in Kafka:
 
 For a topic's key, a value of the topic overrides all other values (`headrace configs alter -t orders --set
 retention.ms=60000`). Brokers set the default of a topic's key under the name in the column "server's key". `headrace
-configs describe` shows the value in force and the overridden values. With `--all` the command shows
-defaults too, and with `-o json` the command prints all facts about a key.
+configs describe` shows the value in force and the overridden values. `headrace configs describe
+--all` shows defaults too. With `-o json` `headrace configs describe` prints all facts about a key.
 
 The column "changed" says how you can change a key:
 
