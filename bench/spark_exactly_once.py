@@ -14,12 +14,15 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from typing import Any
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace_spark import session
 
 SOURCE, PARTITIONS, VALUE_BYTES, CHUNK = "from", 6, 100, 50_000
+#: Seconds that the check of the written rows may take.
+CHECK_S = 300.0
 DELIVERIES = ("at-least-once", "exactly-once")
 
 
@@ -66,8 +69,11 @@ def check(servers: str, topic: str, records: int) -> None:
         for partition in partitions:
             consumer.seek(partition, 0)
         ends = consumer.end_offsets(partitions)
+        deadline = time.monotonic() + CHECK_S
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             found += consumer.fetch_arrow(timeout=10.0).num_rows
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{found} of {records} rows were read after {CHECK_S:.0f} s")
     if found != records:
         raise SystemExit(f"{found} rows were written, not {records}")
 
