@@ -8,29 +8,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-INK, FAINT, PEOPLE, CRAWLERS, ERRORS = "#222222", "#8a8a8a", "#1b6ca8", "#c9ced6", "#d1495b"
+from ..charts import charts
+
+PEOPLE, CRAWLERS, ERRORS = "#1b6ca8", "#c9ced6", "#d1495b"
 PAGES = 12
 
 
 def draw(requests: DataFrame, counts: DataFrame, summary: dict[str, Any], directory: Path) -> list[Path]:
     """Write two PNG files to ``directory``; returns their paths."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style: Any = {
-        "font.size": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": FAINT,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "text.color": INK,
-        "savefig.dpi": 150,
-        "figure.facecolor": "white",
-    }
     hours = (
         requests.where("address IS NOT NULL")
         .groupBy(F.date_trunc("hour", "time").alias("hour"))
@@ -44,7 +29,7 @@ def draw(requests: DataFrame, counts: DataFrame, summary: dict[str, Any], direct
     )
     sites = counts.where("kind = 'referrer' AND name != '-'").groupBy("name").agg(F.sum("views").alias("views"))
     referrers = sites.orderBy(F.col("views").desc(), F.col("name")).limit(PAGES).collect()
-    with plt.rc_context(style):
+    with charts() as plt:
         return [
             _traffic(plt, hours, summary, directory / "traffic.png"),
             _visits(plt, [(row["name"], row["views"]) for row in referrers], summary, directory / "visits.png"),

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
+from ..charts import FAINT, INK, charts
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
 #: Minimum number of departures behind a mean; the line chart leaves out the mean of fewer departures.
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
-INK, FAINT = "#222222", "#8a8a8a"
 
 
 def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
@@ -43,24 +43,7 @@ def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
 
 def draw(answer: Answer, names: Mapping[str, str], directory: Path) -> list[Path]:
     """Write two PNG files to ``directory``; returns their paths."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style: Any = {
-        "font.size": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": FAINT,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "text.color": INK,
-        "savefig.dpi": 150,
-        "figure.facecolor": "white",
-    }
-    with plt.rc_context(style):
+    with charts() as plt:
         return [
             _by_hour(plt, answer, directory / "delay_by_hour.png"),
             _carriers(plt, answer, names, directory / "worst_carriers.png"),

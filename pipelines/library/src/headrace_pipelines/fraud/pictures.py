@@ -5,34 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..charts import INK, charts
 from .schema import KINDS
 from .traffic import Seen
 
-INK, FAINT, P50, P99, PRECISION, RECALL = "#222222", "#8a8a8a", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b"
+P50, P99, PRECISION, RECALL = "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b"
 NAMES = {"velocity": "velocity", "travel": "impossible travel", "testing": "card testing", "amount": "unusual amount"}
 
 
 def draw(seen: list[Seen], began_ms: float, summary: dict[str, Any], directory: Path) -> Path:
-    """Write fraud.png to ``directory``; returns its path."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style: Any = {
-        "font.size": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": FAINT,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "text.color": INK,
-        "savefig.dpi": 150,
-        "figure.facecolor": "white",
-    }
+    """Write fraud.png to ``directory``; returns its path. Alerts of payments before ``began_ms``, which an earlier run
+    sent, have no latency."""
     path = directory / "fraud.png"
-    with plt.rc_context(style):
+    with charts() as plt:
         figure, (times, bars) = plt.subplots(1, 2, figsize=(12.5, 4.2), width_ratios=(1.25, 1), layout="constrained")
         _latency(times, seen, began_ms, summary)
         _scores(bars, summary["by_kind"])
@@ -42,8 +27,9 @@ def draw(seen: list[Seen], began_ms: float, summary: dict[str, Any], directory: 
 
 
 def _latency(axes: Any, seen: list[Seen], began_ms: float, summary: dict[str, Any]) -> None:
-    at = [(each.alert.sent_ms - began_ms) / 1000 for each in seen]
-    axes.scatter(at, [(each.seen_ms - each.alert.sent_ms) / 1000 for each in seen], s=6, color=P50, alpha=0.5)
+    recent = [each for each in seen if each.alert.sent_ms >= began_ms]
+    at = [(each.alert.sent_ms - began_ms) / 1000 for each in recent]
+    axes.scatter(at, [(each.seen_ms - each.alert.sent_ms) / 1000 for each in recent], s=6, color=P50, alpha=0.5)
     for name, color in (("p50", INK), ("p99", P99)):
         value = summary["event_to_alert_ms"][name]
         if value is not None:

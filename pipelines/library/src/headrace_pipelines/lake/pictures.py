@@ -9,24 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-INK, FAINT, DEPARTURE, ARRIVAL, RAIN, MAKERS = "#222222", "#8a8a8a", "#1b6ca8", "#d1495b", "#9ec5e8", "#2a9d8f"
+from ..charts import charts
+
+DEPARTURE, ARRIVAL, RAIN, MAKERS = "#1b6ca8", "#d1495b", "#9ec5e8", "#2a9d8f"
 #: Inches of rain in an hour that mark a day as wet.
 WET_INCHES = 0.1
 
 
 def draw(days: pa.Table, makers: Mapping[str, int], files: Mapping[str, tuple[int, int]], path: Path) -> Path:
     """Write a PNG file. ``files``: data files before and after compaction, by format."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style: Any = {
-        "font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": FAINT,
-        "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "text.color": INK, "savefig.dpi": 150,
-        "figure.facecolor": "white",
-    }  # fmt: skip
-    with plt.rc_context(style):
+    with charts(10.5) as plt:
         figure = plt.figure(figsize=(13, 7.4))
         grid = figure.add_gridspec(2, 2, height_ratios=[1.5, 1], width_ratios=[1.6, 1], hspace=0.5, wspace=0.28)
         _delays(figure.add_subplot(grid[0, :]), days)
