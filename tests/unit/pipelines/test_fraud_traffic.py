@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
+from headrace.partitioners import key_partition
 from headrace_pipelines.fraud import traffic
-from headrace_pipelines.fraud.planting import START_MS, Event
+from headrace_pipelines.fraud.planting import START_MS, Event, events
 from headrace_pipelines.fraud.schema import Account, Payment
 
 
@@ -58,4 +60,45 @@ def test_a_payment_that_is_sent_late_has_the_time_when_it_was_due(monkeypatch: p
     due = [began + milliseconds for milliseconds in (0, 10, 10, 20, 30, 30)]
     assert [at for _, at in producer.sent[1:]] == due, "accounts are in the order of the payments"
     assert sender.payments == 4
-    assert sender.records == 7
+    assert sender.offsets == 7
+
+
+class Recorder(SlowProducer):
+    """A producer that keeps the records that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[str, bytes, bytes | None]] = []
+
+    def send(self, topic: str, *, key: bytes, value: bytes | None, timestamp_ms: int) -> Future[None]:
+        self.records.append((topic, key, value))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.4, 1.0])
+def test_a_continued_traffic_sends_what_the_topics_lack(monkeypatch: pytest.MonkeyPatch, part: float) -> None:
+    """Each partition has a beginning of its events, and each beginning has another length."""
+
+    def sent(before: traffic.Before | None) -> tuple[list[tuple[str, bytes, bytes | None]], traffic.Traffic]:
+        producer = Recorder()
+        monkeypatch.setattr(traffic, "Producer", lambda _: producer)
+        sender = traffic.Traffic("nowhere", events(3, 900), rate=1e6, partitions=2, before=before)
+        sender.pay()
+        sender.start()
+        sender.result()
+        return producer.records, sender
+
+    whole, unbroken = sent(None)
+    by_partition: dict[tuple[str, int], list[tuple[str, bytes, bytes | None]]] = {}
+    for topic, key, value in whole:
+        by_partition.setdefault((topic, key_partition(key, 2)), []).append((topic, key, value))
+    assert len(by_partition) == 4
+    lengths = {where: round(len(records) * part) for where, records in by_partition.items()}
+    there = [each for where, records in by_partition.items() for each in records[: lengths[where]]]
+    rest, continued = sent(traffic.Before(Counter(lengths), len(there)))
+    assert Counter(rest) + Counter(there) == Counter(whole)
+    assert [each for each in whole if each in set(rest)] == rest
+    assert (continued.payments, continued.truth) == (900, unbroken.truth)
+    assert continued.offsets == unbroken.offsets == len(whole)

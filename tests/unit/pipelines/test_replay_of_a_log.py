@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import itertools
+from collections import Counter
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace_pipelines.clickstream.replay import lines, read_log, web_log
+from headrace_pipelines.clickstream import replay
+from headrace_pipelines.clickstream.replay import Replay, Sent, lines, read_log, web_log
 
 
 def line(time: str, address: str = "10.0.0.1") -> bytes:
@@ -79,3 +83,45 @@ def test_a_log_may_be_gzipped_and_a_missing_one_is_named(tmp_path: Path) -> None
     assert read_log(plain) == read_log(packed) == b"one\n"
     with pytest.raises(HeadraceError, match=r"cannot read the log .*b\.log: No such file"):
         read_log(tmp_path / "b.log")
+
+
+class Recorder:
+    """A producer that keeps the names of the lines that it was given."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+
+    def send(self, topic: str, *, headers: list[tuple[str, bytes]], **record: Any) -> Future[None]:
+        ((_, name),) = headers
+        self.names.append(name)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def flush(self, timeout: float) -> None:
+        pass
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def test_a_continued_replay_sends_the_lines_that_the_topic_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = list(lines(b"one\ntwo\nthree\nfour"))
+
+    def sent(there: dict[bytes, int] | None) -> Counter[bytes]:
+        producer = Recorder()
+        monkeypatch.setattr(replay, "Producer", lambda _: producer)
+        one = Replay("nowhere", content, speed=1.0, repeat_every=2, there=there)
+        one.start()
+        assert one.result() == Sent(lines=4, repeats=2)
+        assert one.sent == 6
+        assert one.lag_s(6) == 0
+        return Counter(producer.names)
+
+    whole = sent(None)
+    assert whole == {b"0/1": 1, b"0/2": 2, b"0/3": 1, b"0/4": 2}
+    assert sent({b"0/1": 1, b"0/4": 1}) == {b"0/2": 2, b"0/3": 1, b"0/4": 1}
+    assert sent(dict(whole)) == {}

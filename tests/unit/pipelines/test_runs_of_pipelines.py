@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines import cli
 from headrace_pipelines.checkpoints import checkpoints
 from headrace_pipelines.errors import AlreadyRunningError, PipelineFailedError
-from headrace_pipelines.runs import _write, find, recorded, serving
+from headrace_pipelines.places import Places
+from headrace_pipelines.runs import _write, find, prepared, recorded, serving
+from headrace_pipelines.show import Show
 
 #: A run of ``clickstream`` whose job waits for SIGTERM, without Spark.
 WAITING = """
@@ -102,6 +105,52 @@ def test_a_run_is_recorded_with_its_cluster_and_its_end(tmp_path: Path) -> None:
     run = find(tmp_path)
     assert run is not None
     assert run.state == "failed"
+
+
+FLAGS = {"--seed": "21"}
+
+
+def run_once(directory: Path, end: str, *, restart: bool = False, flags: dict[str, str] = FLAGS) -> int:
+    """A run of fraud with a checkpoint and a table; returns how many times it was continued."""
+    with recorded(directory, "fraud", flags, restart=restart) as ends:
+        continued = Places(directory).begin(Show(on_stderr=True), "table")
+        if not continued:
+            assert not (directory / "checkpoints").exists()
+            assert not (directory / "table").exists()
+            (directory / "checkpoints").mkdir()
+            (directory / "table").touch()
+            prepared(directory)
+        assert (directory / "checkpoints").exists()
+        ends(end)
+    return continued
+
+
+@pytest.mark.parametrize("end", ["stopped", "interrupted", "failed"])
+def test_a_run_that_is_not_done_is_continued_until_it_is_done(tmp_path: Path, end: str) -> None:
+    assert [run_once(tmp_path, each) for each in (end, end, "done", "done")] == [0, 1, 2, 0]
+
+
+def test_a_run_that_died_is_continued_and_restart_begins_again(tmp_path: Path) -> None:
+    run_once(tmp_path, "stopped")
+    run = find(tmp_path)
+    assert run is not None
+    dead = dataclasses.replace(run.process, started=run.process.started + "0")
+    _write(tmp_path, dataclasses.replace(run, process=dead, end=None, ended_ms=None))
+    assert run_once(tmp_path, "stopped") == 1
+    assert run_once(tmp_path, "stopped", restart=True) == 0
+
+
+def test_a_run_without_topics_is_not_continued(tmp_path: Path) -> None:
+    with recorded(tmp_path, "fraud", FLAGS):
+        pass
+    assert run_once(tmp_path, "done") == 0
+
+
+def test_a_run_is_continued_with_the_same_flags_only(tmp_path: Path) -> None:
+    run_once(tmp_path, "stopped")
+    with pytest.raises(InvalidArgumentError, match=r"other flags: --seed 21 \(now 22\); .* --restart"):
+        run_once(tmp_path, "stopped", flags={"--seed": "22"})
+    assert run_once(tmp_path, "done") == 1
 
 
 def test_a_replay_without_a_cluster_names_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

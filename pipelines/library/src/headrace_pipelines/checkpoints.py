@@ -66,6 +66,11 @@ def checkpoints(directory: Path) -> list[Checkpoint]:
     return [_read(path) for path in found]
 
 
+def batches(directory: Path) -> dict[str, int]:
+    """Number of committed batches of each query, in all its runs."""
+    return {each.query: 0 if each.batch is None else each.batch + 1 for each in checkpoints(directory)}
+
+
 def _read(path: Path) -> Checkpoint:
     committed, begun = _numbers(path / "commits"), _numbers(path / "offsets")
     batch = max(committed, default=None)

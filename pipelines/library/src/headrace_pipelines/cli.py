@@ -136,7 +136,10 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     stop.listen()
     show = Show(on_stderr=arguments.output == "json")
     out: Path = arguments.out.resolve()
-    with recorded(out, pipeline.name) as ends:
+    own = {"command", "name", "out", "output", "master", "restart"}
+    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in vars(arguments).items() if name not in own}
+    restart = getattr(arguments, "restart", False)
+    with recorded(out, pipeline.name, flags, restart=restart) as ends:
         try:
             outcome = pipeline.job().run(arguments, out, show, stop)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A Spark session for one run: in this process, with two tasks at a time."""
+"""A Spark session for one run on this machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from headrace_spark import session
+from headrace_spark.session import LOCAL_DEFAULTS
 
 
 @contextmanager
-def local_spark(name: str, make: Callable[..., SparkSession] = session) -> Iterator[SparkSession]:
-    """Make a Spark session with ``make``, and stop it at the end of the block; the session logs only errors."""
-    spark = make(name, master="local[2]", spark_sql_session_timeZone="UTC")
+def local_spark(
+    name: str, make: Callable[..., SparkSession] = session, *, master: str = "local[2]"
+) -> Iterator[SparkSession]:
+    """A session by ``make``, which ends with the block; its log has only errors. ``master``: ``local[N]``, or
+    ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too."""
+    spark = make(name, master=master, **{**LOCAL_DEFAULTS, "spark.sql.session.timeZone": "UTC"})
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark.sparkContext.setLogLevel("ERROR")
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from headrace import LocalCluster
 from headrace_tools.local import ClusterDirectory
 
+from .runs import find
 from .show import Show
 
 
@@ -28,15 +29,26 @@ class Places:
     def checkpoint(self, query: str) -> Path:
         return self.root / "checkpoints" / query
 
-    def clear(self) -> None:
-        """Remove the files of an earlier run, and stop the cluster of a run that was killed."""
+    def begin(self, show: Show, *more: str) -> int:
+        """Continue the last run if runs.py says so; otherwise remove its files, and the files and directories ``more``.
+
+        Returns how many times the run was continued, 0 for a new run.
+        """
+        run = find(self.root)
+        if run is not None and run.continued:
+            show.step("continuing the last run from its checkpoints; --restart begins again")
+            return run.continued
+        self.clear(*more)
+        return 0
+
+    def clear(self, *more: str) -> None:
+        """Remove the files of an earlier run, the files ``more``, and the cluster of a run that was killed."""
         cluster = ClusterDirectory(self.cluster)
         if cluster.exists():
             cluster.delete()
-        for path in (self.cluster, self.root / "checkpoints"):
-            shutil.rmtree(path, ignore_errors=True)
-        for path in (self.root / "summary.json", self.root / "details.json", *self.root.glob("*.png")):
-            path.unlink(missing_ok=True)
+        paths = [self.root / name for name in ("checkpoints", "summary.json", "details.json", *more)]
+        for path in (self.cluster, *paths, *self.root.glob("*.png")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         self.root.mkdir(parents=True, exist_ok=True)
 
 
@@ -47,17 +59,34 @@ def cluster_of(servers: str | None, places: Places, show: Show) -> Iterator[str]
         yield servers
         return
     show.step("starting a cluster: real processes, three brokers, three controllers and a coordinator")
+    earlier = ClusterDirectory(places.cluster)
+    if earlier.exists():  # the cluster of a killed run may still be stopping
+        earlier.down()
     with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
         show.note(f"serving on {cluster.bootstrap_servers}")
         yield cluster.bootstrap_servers
 
 
-def add_bootstrap_servers(parser: argparse.ArgumentParser, topics: str) -> None:
-    """Add the flag ``--bootstrap-servers``, whose help says that the run replaces ``topics``."""
+def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
+    """Add the flags of a run that replaces ``topics``: the cluster, Spark's master, and a new beginning."""
     parser.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT,...",
         help=f"use this cluster and replace its topics {topics}; without it the command starts a cluster in DIR",
     )  # fmt: skip
+    parser.add_argument(
+        "--master", type=_master, default="local[2]", metavar="URL",
+        help="Spark's master on this machine: local[N], or local-cluster[N,CORES,MB] with N executors "
+        "(default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--restart", action="store_true", help="begin again, also if the last run in DIR is not done")
+
+
+def _master(text: str) -> str:
+    if not text.startswith("local"):
+        raise argparse.ArgumentTypeError(
+            f"{text}: the checkpoints are in DIR on this machine; give local[N] or local-cluster[N,CORES,MB]"
+        )
+    return text
 
 
 def positive(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,8 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace_spark.offsets import from_json
 
 from .errors import QueryFailedError
 
@@ -85,6 +88,13 @@ class Queries:
     def last(self, name: str) -> dict[str, Any] | None:
         """Spark's progress of the last batch of a query."""
         return self._queries[name].lastProgress
+
+    def position(self, name: str) -> int:
+        """The sum of the offsets at which the last batch of a query ended; 0 before its first batch."""
+        last = self.last(name)
+        ends = [] if last is None else [source["endOffset"] for source in last["sources"]]
+        known = [from_json(json.loads(end) if isinstance(end, str) else end) for end in ends if end]
+        return sum(sum(end.values()) for end in known)
 
     @property
     def is_active(self) -> bool:

@@ -31,6 +31,11 @@ REQUEST_BYTES = 16_000_000
 _TRIES = PREFIX + "tries"
 
 
+def is_replayed(record: Record) -> bool:
+    """Whether a replay has sent the record."""
+    return any(name == _TRIES for name, _ in record.headers)
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record of a dead-letter topic. ``topic``, ``partition``, ``offset`` and ``timestamp_ms`` are the source

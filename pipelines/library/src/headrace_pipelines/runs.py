@@ -4,6 +4,9 @@
     DIR/run.lock    locked by the process that runs a pipeline in DIR
 
 A process is known by its pid and its start time, so a signal never reaches another process with the same pid.
+
+A run whose job has called ``prepared`` has topics and checkpoints. If this run does not end with ``done``, the next run
+with the same flags continues it.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace_core.errors import InvalidArgumentError
 from headrace_tools.local.processes import ProcessId, identify
 
 from .errors import AlreadyRunningError
@@ -27,7 +31,11 @@ _FILE, _LOCK = "run.json", "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run. ``end`` is None while the run goes on, and later ``done``, ``stopped``, ``interrupted`` or ``failed``."""
+    """A run. ``end`` is None while it runs; then ``done``, ``stopped``, ``interrupted`` or ``failed``.
+
+    ``flags``: the flags of the run that a continued run must have, too. ``is_prepared``: the topics of the run exist.
+    ``continued``: how many times the run was continued.
+    """
 
     pipeline: str
     process: ProcessId
@@ -35,6 +43,9 @@ class Run:
     bootstrap_servers: str | None = None
     ended_ms: int | None = None
     end: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+    is_prepared: bool = False
+    continued: int = 0
 
     @property
     def state(self) -> str:
@@ -54,11 +65,16 @@ def find(directory: Path) -> Run | None:
 
 
 @contextmanager
-def recorded(directory: Path, pipeline: str) -> Iterator[Callable[[str], None]]:
+def recorded(
+    directory: Path, pipeline: str, flags: Mapping[str, str] | None = None, *, restart: bool = False
+) -> Iterator[Callable[[str], None]]:
     """Record a run in ``directory`` while the block runs; the block calls the function with the end of the run.
 
-    Raises AlreadyRunningError if another process runs a pipeline in the directory.
+    The run continues the last one if the last one is prepared and not done; with ``restart`` it does not. Raises
+    AlreadyRunningError if another process runs a pipeline in the directory, and InvalidArgumentError if the last run
+    has other flags.
     """
+    given = dict(flags or {})
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK).open("a") as lock:
         try:
@@ -70,7 +86,12 @@ def recorded(directory: Path, pipeline: str) -> Iterator[Callable[[str], None]]:
             ) from None
         process = identify(os.getpid())
         assert process is not None
-        _write(directory, Run(pipeline, process, _now_ms()))
+        new = Run(pipeline, process, _now_ms(), flags=given)
+        last = None if restart else find(directory)
+        if last is not None and last.pipeline == pipeline and last.is_prepared and last.state != "done":
+            _check_same(directory, last.flags, given)
+            new = dataclasses.replace(new, is_prepared=True, continued=last.continued + 1)
+        _write(directory, new)
         ends = ["failed"]
         try:
             yield ends.append
@@ -78,6 +99,24 @@ def recorded(directory: Path, pipeline: str) -> Iterator[Callable[[str], None]]:
             run = find(directory)
             assert run is not None
             _write(directory, dataclasses.replace(run, ended_ms=_now_ms(), end=ends[-1]))
+
+
+def _check_same(directory: Path, before: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise InvalidArgumentError if a run that continues has other flags than the run before."""
+    changed = [name for name in sorted({*before, *given}) if before.get(name) != given.get(name)]
+    if changed:
+        flags = ", ".join(f"{name} {before.get(name)} (now {given.get(name)})" for name in changed)
+        raise InvalidArgumentError(
+            f"the run in {directory} is not done, and was started with other flags: {flags}; continue it with the same "
+            "flags, or begin again with --restart"
+        )
+
+
+def prepared(directory: Path) -> None:
+    """Record that the topics of the run exist. From now on a run that does not end with ``done`` can be continued."""
+    run = find(directory)
+    if run is not None:
+        _write(directory, dataclasses.replace(run, is_prepared=True))
 
 
 def serving(directory: Path, bootstrap_servers: str) -> None:

@@ -17,20 +17,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import NewTopic
 
+from ..checkpoints import batches, checkpoints
 from ..dead_letters import LARGE_RECORDS, header
 from ..errors import PipelineFailedError, StoppedError
 from ..lags import group_of
 from ..local_spark import local_spark
 from ..outcome import Outcome
-from ..places import Places, add_bootstrap_servers, cluster_of, positive, whole
+from ..places import Places, add_run_flags, cluster_of, positive, whole
 from ..queries import LOOK_S, Queries, started
-from ..runs import serving
+from ..runs import prepared, serving
 from ..show import Meter, Show
 from ..stopping import Stop
 from ..topics import replace_topics
 from . import parsing, pictures, schema
 from .conversions import conversions
-from .replay import COPIES_MAX, Line, Replay, Sent, lines, read_log, send_tick
+from .replay import COPIES_MAX, Line, Replay, Sent, lines, lines_in_topic, read_log, send_tick
 from .sessions import sessions
 from .summary import summarized
 from .views import WATERMARK, counts, views
@@ -52,7 +53,7 @@ _IN_ORDER = (["requests"], ["sessions", "counts", "conversions"])
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run clickstream``."""
-    add_bootstrap_servers(parser, "clickstream.*")
+    add_run_flags(parser, "clickstream.*")
     parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
     parser.add_argument(
         "--speed", type=positive, default=SPEED, metavar="X",
@@ -82,15 +83,21 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     if not content:
         raise PipelineFailedError(f"the log {arguments.log} is empty; give a log with lines")
     places = Places(out)
-    places.clear()
-    show.step("starting Spark (in this process's JVM, two tasks at a time)")
-    with local_spark("headrace clickstream") as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
+    continued = places.begin(show)
+    show.step(f"starting Spark ({arguments.master})")
+    with (
+        local_spark("headrace clickstream", master=arguments.master) as spark,
+        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+    ):
         job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
         serving(out, servers)
-        job.create_topics()
-        replay = Replay(servers, content, speed=arguments.speed, repeat_every=arguments.repeat_every)
-        outcome = job.stream(content, replay)
-    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
+        if not continued:
+            job.create_topics()
+            prepared(out)
+        there = lines_in_topic(servers) if continued else None
+        replay = Replay(servers, content, speed=arguments.speed, repeat_every=arguments.repeat_every, there=there)
+        outcome = job.stream(content, replay, is_continued=continued > 0)
+    outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
 
@@ -101,6 +108,9 @@ class Job:
     def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
         self._spark, self._servers, self._places = spark, servers, places
         self._show, self._stop, self._rows = show, stop, rows
+        # Rows that earlier runs have read: the log has no gaps and no markers of transactions.
+        positions = {each.query: each.position for each in checkpoints(places.root / "checkpoints")}
+        self._read_before = positions.get("requests", 0)
 
     def create_topics(self) -> None:
         """Create the topics, without records. The log is of 2015, so the default retention would delete its records."""
@@ -171,7 +181,7 @@ class Job:
 
     # -- the run
 
-    def stream(self, content: list[Line], replay: Replay) -> Outcome:
+    def stream(self, content: list[Line], replay: Replay, *, is_continued: bool) -> Outcome:
         """Replay the log through the queries, close the last windows, and sum up."""
         self._show.step(f"starting four queries, watermark {WATERMARK}, each with an exactly-once topic")
         with self._stop.after_batch(), self.start() as queries:
@@ -190,13 +200,13 @@ class Job:
             finally:
                 replay.stop()
             self._show.step("summing up from the topics")
-            return self._summarize(queries, sent)
+            return self._summarize(queries, sent, is_continued=is_continued)
 
     def _follow(self, queries: Queries, replay: Replay, meter: Meter) -> None:
         """Show progress until the queries have processed all lines. Raises StoppedError."""
 
         def look() -> bool:
-            rows = queries.progress["requests"].rows
+            rows = self._read_before + queries.progress["requests"].rows
             meter.at(min(rows, meter.total), self._note(queries, replay))
             return not self._stop.is_asked
 
@@ -213,7 +223,7 @@ class Job:
     def _note(self, queries: Queries, replay: Replay) -> str:
         first = queries.progress["requests"]
         behind = first.observed["good"] - min(queries.progress[name].rows for name in _IN_ORDER[1])
-        lag_s = replay.lag_s(first.rows - max(0, behind))
+        lag_s = replay.lag_s(self._read_before + first.rows - max(0, behind))
         watermark = queries.watermark
         at = "none yet" if watermark is None else f"{watermark:%d %b %H:%M}"
         state_rows, state_bytes = queries.state
@@ -227,7 +237,7 @@ class Job:
         queries.stop_after_batch()
         raise StoppedError({"sent": replay.sent, "queries": queries.totals()})
 
-    def _summarize(self, queries: Queries, sent: Sent) -> Outcome:
+    def _summarize(self, queries: Queries, sent: Sent, *, is_continued: bool) -> Outcome:
         requests = self._rows_of(schema.REQUESTS, schema.REQUEST).cache()
         counted = self._rows_of(schema.COUNTS, schema.COUNT).cache()
         visits = self._rows_of(schema.SESSIONS, schema.SESSION).cache()
@@ -242,29 +252,36 @@ class Job:
                 "repeats_sent": sent.repeats,
                 "repeats_dropped": first.repeats,
                 "late_dropped": {name: each.late for name, each in queries.progress.items()},
-                "batches": {name: each.batches for name, each in queries.progress.items()},
+                "batches": batches(self._places.root / "checkpoints"),
+                "state_rows": {name: each.state_rows for name, each in queries.progress.items()},
             }
         )
         figures = {**outcome.summary, **outcome.details}
-        _check(figures)
+        _check(figures, is_continued=is_continued)
         for path in pictures.draw(requests, counted, figures, self._places.root):
             self._show.note(f"picture: {path}")
         return outcome
 
 
-def _check(figures: dict[str, Any]) -> None:
-    """Every line is a request, a dead letter, or counted as late; every view is in a session and in a count."""
+def _check(figures: dict[str, Any], *, is_continued: bool) -> None:
+    """Every line is a request, a dead letter, or counted as late; every view is in a session and in a count.
+
+    A continued run does not know what the queries of earlier runs have dropped, so it only checks that there is not
+    too much.
+    """
     late = figures["late_dropped"]
     dead = sum(figures["dead_letters"].values())
     wrong = []
-    if figures["requests"] + dead + late["requests"] != figures["lines"]:
+    known = figures["requests"] + dead + late["requests"]
+    if known > figures["lines"] or (known < figures["lines"] and not is_continued):
         wrong.append(
             f"{figures['lines']} lines were sent, but there are {figures['requests']} requests, {dead} dead letters "
             f"and {late['requests']} late lines"
         )
-    if figures["repeats_sent"] != figures["repeats_dropped"] and not late["requests"]:
+    if figures["repeats_sent"] != figures["repeats_dropped"] and not late["requests"] and not is_continued:
         wrong.append(f"{figures['repeats_sent']} lines were repeated, {figures['repeats_dropped']} repeats dropped")
-    if sum(figures["views_by_page"].values()) != figures["views"] and not late["counts"]:
-        wrong.append(f"{figures['views']} views, but {sum(figures['views_by_page'].values())} in the counts of pages")
+    counted = sum(figures["views_by_page"].values())
+    if counted > figures["views"] or (counted < figures["views"] and not late["counts"] and not is_continued):
+        wrong.append(f"{figures['views']} views, but {counted} in the counts of pages")
     if wrong:
         raise PipelineFailedError("; ".join(wrong))

@@ -6,7 +6,8 @@ import gzip
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,9 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace import Producer
+from headrace import Consumer, Producer
 from headrace_core.errors import InvalidArgumentError
 
+from ..topics import records_in_topic
 from .parsing import CLOCK_S_MAX
 from .schema import LINE_HEADER, LOG
 
@@ -107,18 +109,40 @@ class Sent:
     repeats: int
 
 
+def lines_in_topic(servers: str) -> Counter[bytes]:
+    """The names of the lines in the topic, and how often each was sent."""
+    found: Counter[bytes] = Counter()
+    with Consumer({"bootstrap.servers": servers}) as consumer:
+        for records in records_in_topic(consumer, LOG):
+            found.update(value for each in records for name, value in each.headers if name == LINE_HEADER and value)
+    return found
+
+
 class Replay(threading.Thread):
     """Sends ``content`` in a thread. ``speed``: seconds of the log that pass in one second. ``repeat_every``: each n-th
-    line is sent twice, as a log shipper does after a crash (0: none)."""
+    line is sent twice, as a log shipper does after a crash (0: none). ``there``: the lines that an earlier run has sent
+    (``lines_in_topic``); only the others are sent."""
 
-    def __init__(self, servers: str, content: Sequence[Line], *, speed: float, repeat_every: int) -> None:
+    def __init__(
+        self,
+        servers: str,
+        content: Sequence[Line],
+        *,
+        speed: float,
+        repeat_every: int,
+        there: Mapping[bytes, int] | None = None,
+    ) -> None:
         super().__init__(name="clickstream replay", daemon=True)
-        self._servers, self._content, self._speed, self._repeat_every = servers, content, speed, repeat_every
+        self._servers, self._speed, self._lines = servers, speed, len(content)
+        copies = [2 if repeat_every and number % repeat_every == 0 else 1 for number in range(1, len(content) + 1)]
+        self._repeats = sum(copies) - len(content)
+        missing = [count - (there or {}).get(line.name, 0) for line, count in zip(content, copies, strict=True)]
+        self._missing = [(line, count) for line, count in zip(content, missing, strict=True) if count > 0]
+        self._before = sum(copies) - sum(count for _, count in self._missing)
         self._stop_asked = threading.Event()
         self._began_s = 0.0
         self._failure: BaseException | None = None
         self._sent_s: list[float] = []  # times at which the records were sent
-        self._repeats = 0
 
     def run(self) -> None:
         try:
@@ -130,13 +154,11 @@ class Replay(threading.Thread):
         futures: list[Future[Any]] = []
         with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 10}) as producer:
             self._began_s = time.monotonic()
-            start_ms = self._content[0].time_ms if self._content else 0
-            for number, line in enumerate(self._content, 1):
+            start_ms = self._missing[0][0].time_ms if self._missing else 0
+            for line, count in self._missing:
                 if not self._wait_until(self._began_s + (line.time_ms - start_ms) / 1000 / self._speed):
                     break
-                is_repeated = self._repeat_every > 0 and number % self._repeat_every == 0
-                self._repeats += is_repeated
-                for _ in range(2 if is_repeated else 1):
+                for _ in range(count):
                     futures.append(
                         producer.send(
                             LOG,
@@ -162,18 +184,20 @@ class Replay(threading.Thread):
 
     @property
     def sent(self) -> int:
-        """Records sent so far, repeats included."""
-        return len(self._sent_s)
+        """Records sent so far, by earlier runs too; repeats included."""
+        return self._before + len(self._sent_s)
 
     def lag_s(self, processed: int) -> float:
-        """The age of the oldest record that is not among the first ``processed`` records; 0 if there is none."""
-        return time.monotonic() - self._sent_s[processed] if processed < len(self._sent_s) else 0.0
+        """The age of the oldest record that is not among the first ``processed`` records; 0 if there is none. A record
+        of an earlier run has the age of this run's first record."""
+        number = max(0, processed - self._before)
+        return time.monotonic() - self._sent_s[number] if number < len(self._sent_s) else 0.0
 
     def left_s(self) -> float:
         """Seconds until the last line is sent."""
-        if not self._content or not self.is_alive():
+        if not self._missing or not self.is_alive():
             return 0.0
-        span_s = (self._content[-1].time_ms - self._content[0].time_ms) / 1000
+        span_s = (self._missing[-1][0].time_ms - self._missing[0][0].time_ms) / 1000
         return max(0.0, self._began_s + span_s / self._speed - time.monotonic())
 
     def stop(self) -> None:
@@ -184,7 +208,7 @@ class Replay(threading.Thread):
         self.join()
         if self._failure is not None:
             raise self._failure
-        return Sent(lines=self.sent - self._repeats, repeats=self._repeats)
+        return Sent(lines=self._lines, repeats=self._repeats)
 
 
 def send_tick(servers: str, content: Sequence[Line]) -> None:

@@ -7,6 +7,7 @@ traffic --> fraud.payments, fraud.accounts --> query alerts --> fraud.alerts -->
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,29 +19,33 @@ from pyspark.sql import SparkSession
 from headrace import Consumer, NewTopic
 from headrace_spark import low_latency_session
 
+from ..checkpoints import batches
 from ..dead_letters import LARGE_RECORDS, PREFIX, dead_letter_topic
 from ..errors import PipelineFailedError, StoppedError
 from ..local_spark import local_spark
 from ..outcome import Outcome
-from ..places import Places, add_bootstrap_servers, cluster_of, positive, whole
+from ..places import Places, add_run_flags, cluster_of, positive, whole
 from ..queries import LOOK_S, Queries, started
-from ..runs import serving
+from ..runs import prepared, serving
 from ..show import Show
 from ..sites import Site
 from ..stopping import Stop
 from ..topics import records_in_topic, replace_topics
 from . import pictures, schema
-from .detector import ACCOUNT_WAIT_MS, detected
+from .detector import ACCOUNT_WAIT_MS, BUCKETS, SHARDS, detected
 from .planting import events
 from .scoring import latencies, scores
-from .traffic import Seen, Traffic, Watch
+from .traffic import Seen, Traffic, Watch, sent_before
 
 QUERY = "alerts"
 PARTITIONS = 2
 RATE = 2_000.0
 SECONDS = 90
 SEED = 21
-#: Seconds at the start of a run whose alerts count in no percentile, because the JVM compiles and the state is empty.
+#: Maximum number of records of a batch; after a stop the first batches are as large. A Python worker has the records of
+#: one shard in memory.
+RECORDS_OF_A_BATCH = 500_000
+#: Alerts for the payments of the first seconds are in no percentile: the JVM compiles, and the state is empty.
 WARM_UP_S = 30
 #: Seconds that the query may take to process the last payments.
 DRAIN_S = 120.0
@@ -55,7 +60,7 @@ def _nothing() -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run fraud``."""
-    add_bootstrap_servers(parser, "fraud.*")
+    add_run_flags(parser, "fraud.*")
     parser.add_argument(
         "--rate", type=positive, default=RATE, metavar="N", help="payments in a second (default %(default)g)"
     )
@@ -67,24 +72,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=whole, default=SEED, metavar="N",
         help="the same seed gives the same payments and the same planted fraud (default %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--account-wait", type=positive, default=ACCOUNT_WAIT_MS / 1000, metavar="S",
+        help="seconds that a payment waits for its account before it is a dead letter (default %(default)g)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
     places = Places(out)
-    places.clear()
-    show.step("starting Spark (in this process's JVM, two tasks at a time)")
+    continued = places.begin(show)
+    show.step(f"starting Spark ({arguments.master})")
     with (
-        local_spark("headrace fraud", low_latency_session) as spark,
+        local_spark("headrace fraud", low_latency_session, master=arguments.master) as spark,
         cluster_of(arguments.bootstrap_servers, places, show) as servers,
     ):
         serving(out, servers)
-        create_topics(servers)
+        if not continued:
+            create_topics(servers)
+            prepared(out)
         payments = max(1, round(arguments.rate * arguments.seconds))
-        traffic = Traffic(servers, events(arguments.seed, payments), rate=arguments.rate)
-        outcome = Job(spark, servers, places, show, stop).stream(traffic, payments)
-    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
+        before = sent_before(servers) if continued else None
+        planned = events(arguments.seed, payments)
+        traffic = Traffic(servers, planned, rate=arguments.rate, partitions=PARTITIONS, before=before)
+        job = Job(spark, servers, places, show, stop, account_wait_ms=int(arguments.account_wait * 1000))
+        outcome = job.stream(traffic, payments, is_continued=continued > 0)
+    outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
 
@@ -102,18 +116,30 @@ def create_topics(servers: str) -> None:
 class Job:
     """The query of a run."""
 
-    def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        servers: str,
+        places: Places,
+        show: Show,
+        stop: Stop,
+        *,
+        account_wait_ms: int = ACCOUNT_WAIT_MS,
+    ) -> None:
         self._spark, self._servers, self._places, self._show, self._stop = spark, servers, places, show, stop
+        self._account_wait_ms = account_wait_ms
 
     def start(self) -> Queries:
         """Start the query: one source with two topics, one operator with state, one sink with three topics."""
         site = Site("fraud", self._servers, self._places.root)
-        source = self._spark.readStream.format("headrace").options(**site.read(*SOURCES, query=QUERY)).load()
-        writer = detected(source).writeStream.format("headrace").options(**LARGE_RECORDS)
+        check_grouping(self._places.checkpoint(QUERY))
+        options = site.read(*SOURCES, query=QUERY) | {"maxOffsetsPerTrigger": str(RECORDS_OF_A_BATCH)}
+        source = self._spark.readStream.format("headrace").options(**options).load()
+        writer = detected(source, self._account_wait_ms).writeStream.format("headrace").options(**LARGE_RECORDS)
         (query,) = started(writer.options(**site.write(query=QUERY)).start)
         return Queries({QUERY: query})
 
-    def stream(self, traffic: Traffic, payments: int) -> Outcome:
+    def stream(self, traffic: Traffic, payments: int, *, is_continued: bool) -> Outcome:
         """Send the payments through the query, wait for the last alerts and timers, and sum up."""
         self._show.step("starting the query: state in RocksDB, alerts exactly once")
         with self._stop.after_batch(), self.start() as queries:
@@ -132,34 +158,33 @@ class Job:
                     self._follow(queries, traffic, lambda: not traffic.is_alive(), show)
                 self._let_timers_fire(queries, traffic)
                 self._end(queries)
-                self._wait_for_alerts(queries, watch)
+                self._wait_for_alerts(watch)
             finally:
                 traffic.stop()
                 watch.stop()
             self._show.step("summing up")
-            return self._summarize(queries, traffic, watch)
+            return self._summarize(queries, traffic, watch, is_continued=is_continued)
 
     def _follow(
         self, queries: Queries, traffic: Traffic, is_sent: Callable[[], bool], on_look: Callable[[], None] = _nothing
     ) -> None:
         """Wait until ``is_sent``, and then until the query has read all records. Raises StoppedError."""
-        progress = queries.progress[QUERY]
         sent_s: float | None = None
-        while sent_s is None or progress.rows < traffic.records:
+        while sent_s is None or queries.position(QUERY) < traffic.offsets:
             self._look(queries, traffic)
             on_look()
             if sent_s is None and is_sent():
                 sent_s = time.monotonic()
             elif sent_s is not None and time.monotonic() > sent_s + DRAIN_S:
                 raise PipelineFailedError(
-                    f"{traffic.records:,} records were sent, and after {DRAIN_S:.0f} s the query has read "
-                    f"{progress.rows:,} of them; use a lower --rate or a faster machine"
+                    f"{traffic.offsets:,} records were sent, and after {DRAIN_S:.0f} s the query has read "
+                    f"{queries.position(QUERY):,} of them; use a lower --rate or a faster machine"
                 )
             time.sleep(LOOK_S)
 
     def _let_timers_fire(self, queries: Queries, traffic: Traffic) -> None:
         """Wait for a batch that began after the wait of the last parked payments. Raises StoppedError."""
-        until_s = time.time() + ACCOUNT_WAIT_MS / 1000
+        until_s = time.time() + self._account_wait_ms / 1000
         while queries.progress[QUERY].began_s < until_s:
             self._look(queries, traffic)
             time.sleep(LOOK_S)
@@ -181,25 +206,27 @@ class Job:
         queries.stop_after_batch()
 
     def _note(self, queries: Queries, traffic: Traffic, watch: Watch) -> str:
-        progress = queries.progress[QUERY]
         state_rows, state_bytes = queries.state
         newest = watch.seen[-1] if watch.seen else None
         latency = "none yet" if newest is None else f"{newest.seen_ms - newest.alert.sent_ms:,.0f} ms"
         return (
-            f"{max(0, traffic.records - progress.rows):,} records to read, {len(watch.seen):,} alerts, "
+            f"{max(0, traffic.offsets - queries.position(QUERY)):,} records to read, {len(watch.seen):,} alerts, "
             f"newest after {latency}, state {state_rows:,} rows {state_bytes / 1e6:.1f} MB"
         )
 
-    def _wait_for_alerts(self, queries: Queries, watch: Watch) -> None:
-        """Wait until the watch has seen the alerts of the last batch. Raises PipelineFailedError."""
-        expected = queries.progress[QUERY].observed["alerts"]
+    def _wait_for_alerts(self, watch: Watch) -> None:
+        """Wait until the watch has seen all alerts in the topic. Raises PipelineFailedError."""
+        with Consumer({"bootstrap.servers": self._servers, "isolation.level": "read_committed"}) as consumer:
+            expected = sum(map(len, records_in_topic(consumer, schema.ALERTS)))
         deadline = time.monotonic() + DRAIN_S
         while len(watch.seen) < expected:
             if time.monotonic() > deadline:
-                raise PipelineFailedError(f"the query wrote {expected:,} alerts, and {len(watch.seen):,} are visible")
+                raise PipelineFailedError(
+                    f"{expected:,} alerts are in the topic, and {len(watch.seen):,} were received"
+                )
             time.sleep(LOOK_S / 10)
 
-    def _summarize(self, queries: Queries, traffic: Traffic, watch: Watch) -> Outcome:
+    def _summarize(self, queries: Queries, traffic: Traffic, watch: Watch, *, is_continued: bool) -> Outcome:
         progress = queries.progress[QUERY]
         letters = dead_letters(self._servers)
         warm_ms = traffic.began_ms + WARM_UP_S * 1000
@@ -209,20 +236,35 @@ class Job:
             "alerts": len(watch.seen),
             "by_kind": scores([each.alert for each in watch.seen], traffic.truth),
             "event_to_alert_ms": latencies([each.seen_ms - each.alert.sent_ms for each in steady]),
-            "payments_per_s": round(traffic.payments / traffic.seconds, 1),
+            "payments_per_s": round(traffic.payments_per_s, 1),
         }
         details = {
             "event_to_write_ms": latencies([each.written_ms - each.alert.sent_ms for each in steady]),
-            "records": traffic.records,
+            "records": queries.position(QUERY),
             "dead_letters": dict(letters),
-            "batches": progress.batches,
+            "batches": batches(self._places.root / "checkpoints")[QUERY],
             "state_rows": progress.state_rows,
             "state_bytes": progress.state_bytes,
         }
-        _check(progress.observed, watch.seen, letters)
+        _check(None if is_continued else progress.observed, watch.seen, letters)
         path = pictures.draw(watch.seen, traffic.began_ms, summary, self._places.root)
         self._show.note(f"picture: {path}")
         return Outcome(summary, details)
+
+
+def check_grouping(checkpoint: Path) -> None:
+    """Record in a new checkpoint how customers are grouped. Raises PipelineFailedError if the checkpoint groups them in
+    another way: the query would not find their accounts."""
+    path = checkpoint / "customers.json"
+    grouping = {"shards": SHARDS, "buckets": BUCKETS}
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(grouping))
+    elif (there := json.loads(path.read_text())) != grouping:
+        raise PipelineFailedError(
+            f"the checkpoint {checkpoint} groups customers by {there}, and the detector by {grouping}; use the numbers "
+            "of the checkpoint, or begin again with --restart"
+        )
 
 
 def dead_letters(servers: str) -> Counter[str]:
@@ -235,12 +277,15 @@ def dead_letters(servers: str) -> Counter[str]:
     return reasons
 
 
-def _check(observed: Counter[str], seen: list[Seen], letters: Counter[str]) -> None:
-    """Each alert and each dead letter that the query wrote is there once."""
+def _check(observed: Counter[str] | None, seen: list[Seen], letters: Counter[str]) -> None:
+    """Each alert and each dead letter that the query wrote is there once. ``observed``: what the query has counted,
+    None for a continued run, because Spark does not keep the counts of the run before."""
     alerts = Counter((each.alert.payment, each.alert.kind) for each in seen)
     twice = [payment for (payment, _), count in alerts.items() if count > 1]
     if twice:
         raise PipelineFailedError(f"{len(twice)} alerts are in {schema.ALERTS} more than once: payments {twice[:5]}")
+    if observed is None:
+        return
     for what, wrote, found in (
         ("alerts", observed["alerts"], len(seen)),
         ("dead letters", observed["dead_letters"], letters.total()),

@@ -32,8 +32,8 @@ CUSTOMERS = 4_000
 PAYMENTS_OF_A_CUSTOMER = 30
 #: After each such number of payments a new customer opens an account, and the oldest customer pays no more.
 NEW_CUSTOMER_EVERY = 400
-#: An account is closed when this number of payments has followed its customer's last one. Some customers pay with the
-#: closed account: once more, after the same number of payments.
+#: An account is closed this many payments after its customer leaves, in a short run after a quarter of its payments.
+#: Some pay once more as many payments later.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
 #: Some accounts arrive late: this number of payments after the first payment of their customer.
@@ -89,15 +89,15 @@ class Customer:
         self.city = self.home
 
 
-def events(seed: int, payments: int, *, closed_after: int = CLOSED_AFTER) -> Iterator[Event]:
+def events(seed: int, payments: int) -> Iterator[Event]:
     """``payments`` payments in the order of time, apart from wrong clocks, and the accounts of their customers."""
-    yield from _Bank(seed, payments, closed_after).events()
+    yield from _Bank(seed, payments).events()
 
 
 class _Bank:
-    def __init__(self, seed: int, payments: int, closed_after: int) -> None:
+    def __init__(self, seed: int, payments: int) -> None:
         self._random = random.Random(seed)
-        self._payments, self._closed_after = payments, closed_after
+        self._payments, self._closed_after = payments, min(CLOSED_AFTER, payments // 4)
         self._size = max(20, min(CUSTOMERS, payments // PAYMENTS_OF_A_CUSTOMER))
         self._step_ms = DAY_MS / PAYMENTS_A_DAY / self._size
         self._now = float(START_MS)

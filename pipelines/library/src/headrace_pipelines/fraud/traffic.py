@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from headrace import Consumer, Producer, TopicPartition
+from headrace.partitioners import key_partition
 
+from ..replays import is_replayed
+from ..topics import records_in_topic
 from .planting import Event, Fraud
 from .schema import ACCOUNTS, ALERTS, PAYMENTS, Account, Alert, Payment, alert_of
 
@@ -21,23 +24,54 @@ _SLICE_S = 0.01
 _OPEN_MAX = 20_000
 
 
+class Before(NamedTuple):
+    """What earlier runs have sent: the number of events in each partition, and the sum of the topics' end offsets."""
+
+    events: Counter[tuple[str, int]]
+    offsets: int
+
+
+def sent_before(servers: str) -> Before:
+    """What earlier runs have sent to the topics of the traffic.
+
+    The records of a partition are the first events of this partition, because the producer keeps their order. The
+    topic of the accounts is compacted, so its end offsets count the events. Replayed dead letters are no events, also
+    if their transaction is open.
+    """
+    events: Counter[tuple[str, int]] = Counter()
+    with Consumer({"bootstrap.servers": servers}) as consumer:
+        partitions = [
+            TopicPartition(name, each) for name in (PAYMENTS, ACCOUNTS) for each in consumer.partitions_for(name)
+        ]
+        ends = consumer.end_offsets(partitions)
+        events.update({(ACCOUNTS, each.partition): ends[each] for each in partitions if each.topic == ACCOUNTS})
+        for records in records_in_topic(consumer, PAYMENTS):
+            events.update((PAYMENTS, each.partition) for each in records if not is_replayed(each))
+    return Before(events, sum(ends.values()))
+
+
 class Traffic(threading.Thread):
     """Sends the first accounts of ``events``, waits for ``pay``, and sends the rest with ``rate`` payments a second.
 
-    ``truth``: the planted fraud of the payments sent so far.
+    ``before``: what earlier runs have sent of the same events; the traffic leaves it out. ``payments`` counts all
+    payments sent so far, and ``truth`` has their planted fraud. ``offsets``: the sum of the end offsets of the topics.
     """
 
-    def __init__(self, servers: str, events: Iterable[Event], *, rate: float) -> None:
+    def __init__(
+        self, servers: str, events: Iterable[Event], *, rate: float, partitions: int = 1, before: Before | None = None
+    ) -> None:
         super().__init__(name="fraud traffic", daemon=True)
         self._servers, self._events, self._rate = servers, events, rate
+        self._partitions, self._before = partitions, before or Before(Counter(), 0)
+        self._paid_before = 0
         self._stop_asked = threading.Event()
         self._may_pay = threading.Event()
         self._failure: BaseException | None = None
         self.has_sent_accounts = threading.Event()
         self.truth: dict[int, Fraud] = {}
-        # Numbers of payments and of records sent so far; records are payments and accounts.
-        self.payments = self.records = 0
-        self.began_ms = 0.0  #: when the first payment was sent
+        self.payments = 0
+        self.offsets = self._before.offsets
+        self.began_ms = 0.0  #: when the first payment of this run was sent
         self.ended_s = 0.0
 
     def run(self) -> None:
@@ -53,30 +87,53 @@ class Traffic(threading.Thread):
         futures: deque[Future[Any]] = deque()
         with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 50}) as producer:
             for event in self._events:
+                if self._is_sent(event):
+                    continue
                 if event.is_payment:
                     if began_s is None:
-                        producer.flush(timeout=120)
-                        self.has_sent_accounts.set()
-                        self._may_pay.wait()
-                        began_s, self.began_ms = time.monotonic(), time.time() * 1000
-                    due_s = self.payments / self._rate
+                        began_s = self._begin(producer)
+                    due_s = (self.payments - self._paid_before) / self._rate
                     if not self._wait_until(began_s + due_s):
                         break
-                    self.payments += 1
-                # A payment that is sent late has the timestamp when it was due, so its latency includes the delay. The
-                # accounts get timestamps by the same clock, so the order of timestamps is the order of events.
+                    self._count(event)
+                # A payment that is sent late has the timestamp when it was due: its latency includes the delay. The
+                # accounts have timestamps by the same clock: the order of timestamps is the order of events.
                 timestamp_ms = time.time() * 1000
                 if began_s is not None:
                     timestamp_ms = min(timestamp_ms, self.began_ms + due_s * 1000)
                 futures.append(_send(producer, event, int(timestamp_ms)))
-                self.records += 1
-                if event.fraud is not None and isinstance(event.content, Payment):
-                    self.truth[event.content.payment] = event.fraud
+                self.offsets += 1
                 while len(futures) > _OPEN_MAX or (futures and futures[0].done()):
                     futures.popleft().result(timeout=120)
             producer.flush(timeout=120)
             for future in futures:
                 future.result(timeout=0)
+            if began_s is None:  # earlier runs have sent all payments
+                self._begin(producer)
+
+    def _is_sent(self, event: Event) -> bool:
+        """Whether an earlier run has sent the event; counts the event then."""
+        partition = (_topic(event), key_partition(event.customer.encode(), self._partitions))
+        if not self._before.events[partition]:
+            return False
+        self._before.events[partition] -= 1
+        if event.is_payment:
+            self._paid_before += 1
+            self._count(event)
+        return True
+
+    def _count(self, payment: Event) -> None:
+        self.payments += 1
+        if payment.fraud is not None and isinstance(payment.content, Payment):
+            self.truth[payment.content.payment] = payment.fraud
+
+    def _begin(self, producer: Producer) -> float:
+        """Wait for ``pay``; returns the time of the first payment."""
+        producer.flush(timeout=120)
+        self.has_sent_accounts.set()
+        self._may_pay.wait()
+        self.began_ms = time.time() * 1000
+        return time.monotonic()
 
     def _wait_until(self, due_s: float) -> bool:
         """Wait if the payment is not due in this slice. Returns False if the traffic was stopped."""
@@ -86,9 +143,9 @@ class Traffic(threading.Thread):
         return not self._stop_asked.is_set()
 
     @property
-    def seconds(self) -> float:
-        """For how many seconds payments were sent."""
-        return self.ended_s - self.began_ms / 1000
+    def payments_per_s(self) -> float:
+        """The rate of this run."""
+        return (self.payments - self._paid_before) / (self.ended_s - self.began_ms / 1000)
 
     def pay(self) -> None:
         """Allow the traffic to send the payments, after the first accounts."""
@@ -105,11 +162,14 @@ class Traffic(threading.Thread):
             raise self._failure
 
 
+def _topic(event: Event) -> str:
+    return PAYMENTS if event.is_payment else ACCOUNTS
+
+
 def _send(producer: Producer, event: Event, timestamp_ms: int) -> Future[Any]:
-    topic = PAYMENTS if event.is_payment else ACCOUNTS
     content = event.content
     value = content.encoded() if isinstance(content, Payment | Account) else content
-    return producer.send(topic, key=event.customer.encode(), value=value, timestamp_ms=timestamp_ms)
+    return producer.send(_topic(event), key=event.customer.encode(), value=value, timestamp_ms=timestamp_ms)
 
 
 class Seen(NamedTuple):

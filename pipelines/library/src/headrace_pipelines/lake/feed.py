@@ -14,10 +14,11 @@ import duckdb
 import pyarrow as pa
 from pyarrow import csv
 
-from headrace import Producer
+from headrace import Consumer, Producer
 
 from ..demo.dataset import data_file
-from .schema import SOURCES
+from ..topics import records_in_topic
+from .schema import PLANES, SOURCES
 
 _TIME = "strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ')"
 _FLIGHTS = (
@@ -78,9 +79,25 @@ def records(rows: pa.Table, source: str, release: int) -> pa.Table:
     return texts
 
 
+def releases_sent(servers: str, planes: int) -> int:
+    """How many releases are in the topics. Each release sends all ``planes`` planes."""
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        return sum(map(len, records_in_topic(consumer, PLANES.topic))) // planes
+
+
 def send(servers: str, sent: Mapping[str, pa.Table]) -> None:
-    """Send records by topic, and wait until all are acknowledged."""
-    with Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}) as producer:
+    """Send records by topic in one transaction: after a crash the topics have all of a release, or nothing."""
+    settings = {
+        "bootstrap.servers": servers,
+        "linger.ms": 20,
+        "batch.size": 262_144,
+        "transactional.id": "lake.feed",
+        "transaction.timeout.ms": 300_000,  # a busy machine may need more than the default, a minute
+    }
+    with Producer(settings) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
         futures = [producer.send_arrow(topic, table) for topic, table in sent.items()]
         for future in futures:
             future.result(timeout=120)
+        producer.commit_transaction()

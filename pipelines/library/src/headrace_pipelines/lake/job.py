@@ -10,7 +10,7 @@ release the queries end; for the second release they start again from their chec
 from __future__ import annotations
 
 import argparse
-import shutil
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import NewTopic
 
-from ..checkpoints import checkpoints
+from ..checkpoints import batches, checkpoints
 from ..errors import PipelineFailedError, StoppedError
 from ..local_spark import local_spark
 from ..outcome import Outcome
-from ..places import Places, add_bootstrap_servers, cluster_of
+from ..places import Places, add_run_flags, cluster_of
 from ..queries import LOOK_S, Queries, started
-from ..runs import serving
+from ..runs import prepared, serving
 from ..show import Show
 from ..sites import Site
 from ..stopping import Stop
@@ -35,6 +35,8 @@ from . import feed, pictures, schema
 from .figures import days, figures
 from .lakes import DELAYS, MAKERS, QUALITY, QUARANTINE, Lake, lakes, refine, write_batch
 
+#: The versions of silver.flights after release 1, by format, for time travel. The file exists when release 1 is done.
+FIRST = "release-1.json"
 #: No topic of this pipeline has dead letters: bad records are in the table checks.quarantine.
 SOURCES: tuple[str, ...] = ()
 PARTITIONS = 2
@@ -49,21 +51,26 @@ _TABLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run lake``."""
-    add_bootstrap_servers(parser, "lake.*")
+    add_run_flags(parser, "lake.*")
 
 
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
     places = Places(out)
-    places.clear()
-    for name in ("delta", "iceberg"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    show.step("starting Spark (in this process's JVM, two tasks at a time)")
-    with local_spark("headrace lake") as spark, cluster_of(arguments.bootstrap_servers, places, show) as servers:
+    continued = places.begin(show, "delta", "iceberg", FIRST)
+    show.step(f"starting Spark ({arguments.master})")
+    with (
+        local_spark("headrace lake", master=arguments.master) as spark,
+        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+    ):
         serving(out, servers)
-        outcome = Job(spark, Site("lake", servers, out, ends=True), places, show, stop).run()
-    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
+        job = Job(spark, Site("lake", servers, out, ends=True), places, show, stop)
+        if not continued:
+            job.create_topics()
+            prepared(out)
+        outcome = job.run()
+    outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
 
@@ -75,38 +82,44 @@ class Job:
         self._spark, self._site, self._places, self._show, self._stop = spark, site, places, show, stop
         self._lakes = lakes(places.root)
         self._sent = dict.fromkeys((source.name for source in schema.SOURCES), 0)
-        self._batches = dict.fromkeys(self._sent, 0)
 
     def run(self) -> Outcome:
-        """Run both releases, compute gold, compact the tables, and return the numbers."""
-        self._create_topics()
+        """Both releases, gold, compaction, and the numbers. What earlier runs have done is left out."""
         content = feed.tables()
-        first: dict[str, int] = {}
+        first = self._places.root / FIRST
         for release in schema.RELEASES:
-            self._release(release, content)
-            if release == 1:
-                first = {lake.format: lake.table("silver.flights").versions()[-1].number for lake in self._lakes}
+            self._release(release, content, is_done=release == 1 and first.exists())
+            if release == 1 and not first.exists():
+                numbers = {lake.format: lake.table("silver.flights").versions()[-1].number for lake in self._lakes}
+                new = first.with_suffix(".new")
+                new.write_text(json.dumps(numbers))
+                new.replace(first)
         self._show.step("compacting small files")
         compacted = self._compact()
         self._show.step("reading the tables with DuckDB, through Arrow")
-        return self._summarize(content, first, compacted)
+        return self._summarize(content, json.loads(first.read_text()), compacted)
 
-    def _create_topics(self) -> None:
-        """Create the topics, without records. The data are of 2013, so the default retention would delete their
-        records."""
+    def create_topics(self) -> None:
+        """Create the topics, without records. The data are of 2013, so retention would delete them."""
         new = [
             NewTopic(source.topic, partitions=PARTITIONS, config={"retention.ms": "-1"}) for source in schema.SOURCES
         ]
         queries = [source.name for source in schema.SOURCES]
         replace_topics(self._site.bootstrap_servers, "lake", new, queries=queries, sources=SOURCES)
 
-    def _release(self, release: int, content: dict[str, Any]) -> None:
+    def _release(self, release: int, content: dict[str, Any], *, is_done: bool) -> None:
         records = {source: feed.records(content[source.name], source.name, release) for source in schema.SOURCES}
         total = sum(table.num_rows for table in records.values())
-        self._show.step(f"release {release}: sending {total:,} records to lake.flights, lake.weather and lake.planes")
-        feed.send(self._site.bootstrap_servers, {source.topic: table for source, table in records.items()})
         for source, table in records.items():
             self._sent[source.name] += table.num_rows
+        if is_done:
+            return
+        servers = self._site.bootstrap_servers
+        if feed.releases_sent(servers, content["planes"].num_rows) < release:
+            if release > 1:
+                check_no_open_batch(self._places.root / "checkpoints")
+            self._show.step(f"release {release}: sending {total:,} records to lake.flights, .weather and .planes")
+            feed.send(servers, {source.topic: table for source, table in records.items()})
         self._show.step(f"release {release}: bronze and silver, three queries into two lakes")
         self._stream(release, total)
         self._show.step(f"release {release}: gold")
@@ -116,7 +129,6 @@ class Job:
     def _stream(self, release: int, total: int) -> None:
         """Run the queries until they have processed all records. Raises StoppedError and QueryFailedError."""
         with self._stop.after_batch():
-            check_no_open_batch(self._places.root / "checkpoints")
             every = {
                 source.name: start_source(self._spark, self._site, self._lakes, source, release)
                 for source in schema.SOURCES
@@ -131,8 +143,6 @@ class Job:
                     time.sleep(LOOK_S)
                 queries.look()
                 meter.at(sum(each.rows for each in queries.progress.values()))
-        for name, progress in queries.progress.items():
-            self._batches[name] += progress.batches
 
     def _compact(self) -> dict[str, dict[str, tuple[int, int]]]:
         """The number of data files of each table before and after compaction."""
@@ -175,7 +185,7 @@ class Job:
             summary,
             {
                 "sent": dict(self._sent),
-                "batches": dict(self._batches),
+                "batches": batches(self._places.root / "checkpoints"),
                 "files": {name: {"before": before, "after": after} for name, (before, after) in files.items()},
                 "files_by_table": compacted,
             },
