@@ -67,17 +67,20 @@ def calculated(servers: str) -> Found:
     for records in by_customer.values():
         records.sort(key=lambda record: (record.timestamp_ms, record.topic, record.offset))
         usual: float | None = None
+        newest: float | None = None  # of the newest account
         accounts = 0
+        until_ms = 0
         waiting: list[Any] = []
         of_account: list[dict[str, Any]] = []
         for record in records:
             if record.topic == "fraud.accounts":
                 if record.value is None:
                     alerts.update(_of_account(usual, of_account))
-                    usual, accounts, of_account = None, accounts + 1, []
+                    usual, newest, accounts, of_account = None, None, accounts + 1, []
                     continue
+                newest = math.log(json.loads(record.value)["usual_cents"])
                 if not of_account:  # the usual amount counts when the first payment is judged
-                    usual = math.log(json.loads(record.value)["usual_cents"])
+                    usual = newest
             else:
                 waiting.append(record)
             if usual is not None:
@@ -86,6 +89,10 @@ def calculated(servers: str) -> Found:
                     if payment is None:
                         letters[each.partition, each.offset] += 1
                     else:
+                        if of_account and each.timestamp_ms >= until_ms:  # ten minutes after the payment before
+                            alerts.update(_of_account(usual, of_account))
+                            usual, accounts, of_account = newest, accounts + 1, []
+                        until_ms = max(until_ms if of_account else 0, each.timestamp_ms + 600_000)
                         of_account.append({**payment, "account": accounts, "position": len(judged)})
                         judged.append({**of_account[-1], "is_small": payment["cents"] < 200})
                 waiting = []

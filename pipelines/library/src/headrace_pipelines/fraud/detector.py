@@ -2,19 +2,19 @@
 
     state       for each customer                       ends
     accounts    the newest account                      with the tombstone that closes the account
-    histories   what the rules remember                 HISTORY_TTL_MS after the last payment
+    histories   what the rules remember                 HISTORY_MS after the last payment
     parked      payments that wait for their account    when the account arrives, or by a timer: ACCOUNT_WAIT_MS
 
 **Customers are grouped into shards and buckets.** For each key of each batch, Spark's pandas form makes a data frame
 and several requests for state, which cost more than the rules. The key of the operator is therefore a shard of many
 customers. A request for state alone costs more than the rules. The histories of a shard are therefore a map of buckets,
-and one request reads or writes the histories of all customers in a bucket. A bucket has a TTL, and each history in a
-bucket has the time when the history ends.
+and one request reads or writes the histories of all customers in a bucket. Each history has the time when it ends.
 
 **Alerts do not depend on the batches**, as long as the records of a customer become visible in the order of their
 record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts
-the records of a batch by their timestamps, and the rules use only the times in the payments. The wall clock decides
-only when a history expires, and when a payment without an account becomes a dead letter.
+the records of a batch by their timestamps, the rules use only the times in the payments, and a history ends by the
+timestamps of the customer's records. The wall clock decides only when a payment without an account becomes a dead
+letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from ..dead_letters import HEADERS_TYPE, routed
 from ..expectations import REASON
 from .rules import History, first_history, judge
-from .schema import ACCOUNTS, ALERTS, Account, Alert, InvalidRecordError, Payment, account_of, payment_of
+from .schema import ACCOUNTS, ALERTS, Account, Alert, InvalidRecordError, Payment, account_of, check_size, payment_of
 
 #: Shards of customers. Each batch has rows for most shards, so more shards cost time. The tasks share the work by
 #: shards, so with fewer shards one task may have much more work than another task.
@@ -44,13 +44,21 @@ SHARDS = 16
 #: Number of buckets of a shard. About thirty customers in a bucket are best: a batch writes each bucket that has a new
 #: payment.
 BUCKETS = 8
-#: If a customer makes no payment for this number of milliseconds, the job forgets the customer's history. At 2,000
-#: payments a second, this time is 100 days by the clock of the payments.
-HISTORY_TTL_MS = 600_000
+#: If a customer makes no payment for this number of milliseconds, by the timestamps of the records, the job forgets the
+#: customer's history. At 2,000 payments a second, this time is 100 days by the clock of the payments.
+HISTORY_MS = 600_000
+#: Spark removes a bucket of histories that no batch has written for this time on the wall clock. Topics keep their
+#: records for seven days by default, so a query that was stopped for longer has lost payments anyway.
+BUCKET_TTL_MS = 7 * 86_400_000
 #: Milliseconds that a payment waits for its account, from the batch that reads the payment. Payments and accounts come
-#: from different systems, and may be seconds apart. A batch has all new records of both topics, and Spark judges them
-#: before it fires timers. After a pause, a payment with an account is therefore judged, however old the payment is.
+#: from different systems, and may be seconds apart. Spark judges the records of a batch before it fires timers. While
+#: the query is behind its topics by more than this time, no payment becomes a dead letter: its account may be among the
+#: records that the query has not read.
 ACCOUNT_WAIT_MS = 5_000
+#: Most characters of a payment's headers, as JSON. Payments that wait keep their headers in the state.
+HEADERS_MAX = 16_384
+#: Bad records are written in frames of about this size, so that large ones are not in memory together.
+FRAME_BYTES = 8_000_000
 
 ACCOUNT = "usual_cents BIGINT"
 HISTORIES = (
@@ -105,8 +113,9 @@ class Detector(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._accounts = handle.getMapState("accounts", "customer STRING", ACCOUNT)
-        self._histories = handle.getMapState("histories", "bucket INT", HISTORIES, HISTORY_TTL_MS)
+        self._histories = handle.getMapState("histories", "bucket INT", HISTORIES, BUCKET_TTL_MS)
         self._parked = handle.getMapState("parked", "customer STRING", PARKED)
+        self._behind: dict[Any, int] = {}  # shards that are behind their topics, and the time of this batch
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
@@ -115,35 +124,48 @@ class Detector(StatefulProcessor):
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         buckets: dict[int, dict[str, list[Record]]] = {}
         found: list[Row] = []
+        newest_ms = bytes_found = 0
         for frame in rows:
             for record in _records(frame):
+                newest_ms = max(newest_ms, record.sent_ms)
                 try:
                     customer = _customer_of(record)
                 except InvalidRecordError as error:
                     found.append((*record, None, None, str(error)))
+                    bytes_found += _size(found[-1])
+                    if bytes_found >= FRAME_BYTES:
+                        yield from _frames(found)
+                        found, bytes_found = [], 0
                     continue
                 buckets.setdefault(_bucket_of(customer), {}).setdefault(customer, []).append(record)
+        if newest_ms < now_ms - self._account_wait_ms:
+            self._behind[key] = now_ms
         for bucket, by_customer in buckets.items():
-            found += self._bucket(bucket, by_customer, now_ms)
+            found += self._bucket(bucket, by_customer, now_ms, newest_ms)
         yield from _frames(found)
 
-    def _bucket(self, bucket: int, by_customer: dict[str, list[Record]], now_ms: int) -> list[Row]:
-        """The output for the new records of the customers in a bucket."""
+    def _bucket(self, bucket: int, by_customer: dict[str, list[Record]], now_ms: int, newest_ms: int) -> list[Row]:
+        """The output for the new records of the customers in a bucket. ``newest_ms`` is the newest timestamp of the
+        shard's records in this batch."""
         found: list[Row] = []
         stored = self._histories.getValue((bucket,))
-        kept = {} if stored is None else {each[0]: tuple(each) for each in stored[0] if each[1] > now_ms}
+        # Only ``_customer`` decides whether a history is over, by the customer's own records. A history that is over
+        # for as long again is removed here; a producer's clock that is ahead must not remove all of them.
+        over_ms = min(newest_ms, now_ms) - HISTORY_MS
+        kept = {} if stored is None else {each[0]: tuple(each) for each in stored[0] if each[1] > over_ms}
         is_changed = False
         for customer, records in by_customer.items():
             records.sort(key=_order)
             before = None if customer not in kept else _history(kept[customer])
-            history = self._customer(customer, records, before, now_ms, found)
+            until_ms = 0 if customer not in kept else kept[customer][1]
+            history, until_ms = self._customer(customer, records, before, until_ms, now_ms, found)
             if history is before:
                 continue
             is_changed = True
             if history is None:
                 del kept[customer]
             else:
-                kept[customer] = (customer, now_ms + HISTORY_TTL_MS, *history)
+                kept[customer] = (customer, until_ms, *history)
         if is_changed and kept:
             self._histories.updateValue((bucket,), (list(kept.values()),))
         elif is_changed:
@@ -155,6 +177,9 @@ class Detector(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Turn the parked payments of a shard whose wait is over into dead letters."""
         now_ms = timerValues.getCurrentProcessingTimeInMs()
+        if self._behind.get(key) == now_ms:
+            self._handle.registerTimer(now_ms + self._account_wait_ms)
+            return
         found: list[Row] = []
         for (customer,), (parked,) in list(self._parked.iterator()):
             still = [tuple(each) for each in parked if each[0] > now_ms]
@@ -166,9 +191,16 @@ class Detector(StatefulProcessor):
         yield from _frames(found)
 
     def _customer(
-        self, customer: str, records: list[Record], history: History | None, now_ms: int, found: list[Row]
-    ) -> History | None:
-        """The history after a customer's new records, which are sorted by time; adds the output to ``found``."""
+        self,
+        customer: str,
+        records: list[Record],
+        history: History | None,
+        until_ms: int,
+        now_ms: int,
+        found: list[Row],
+    ) -> tuple[History | None, int]:
+        """The history after the new records of a customer, which are in their order, and when it ends; adds the output
+        to ``found``."""
         account = None if history is not None else self._known(customer)
         waiting: list[Record] = []
         for record in records:
@@ -191,13 +223,15 @@ class Detector(StatefulProcessor):
                 waiting.append(record)
                 continue
             for each in ready:
-                if history is None:
+                if history is None or each.sent_ms >= until_ms:
+                    account = account or self._known(customer)
                     assert account is not None
-                    history = first_history(account)
+                    history, until_ms = first_history(account), 0
                 history = _judged(history, customer, each, found)
+                until_ms = max(until_ms, each.sent_ms + HISTORY_MS)
         if waiting:
             self._park(customer, waiting, now_ms)
-        return history
+        return history, until_ms
 
     def _known(self, customer: str) -> Account | None:
         account = self._accounts.getValue((customer,))
@@ -239,7 +273,10 @@ def _history(stored: tuple[Any, ...]) -> History:
 
 
 def _customer_of(record: Record) -> str:
-    """The customer in the key. Raises InvalidRecordError."""
+    """The customer in the key. Raises InvalidRecordError, also for a record that is too large to be kept."""
+    check_size(record.value)
+    if record.headers is not None and len(record.headers) > HEADERS_MAX:
+        raise InvalidRecordError(f"headers: {len(record.headers)} characters of JSON, more than {HEADERS_MAX}")
     if record.key is None:
         raise InvalidRecordError("key: null")
     try:
@@ -279,7 +316,25 @@ def _order(record: Record) -> tuple[int, str, int]:
 
 
 def _frames(rows: list[Row]) -> Iterator[pd.DataFrame]:
-    """The rows as a data frame. Without rows there is no frame, because an empty frame costs as much as a full
-    frame."""
-    if rows:
-        yield pd.DataFrame(rows, columns=[*Record._fields, "alert", "kind", REASON])
+    """The rows as data frames of about FRAME_BYTES: Arrow takes 2 GiB at most. Without rows there is no frame: an
+    empty one costs as much as a full one."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += _size(row)
+        if size >= FRAME_BYTES:
+            yield _frame(part)
+            part, size = [], 0
+    if part:
+        yield _frame(part)
+
+
+def _frame(rows: list[Row]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[*Record._fields, "alert", "kind", REASON])
+
+
+def _size(row: Row) -> int:
+    """Bytes of the value and the headers of an output row."""
+    record = Record._make(row[: len(Record._fields)])
+    return len(record.value or b"") + len(record.headers or "")

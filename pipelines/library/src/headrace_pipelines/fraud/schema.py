@@ -96,9 +96,14 @@ def alert_of(text: bytes | str) -> Alert:
     return Alert(**json.loads(text))
 
 
-def _object(text: bytes | None) -> dict[str, Any]:
+def check_size(text: bytes | None) -> None:
+    """Raise InvalidRecordError for a value that is longer than VALUE_BYTES_MAX."""
     if text is not None and len(text) > VALUE_BYTES_MAX:
         raise InvalidRecordError(f"value: {len(text)} bytes, more than {VALUE_BYTES_MAX}")
+
+
+def _object(text: bytes | None) -> dict[str, Any]:
+    check_size(text)
     try:
         found = json.loads(text or b"")
     except (ValueError, RecursionError):
