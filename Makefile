@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions sim \
+	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
@@ -65,6 +65,9 @@ bench-partitions: setup ## 5,000 partitions on one broker, and its start with lo
 
 bench-metadata: setup ## 100,000 partitions in the metadata: create, decide, snapshot, load, follow
 	@$(PYTHON) bench/metadata.py $(BENCH)
+
+bench-pipelines: setup ## clickstream and lake beside Spark's connector for Kafka, in one run (Java, Maven; BENCH=--smoke: minutes)
+	@$(PYTHON) bench/pipelines.py $(BENCH)
 
 sim: setup ## the simulator: SCHEDULES=10000 SEED=1; one schedule is told (SCHEDULES=1 SEED=4711 MUTANT=name)
 	@$(PYTHON) -m tests.simulation.run --schedules $(or $(SCHEDULES),1000) --seed $(or $(SEED),1) \

@@ -33,12 +33,16 @@ def jars() -> Path:
     for parent in filter(None, (os.environ.get("PEERS_CACHE"), str(WORK))):
         if any((Path(parent) / "kafka-libs").glob("kafka_2.13-*.jar")):
             return Path(parent) / "kafka-libs"
-    libs = WORK / "kafka-libs"
+    return fetched(JAVA_SOURCES / "pom.xml", WORK / "kafka-libs")
+
+
+def fetched(pom: Path, libs: Path, *options: str) -> Path:
+    """Copy the jars that a pom names into ``libs``, by Maven; returns ``libs``."""
     if shutil.which("mvn") is None:
         raise RuntimeError(
             "Maven is missing: it fetches Kafka's jars (Debian: apt-get install maven default-jdk-headless)"
         )
-    command = ["mvn", "-q", "-B", "-f", str(JAVA_SOURCES / "pom.xml"), "dependency:copy-dependencies"]
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
     run([*command, f"-DoutputDirectory={libs}"], timeout_s=900)
     return libs
 
@@ -71,7 +75,7 @@ class KafkaNode:
         self.libs = jars()
         self.pre_touch = pre_touch
         self.warm_up_s = warm_up_s
-        self._client = WarmClient(self._client_command, directory / "client.log", self._warm_up)
+        self._client = WarmClient(self._client_command, directory / "kafka-client.log", self._warm_up)
         self.directory = directory
         self.heap = heap
         self.nodes = nodes

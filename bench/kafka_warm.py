@@ -1,4 +1,4 @@
-"""Kafka's Java client as one warm process: bench/java/WarmClient.java runs tool after tool in one JVM."""
+"""A warm process that runs tool after tool: bench/java/WarmClient.java with Kafka's client, or a Spark driver."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def compiled(sources: Path, libs: Path) -> Path:
 
 
 class WarmClient:
-    """Starts the JVM at first use, and again after it has ended; ``warm`` warms up each start."""
+    """Starts the process at first use, and again after it has ended; ``warm`` warms up each start."""
 
     def __init__(self, command: Callable[[], Sequence[str]], log: Path, warm: Callable[[WarmClient], None]) -> None:
         self._command, self._log, self._warm = command, log, warm
         self._process: subprocess.Popen[str] | None = None
-        self._warming = False  # a JVM that ends during its warm-up is not started again from within the warm-up
+        self._warming = False  # a process that ends during its warm-up is not started again from within the warm-up
 
     def run(self, tool: str, *arguments: str, timeout_s: float) -> str:
         """The tool's standard output, on a settled disk. Raises RuntimeError on failure or timeout."""
@@ -37,7 +37,7 @@ class WarmClient:
         return self._ask(process, [tool, *arguments], timeout_s)
 
     def ready(self) -> subprocess.Popen[str]:
-        """Start and warm up the JVM, unless it runs."""
+        """Start and warm up the process, unless it runs."""
         if self._process is None or (self._process.poll() is not None and not self._warming):
             self.close()
             command = list(self._command())
@@ -50,11 +50,11 @@ class WarmClient:
             try:
                 self._warm(self)
             except BaseException:
-                self.close()  # ``close`` ends the warm JVM; the next use starts another JVM
+                self.close()  # ``close`` ends the warm process; the next use starts another one
                 raise
             finally:
                 self._warming = False
-            emit(step="kafka.warm-up", seconds=round(time.monotonic() - began, 1))
+            emit(step=f"{self._log.stem}.start", seconds=round(time.monotonic() - began, 1))
         return self._process
 
     def _ask(self, process: subprocess.Popen[str], words: list[str], timeout_s: float) -> str:
@@ -76,9 +76,7 @@ class WarmClient:
         finally:
             limit.cancel()
         self.close()
-        raise RuntimeError(
-            f"{what}: the Java client ended, or was not done after {timeout_s:g} s: {''.join(lines)[-400:]}"
-        )
+        raise RuntimeError(f"{what}: the client ended, or was not done after {timeout_s:g} s: {''.join(lines)[-400:]}")
 
     def close(self) -> None:
         if self._process is not None:

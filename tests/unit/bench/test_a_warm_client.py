@@ -68,7 +68,7 @@ def test_a_tool_that_fails_leaves_the_process_warm(client: Any, warmed: list[str
 def test_a_process_that_ended_or_hung_is_started_and_warmed_up_again(
     client: Any, warmed: list[str], tool: str, timeout_s: float
 ) -> None:
-    with pytest.raises(RuntimeError, match=f"{tool}: the Java client ended, or was not done after {timeout_s:g} s"):
+    with pytest.raises(RuntimeError, match=f"{tool}: the client ended, or was not done after {timeout_s:g} s"):
         client.run(tool, timeout_s=timeout_s)
     client.run("produce", timeout_s=30)
     assert len(warmed) == 2

@@ -1,0 +1,413 @@
+"""`make bench-pipelines`: two jobs of the library over Headrace, and over Kafka with Spark's connector, in one run.
+
+    pipelines.py [--rounds 3] [--only REGEX] [--copies 20] [--rate 300] [--seconds 30] [--warm-gib 6] [--smoke] [--save]
+
+The jobs are clickstream (four queries, the real web log) and lake (three queries, flights, weather and planes into
+Delta and Iceberg). Both sides run the same transformations in `local[2]` with the same settings of Spark
+(pipelines_side.py), the same records in the same 2 partitions, one replica, and the same triggers. One Kafka node and
+one Headrace broker run side by side, and one side is idle while the other works. They take turns.
+
+backlog   rows per second of the job over a topic with all records (AvailableNow): from the start of the first query to
+          the end of the last one
+steady    from the send of a record to its result, at a steady rate, with a trigger of one second. The result of
+          clickstream is the record that a consumer reads from clickstream.requests. The result of lake are the rows in
+          the tables of both formats.
+
+Kafka acknowledges before records are on disk (its default), and Headrace after. Kafka's sink has at-least-once delivery
+only; Headrace is measured with both. Kafka's side has Spark 4.0.0, the newest that its connector is published for.
+The first round, and the first seconds of a steady run, do not count: the JVMs compile.
+
+Needs Java 17, Maven and pip for what is missing in build/bench, and about 8 GiB of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import ours
+import psutil
+from kafka_connector import PYSPARK, connector_jars, python_path
+from kafka_node import KafkaNode
+from kafka_warm import WarmClient
+from measure import (
+    PYTHON,
+    ROOT,
+    WORK,
+    Samples,
+    emit,
+    json_at_the_end,
+    machine,
+    peak_rss_mib,
+    percentiles,
+    save,
+    table,
+    warm_memory,
+)
+from pipelines_logs import HeadraceLog, KafkaLog, Log, Sent, lake_records, log_lines
+
+from headrace_pipelines.clickstream import schema as clickstream
+from headrace_pipelines.dead_letters import dead_letter_topic
+from headrace_pipelines.lake import schema as lake
+from headrace_spark import find_java
+
+MIB = 1 << 20
+#: Longest time of a command to a driver in seconds.
+COMMAND_S = 1200
+#: Seconds after a steady run in which all results must be visible.
+LATE_S = 120.0
+#: Seconds at the start of a steady run that do not count.
+WARM_UP_S = 15.0
+SMOKE_RECORDS = 2_000
+#: The topics of the warm-up have this prefix, and one in WARM_SHARE of the records.
+WARM, WARM_SHARE = "warm-up.", 4
+#: The largest number of rows of a batch: of clickstream for each copy of the log, as in the library's jobs.
+ROWS = {"clickstream": 2_000, "lake": 30_000}
+_LINE = re.compile(rb'"line":"([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A side under one delivery of its sink; ``jobs`` that have such a sink."""
+
+    name: str
+    side: str
+    delivery: str
+    jobs: tuple[str, ...]
+
+
+WAYS = (
+    Way("kafka", "kafka", "at-least-once", ("clickstream", "lake")),
+    Way("headrace", "headrace", "exactly-once", ("clickstream", "lake")),
+    Way("headrace.at-least-once", "headrace", "at-least-once", ("clickstream",)),
+)
+#: Topics that a job reads only, and topics that it writes.
+READS = {
+    "clickstream": (clickstream.LOG,),
+    "lake": tuple(source.topic for source in lake.SOURCES),
+}
+WRITES = {
+    "clickstream": (clickstream.REQUESTS, clickstream.SESSIONS, clickstream.COUNTS, clickstream.CONVERSIONS),
+    "lake": (),
+}
+
+
+class Watch(threading.Thread):
+    """The memory and the processor time of a driver, its JVM and its workers.
+
+    ``rss`` and ``pss`` are the largest sums that were seen (MiB); ``pss`` counts a page that several processes share
+    once. ``cpu`` has the processor seconds of the JVM and of all Python processes.
+    """
+
+    EVERY_S = 0.5
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._driver, self._ended = psutil.Process(pid), threading.Event()
+        self.rss = self.pss = 0.0
+        self.cpu: dict[str, float] = {}
+
+    def run(self) -> None:
+        while not self._ended.wait(self.EVERY_S):
+            rss = pss = 0
+            for process in self._processes():
+                with suppress(psutil.NoSuchProcess, OSError):
+                    rss += process.memory_info().rss
+                    pss += _pss(process.pid)
+            self.rss, self.pss = max(self.rss, rss / MIB), max(self.pss, pss / MIB)
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self._driver, *self._driver.children(recursive=True)]
+
+    def _used(self) -> dict[str, float]:
+        used = {"jvm": 0.0, "python": 0.0}
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used["jvm" if process.name() == "java" else "python"] += times.user + times.system
+                used["python"] += times.children_user + times.children_system  # the JVM too starts Python processes
+        return used
+
+    def __enter__(self) -> Watch:
+        self.cpu = self._used()
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cpu = {kind: used - self.cpu[kind] for kind, used in self._used().items()}
+        self._ended.set()
+        self.join()
+
+
+def _pss(pid: int) -> int:
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+
+
+class Side:
+    """A cluster, and the Spark driver that works with it."""
+
+    def __init__(self, name: str, log: Log, servers: str, environment: dict[str, str], jars: Sequence[str]) -> None:
+        self.name, self.log = name, log
+        self._directory = WORK / f"pipelines-{name}"
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        settings = [f"{key}={value}" for key, value in environment.items()]
+        script = str(ROOT / "bench" / "pipelines_side.py")
+        self._command = ["env", *settings, PYTHON, script, name, servers, str(self._directory / "run"), *jars]
+        self.driver = WarmClient(lambda: self._command, self._directory / f"{name}-driver.log", lambda _: None)
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        return json_at_the_end(self.driver.run(*words, timeout_s=COMMAND_S))
+
+
+class Bench:
+    def __init__(self, samples: Samples, sides: dict[str, Side], asked: argparse.Namespace) -> None:
+        self._samples, self._sides, self._asked = samples, sides, asked
+        self._numbers = itertools.count(1)
+        self._counts: dict[str, dict[str, int]] = {}
+        self._rows: dict[str, int] = {}
+
+    # -- backlog
+
+    def fill(self, job: str, records: dict[str, list[Sent]]) -> None:
+        """Write the records of a backlog to both systems, and a part of them to the topics of the warm-up."""
+        self._rows[job] = sum(map(len, records.values()))
+        for side in self._sides.values():
+            began = time.monotonic()
+            for prefix, share in (("", 1), (WARM, WARM_SHARE)):
+                topics = [prefix + topic for topic in records]
+                side.log.create([*topics, *map(dead_letter_topic, topics)])
+                with side.log.producer() as send:
+                    for topic, every in zip(topics, records.values(), strict=True):
+                        for sent in every[: len(every) // share]:
+                            send(topic, sent)
+            emit(step=f"{side.name}.fill.{job}", records=self._rows[job], seconds=round(time.monotonic() - began, 1))
+
+    def backlog(self, job: str, way: Way, *, is_counted: bool) -> None:
+        side, prefix = self._sides[way.side], f"run-{next(self._numbers)}."
+        source = "" if is_counted else WARM
+        topics = [prefix + topic for topic in WRITES[job]]
+        side.log.create(topics)
+        with Watch(side.driver.ready().pid) as watch:
+            done = side.ask("backlog", job, way.delivery, source, prefix, str(self._rows_of_batch(job)))
+        side.log.delete(topics)
+        name = f"{way.name}.{job}.backlog"
+        self._check(source + job, way, done["counts"])
+        _tell_batches(way.name, done["batches"])
+        if not is_counted:
+            emit(warm_up=name, seconds=round(done["seconds"], 1), cpu=watch.cpu)
+            return
+        self._samples.add(name, self._rows[job] / done["seconds"], "rows/s")
+        self._used(name, watch)
+
+    def _used(self, name: str, watch: Watch) -> None:
+        self._samples.add(f"{name}.rss", watch.rss, "MiB")
+        self._samples.add(f"{name}.pss", watch.pss, "MiB")
+        for kind, seconds in watch.cpu.items():
+            self._samples.add(f"{name}.cpu.{kind}", seconds, "s")
+
+    def _rows_of_batch(self, job: str) -> int:
+        return ROWS[job] * (self._asked.copies if job == "clickstream" else 1)
+
+    def _check(self, what: str, way: Way, counts: dict[str, int]) -> None:
+        """All runs of a job over the same records have the same results."""
+        first = self._counts.setdefault(what, counts)
+        if counts != first:
+            raise RuntimeError(f"{way.name} {what}: {counts}, and another run had {first}")
+        emit(step=f"{way.name}.{what}", counts=counts)
+
+    # -- steady
+
+    def steady(self, job: str, way: Way, *, records: list[Sent], is_counted: bool) -> None:
+        """Send ``records`` to the first topic that the job reads, and sum up the latencies."""
+        side, prefix = self._sides[way.side], f"run-{next(self._numbers)}."
+        topics = [prefix + topic for topic in (*READS[job], *map(dead_letter_topic, READS[job]), *WRITES[job])]
+        side.log.create(topics)
+        with Watch(side.driver.ready().pid) as watch:
+            side.ask("start", job, way.delivery, prefix, prefix, str(self._rows_of_batch(job)))
+            measured = _of_lines if job == "clickstream" else _of_flights
+            taken = measured(side, prefix, records, self._asked)
+        side.log.delete(topics)
+        name = f"{way.name}.{job}.steady"
+        if not is_counted:
+            emit(warm_up=name)
+            return
+        for quantile, value in percentiles([each * 1e3 for each in taken]).items():
+            if quantile in ("p50", "p99", "max"):
+                self._samples.add(f"{name}.{quantile}", value, "ms")
+        self._used(name, watch)
+
+
+def _of_lines(side: Side, prefix: str, records: list[Sent], asked: argparse.Namespace) -> list[float]:
+    """Seconds from the send of a line to the receipt of its request, without the warm-up."""
+    sent_s: dict[bytes, float] = {}
+    taken: dict[bytes, float] = {}
+    ended = threading.Event()
+
+    def take(value: bytes) -> None:
+        found = _LINE.search(value)
+        if found is not None and found[1] in sent_s:
+            taken.setdefault(found[1], time.monotonic() - sent_s[found[1]])
+
+    def note(_: int, record: Sent) -> None:
+        sent_s[record.headers[0][1]] = time.monotonic()
+
+    reader = threading.Thread(target=side.log.read, args=(prefix + clickstream.REQUESTS, ended, take), daemon=True)
+    reader.start()
+    _send(side, prefix + clickstream.LOG, records, asked.rate, note)
+    batches = side.ask("stop")["batches"]
+    _tell_batches(side.name, batches)
+    if (processed := sum(batch["rows"] for batch in batches["requests"])) != len(records):
+        raise RuntimeError(f"{processed} of {len(records)} lines were processed")
+    names = [record.headers[0][1] for record in records]
+    deadline = time.monotonic() + LATE_S
+    while any(name not in taken for name in names):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"a consumer received {len(taken)} of {len(names)} requests")
+        time.sleep(0.1)
+    ended.set()
+    reader.join()
+    return [taken[name] for name in names[_warm(asked) :]]
+
+
+def _of_flights(side: Side, prefix: str, records: list[Sent], asked: argparse.Namespace) -> list[float]:
+    """Seconds from the send of a flight to the moment when the tables have it, without the warm-up."""
+    sent: dict[str, list[tuple[int, float]]] = {}
+
+    def note(number: int, record: Sent) -> None:
+        sent.setdefault(str(record.partition), []).append((number, time.time()))
+
+    _send(side, prefix + lake.FLIGHTS.topic, records, asked.rate, note)
+    batches = side.ask("stop")["batches"]
+    _tell_batches(side.name, batches)
+    taken, done = [], dict.fromkeys(sent, 0)
+    for batch in batches["flights"]:
+        for partition, end in batch["end"].items():
+            for number, sent_s in sent.get(partition, [])[done.get(partition, 0) : end]:
+                if number >= _warm(asked):
+                    taken.append(batch["visible"] - sent_s)
+            done[partition] = end
+    if sum(done.values()) != len(records):
+        raise RuntimeError(f"{sum(done.values())} of {len(records)} flights were processed")
+    return taken
+
+
+def _warm(asked: argparse.Namespace) -> int:
+    """How many records of a steady run do not count."""
+    return int(asked.rate * asked.warm_up_s)
+
+
+def _send(side: Side, topic: str, records: list[Sent], rate: float, note: Callable[[int, Sent], None]) -> None:
+    """Send records at a steady rate; ``note`` is called just before each."""
+    with side.log.producer() as send:
+        began = time.monotonic()
+        for number, record in enumerate(records):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            note(number, record)
+            send(topic, record)
+
+
+def _tell_batches(side: str, batches: dict[str, list[dict[str, Any]]]) -> None:
+    """Print the mean milliseconds of each part of a batch, of the second half of each query's batches with rows."""
+    for query, every in batches.items():
+        late = every[len(every) // 2 :]
+        parts = {part for batch in late for part in batch["ms"]}
+        means = {part: round(sum(batch["ms"].get(part, 0) for batch in late) / len(late)) for part in sorted(parts)}
+        emit(step=f"{side}.{query}", batches=len(every), mean_ms=means)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="workloads that match, such as kafka.lake.backlog")
+    parser.add_argument("--copies", type=int, default=20, help="how often the web log is in the backlog")
+    parser.add_argument("--rate", type=float, default=300.0, help="records per second of steady")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of steady, after the warm-up")
+    parser.add_argument("--warm-gib", type=float, default=6.0)
+    parser.add_argument("--smoke", action="store_true", help="small and quick; the figures mean nothing")
+    parser.add_argument("--save", action="store_true", help="into bench/results")
+    asked = parser.parse_args()
+    asked.warm_up_s = WARM_UP_S
+    if asked.smoke:
+        asked.rounds, asked.copies, asked.rate, asked.seconds, asked.warm_up_s = 1, 1, 50.0, 4.0, 0.0
+    samples = Samples()
+    sparks = {"headrace": version("pyspark"), "kafka": PYSPARK}
+    emit(machine=machine(), spark=sparks)
+    if not asked.smoke:
+        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    java = {"JAVA_HOME": str(find_java())}
+    jars = [str(jar) for jar in connector_jars()]
+    path = python_path()
+    with (
+        KafkaNode(WORK / "kafka") as kafka,
+        ours.Headrace(WORK / "headrace", ours.FULL, coordinators=1) as headrace,
+        ExitStack() as stack,
+    ):
+        sides = {
+            "kafka": Side("kafka", KafkaLog(kafka), kafka.bootstrap, {**java, "PYTHONPATH": path}, jars),
+            "headrace": Side("headrace", HeadraceLog(headrace.bootstrap), headrace.bootstrap, java, ()),
+        }
+        for side in sides.values():
+            stack.callback(side.driver.close)
+        _measure(Bench(samples, sides, asked), samples, asked)
+        samples.add("kafka.servers.rss", sum(map(peak_rss_mib, kafka.pids)), "MiB")
+        samples.add("headrace.servers.rss", sum(map(peak_rss_mib, headrace.pids())), "MiB")
+    print(table(samples))
+    for failure in samples.failures:
+        print(f"failed: {failure}")
+    if asked.save:
+        sizes = {"copies": asked.copies, "rate": asked.rate, "seconds": asked.seconds}
+        extra = {"rounds": asked.rounds, "spark": sparks, **sizes}
+        print(save(samples, what="pipelines", extra=extra).relative_to(ROOT))
+    return 1 if samples.failures else 0
+
+
+def _measure(bench: Bench, samples: Samples, asked: argparse.Namespace) -> None:
+    def attempt(name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (RuntimeError, OSError, KeyError, ValueError) as failure:
+            samples.fail(name, str(failure))
+
+    for job in ROWS:
+        for workload in ("backlog", "steady"):
+            ways = [way for way in WAYS if job in way.jobs and re.search(asked.only, f"{way.name}.{job}.{workload}")]
+            if not ways:
+                continue
+            if workload == "backlog":
+                bench.fill(job, _records(job, asked.copies, most=SMOKE_RECORDS if asked.smoke else None))
+                work: Callable[..., None] = bench.backlog
+            else:
+                most = int(asked.rate * (asked.warm_up_s + asked.seconds))
+                work = partial(bench.steady, records=_records(job, copies=1, most=most)[READS[job][0]])
+            for number in range(0 if asked.smoke else -1, asked.rounds):
+                for way in _in_turn(ways, number):
+                    attempt(f"{way.name}.{job}.{workload}", partial(work, job, way, is_counted=number >= 0))
+
+
+def _records(job: str, copies: int, most: int | None) -> dict[str, list[Sent]]:
+    """The records of a job by topic, at most ``most`` of each."""
+    every = {clickstream.LOG: log_lines(copies)} if job == "clickstream" else lake_records()
+    return {topic: records[:most] for topic, records in every.items()}
+
+
+def _in_turn(ways: list[Way], number: int) -> list[Way]:
+    """The ways in the order of round ``number``: each round begins with another one."""
+    first = number % len(ways)
+    return ways[first:] + ways[:first]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
