@@ -201,7 +201,7 @@ def _verify_offsets(
             continue  # the log start has advanced since the checkpoint was written
         if offset > log.end_offset:
             what = f"says {offset} of {partition}, whose log ends at {log.end_offset}"
-            # Only the log starts are at fault: below a recovery point the partition itself is at fault.
+            # For a recovery point beyond the log's end, the check of the partition reports the problem.
             if name == LOG_STARTS:
                 yield Problem(path, 0, offset, what, _SAFE[name])
 
@@ -277,7 +277,7 @@ class _Partition:
     def _seams(self, segments: list[_Segment]) -> Iterator[Problem]:
         was_compacted = any(segment.was_compacted for segment in segments[:-1])
         last = segments[-1]
-        # The gap is damage, because an active segment was never compacted.
+        # In a log that was never compacted, a gap in the active segment is damage.
         if last.first_gap is not None and not was_compacted:
             position, expected, found = last.first_gap
             yield Problem(

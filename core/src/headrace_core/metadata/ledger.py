@@ -218,8 +218,8 @@ LEDGER_RECORDS = tuple(_REPLAY)  #: The kinds of records that change the ledger.
 
 
 def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:
-    """Return the records that build the ledger from an empty ledger, in a log of level ``level``. A snapshot has the
-    ledger's records after the records of topics and brokers. Reassignments in progress are in the partitions'
+    """Return the records that build the ledger from an empty ledger, in a log of level ``metadata_version``. A snapshot
+    has the ledger's records after the records of topics and brokers. Reassignments in progress are in the partitions'
     records."""
     # At level 1 the ledger is empty: the controllers refuse to lower the level while anything depends on the ledger.
     if metadata_version < 2:

@@ -42,7 +42,7 @@ class SnapshotSchedule:
             return None
         self._last_ms = now_ms
         newest = self._storage.newest_snapshot()
-        # When the controller starts, the log is not known yet.
+        # Without applied metadata there is nothing to store.
         term = log.term_below(image.next_offset) if image.next_offset else None
         if term is None or (newest is not None and newest.place.offset >= image.next_offset):
             return None  # nothing is new
