@@ -119,7 +119,7 @@ class Load:
         return note
 
     def first_after(self, moment: float, *, within_s: float = TIMEOUT_S) -> float:
-        """Seconds from ``moment`` to the first acknowledgement of a record that was sent after it."""
+        """Seconds from ``moment`` to the first acknowledgement of a record that was sent after ``moment``."""
         start = len(self.acknowledged)
         while time.perf_counter() - moment < within_s:
             for sent, acked, _, _ in self.acknowledged[start:]:
@@ -191,7 +191,7 @@ class Bench:
             self.samples.add("stop.in_sync", self.whole(), "s")
 
     def move(self, count: int) -> None:
-        """Reorder the replicas, which copies nothing, then elect the first of them."""
+        """Reorder the replicas, which copies nothing, then elect the first replica."""
         self.whole()
         begun = time.perf_counter()
         for _ in range(count):

@@ -3,7 +3,7 @@
     group_member.py '{"bootstrap", "topic", "partitions", "per_second"}'      a feed: records per second and partition
     group_member.py '{"bootstrap", "topic", "groups", "members", "commit_s", "handling_s", "settings", "instance"}'
 
-Commands are lines on stdin: ``go`` (join), ``report`` (records read since the last one), ``leave`` (close cleanly),
+Commands are lines on stdin: ``go`` (join), ``report`` (records read since the last report), ``leave`` (close cleanly),
 ``end``; events are JSON objects, one per line, on stdout. Times are ``time.monotonic()``, common to all processes.
 """
 

@@ -431,7 +431,7 @@ class Bench:
                     self.samples.add("commits.per_5000", 5_000 / rate, "s")
 
     def lag(self) -> None:
-        """A member that handles 1,000 records per second sleeps 1 ms for each."""
+        """A member that handles 1,000 records per second sleeps 1 ms for each record."""
         topic, group = self.topic(10), "behind"
         members = [
             self.member(topic, group, handling_s=0.001, settings={"auto.commit.interval.ms": 500}) for _ in range(10)
@@ -519,7 +519,7 @@ class Bench:
                 child.end()
 
     def _all_read(self, children: Sequence[Child], ends: dict[str, int]) -> list[dict[str, Any]] | None:
-        """The ranges of offsets that all members have read, once all groups have read everything."""
+        """The ranges of offsets that all members have read, once all groups have read all records."""
         received = [line for child in children for line in child.report()]
         far: dict[tuple[str, int], float] = {}
         for line in received:

@@ -9,8 +9,8 @@ after each poll: latency is from send to the end of the commit. An attacker is o
 loopback, bounded in time and count.
 
 Quiet slices and slices with an attacker alternate, ``--seconds`` each, in two rounds over all attackers. An attacker is
-compared with the quiet slices directly before its own slices, so a slow minute affects both. Each result is one JSON
-object per line; a table follows:
+compared with the quiet slices directly before its own slices, so a slow minute affects the attack and the quiet slices.
+Each result is one JSON object per line; a table follows:
 
     quiet_p99_ms, p99_ms, ratio, rss_mib (peak of the largest process of the attacked kind, and of brokers), quiet_cpu,
     cpu (of the attacked kind), attacker_cpu (cores), alive, within_ratio (the bare bar: p99 at most 3 times the quiet

@@ -3,7 +3,7 @@
     usage: kafka_clients.py confluent|aiokafka produce|consume BOOTSTRAP TOPIC RECORDS BATCH_BYTES LINGER_MS
 
 Values are 100 random bytes, made before the clock starts. Producing counts an outcome per record (a delivery callback,
-an awaited future); consuming reads `.value` of each. The clock starts when the client is warm: after 20,000
+an awaited future); consuming reads `.value` of each record. The clock starts when the client is warm: after 20,000
 acknowledged records, or after the first records read, which do not count.
 """
 

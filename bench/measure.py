@@ -134,7 +134,7 @@ def warm_memory(gib: float) -> float:
 
 
 def settle() -> None:
-    """Wait until the disk is idle, so that the page cache of one workload is not written during the next one.
+    """Wait until the disk is idle, so that the page cache of one workload is not written during the next workload.
 
     ``HEADRACE_BENCH_SETTLE=0`` skips the wait, which may take minutes while other programs write; use it where only the
     benchmark's code is tested.

@@ -216,7 +216,7 @@ def single_decisions(bench: Bench) -> float:
         CreateTopics((NewTopic(name=f"single-{number}", partitions=1, replication_factor=FACTOR),))
         for number in range(SINGLE)
     ]
-    begun = time.process_time()  # CPU time of this process alone, independent of other load
+    begun = time.process_time()  # CPU time of this process only, independent of other load
     for request in requests:
         bench.ask(request, to_disk=False)
     return (time.process_time() - begun) / SINGLE * 1e6

@@ -1,4 +1,4 @@
-"""Headrace's side of the benchmarks: a cluster, and workloads through `headrace bench` or a driver here."""
+"""Headrace's side of the benchmarks: a cluster, and workloads through `headrace bench` or a driver of this folder."""
 
 from __future__ import annotations
 

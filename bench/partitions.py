@@ -82,7 +82,7 @@ BARS = {
 
 
 class Cluster:
-    """One controller and one broker, and the system's data about them."""
+    """One controller and one broker, and the system's data about the two processes."""
 
     work = WORK
 
@@ -187,7 +187,7 @@ def _many(samples: Samples, sizes: Sizes, one: Cluster, layout: str, topics: lis
 
 
 def produce(samples: Samples, sizes: Sizes) -> None:
-    """Produce to 50 partitions of each broker in turn, while the other one is idle, so that a slow minute affects
+    """Produce to 50 partitions of each broker in turn, while the other system is idle, so that a slow minute affects
     both."""
     with cluster("with-50") as few, cluster("with-all") as one:
         for each in (few, one):

@@ -124,7 +124,7 @@ class Round:
 
 
 def memory(samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, moment: str) -> None:
-    # ``starts`` measures idle memory: there the JVM does not touch its heap.
+    # ``starts`` measures idle memory: in this case the JVM does not touch its heap.
     if kafka.pid is not None and moment == "loaded":
         samples.add(f"kafka.rss.{moment}", peak_rss_mib(kafka.pid), "MiB")
     headrace.memory(samples, moment)

@@ -128,7 +128,7 @@ def _facts(path: Path, result: dict[str, Any], *, with_rounds: bool = True) -> s
 
 
 def groups_table(result: dict[str, Any]) -> str:
-    """Markdown: bench/groups.py's verdicts, with the number of values of each."""
+    """Markdown: bench/groups.py's verdicts, with the number of values of each verdict."""
     lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
     for bar in result["bars"]:
         limit = "" if bar["bar"] is None else f"<= {bar['bar']:g}"

@@ -4,7 +4,7 @@
 
 A query copies records of 100 bytes from a topic with six partitions into another one, on ``local[2]`` (AvailableNow).
 ``--per-trigger`` bounds a micro-batch; choose it so that a batch takes one second or more. A rate counts the batches
-after the first one, by Spark's own times of its batches. The last line has the ratio of the medians; the bar is 0.8.
+after the first batch, by Spark's own times of its batches. The last line has the ratio of the medians; the bar is 0.8.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fill(servers: str, records: int, brokers: int) -> None:
 
 
 def copied(spark: Any, servers: str, delivery: str, topic: str, asked: argparse.Namespace) -> dict[str, float]:
-    """Copy the source topic; return the rate of the batches after the first one, and the median time of a batch."""
+    """Copy the source topic; return the rate of the batches after the first batch, and the median time of a batch."""
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(topic, partitions=PARTITIONS, replication_factor=asked.brokers)])
     source = spark.readStream.format("headrace").option("headrace.bootstrap.servers", servers)

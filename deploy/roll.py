@@ -43,7 +43,7 @@ SERVICES = ("controller", "broker", "coordinator", "edge")
 #: The job that the other services depend on. The script renews the job itself, because Compose would also replace the
 #: services that depend on it.
 JOB = "format"
-#: Suffix of the former container's name until the new one is healthy.
+#: Suffix of the former container's name until the new container is healthy.
 FORMER = "-former"
 #: Doctor rules that do not block the next stop: about readers, machines, and the upgrade itself.
 NOT_IN_THE_WAY = frozenset(
@@ -69,7 +69,7 @@ class RollError(Exception):
 FAILURES = (RollError, OSError, ValueError, subprocess.SubprocessError, http.client.HTTPException)
 
 
-# -- planning, from container descriptions; nothing is requested here
+# -- planning, from container descriptions; nothing is requested from the engine
 # ----------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Exactly once: one transaction contains the receipts and the group's offsets. No receipt is lost, and none is
+"""Exactly once: one transaction contains the receipts and the group's offsets. No receipt is lost, and no receipt is
 duplicated.
 
 Readers of the receipts use isolation.level=read_committed. A killed worker leaves an open transaction; the next worker

@@ -50,7 +50,8 @@ WORDS = {
     "makes its way": (r"ma(?:kes|ke|king|de) (?:its|their) way", "name the sender and the receiver"),
     "does without": (r"do(?:es|ne|ing)? without", "does not need"),
     "patience": (r"patience|pursuit|farewell|voucher", "timeout, leader discovery, leave, ReadIndex barrier"),
-    # Matches a clause whose subject is "who" without a noun before it: "who asks", "and who waits", "those who read".
+    # Matches a clause whose subject is "who" without a noun before "who": "who asks", "and who waits", "those who
+    # read".
     "who": (
         r"(?:(?:^|[.:;(\"] ?|\b(?:and|as|but|by|for|from|if|of|only|or|so|than|that|then|those|to|when|where|with) ))"
         r"(?:^|(?<=[ (\"]))who(?=\s)(?![^.]*\?)",

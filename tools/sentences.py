@@ -149,7 +149,7 @@ def of_messages(path: str, text: str) -> Iterator[Sentence]:
 
 
 def _message(node: ast.expr) -> str:
-    """The text of a literal, with the expressions of an f-string in braces; empty for anything else."""
+    """The text of a literal, with the expressions of an f-string in braces; empty for any other node."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):

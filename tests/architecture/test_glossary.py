@@ -1,4 +1,4 @@
-"""Retired words of docs/glossary.md are found in identifiers, and only there."""
+"""The check of identifiers finds the retired words of docs/glossary.md, and refuses no other text."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.docs import documented_pages as pages
 
-#: Command on a page -> command that the test runs. Views that never end, such as `headrace top`, print once here. The
-#: doctor may report a fault of this machine, and a move of twenty records ends before it can be cancelled. Any other
-#: error of the doctor or of the move is a failure of the test.
+#: Command on a page -> command that the test runs. Views that never end, such as `headrace top`, print once in tests.
+#: The doctor may report a fault of this machine, and a move of twenty records ends before it can be cancelled. Any
+#: other error of the doctor or of the move is a failure of the test.
 ONCE = (
     (r" --watch\b", ""),
     (r"^headrace top\b", "headrace top --once -i 0.2"),

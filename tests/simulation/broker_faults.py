@@ -384,7 +384,7 @@ class BrokerFaults:
         )
 
     def _is_rotten(self) -> bool:
-        """Check whether the damaged bit is still there. The damage has no effect until the bit is read; then the
+        """Check whether the damaged bit is still in the log. The damage has no effect until the bit is read; then the
         reading broker loses the replica."""
         if self._damaged is None or self._rotten is None:
             return False
@@ -428,7 +428,7 @@ class BrokerFaults:
         return f"partition {number} prefers {replicas}"
 
     def _fast_failovers(self, fault: Fault, rng: random.Random) -> str:
-        """Hold two to four elections, each before all brokers know the result of the previous one (KIP-279). Some
+        """Hold two to four elections, each before all brokers know the result of the previous election (KIP-279). Some
         leaders are killed, and others are asked to stop."""
         world = self.world
         if world.image.topic("orders") is None:

@@ -157,8 +157,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if self.is_dead:
             # The process was killed after a task failed and before the loop's next turn: the task counts as it would
-            # have counted in that turn. A future whose exception is never read is not a violation here, because its
-            # reader was killed.
+            # have counted in that turn. A future whose exception is never read is not a violation, because its reader
+            # was killed.
             if isinstance(failed := context.get("future"), asyncio.Task):
                 self._task_ended(failed)
             return

@@ -1,4 +1,4 @@
-"""Stories: accidents of brokers with several steps in a certain order; a guard in the product exists for each of them.
+"""Stories: accidents of brokers with several steps in a certain order; a guard in the product exists for each story.
 
 A story is a generator that yields waiting times (ms). A story chooses a partition whose replicas are all in sync, and
 causes the accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop); details are random.
@@ -121,7 +121,7 @@ class Stage:
         self.world.cuts |= links
 
     def deafen(self, host: BrokerHost) -> None:
-        """Cut the link from the controllers to a host, which can still send to them."""
+        """Cut the link from the controllers to a host, which can still send to the controllers."""
         self._cut(CONTROLLER, host.number, both=False)
 
     def silence_producers(self, host: BrokerHost) -> None:
@@ -397,7 +397,7 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
 
 def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-101: the leadership moves to a replica that does not know the latest high watermark yet. The third replica
-    does not know the latest high watermark either. The new leader fails before it learns the high watermark."""
+    also does not know the latest high watermark. The new leader fails before it learns the high watermark."""
 
     def is_ahead() -> bool:
         return stage.mark(leader) > max(stage.mark(one), stage.mark(other))
@@ -536,7 +536,7 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
 
 def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: the leader's request to add a follower is delayed in a connection. A later request is refused, because
-    the follower has been fenced by then. At the end, the follower works again, and the delayed request arrives. The
+    the follower has already been fenced. At the end, the follower works again, and the delayed request arrives. The
     story tests whether the leader may commit records without the follower."""
     if not (yield from _leave(stage, leader, one, other)):
         return

@@ -248,7 +248,7 @@ _CALL = SimpleNamespace(cancelled=lambda: False, done=lambda: False)
 
 
 def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
-    """Patches that observe each move of a log start at once, because the process may end in the middle of it."""
+    """Patches that observe each move of a log start at once, because the process may end in the middle of the move."""
     expire, delete = LogDirectory.expire, LogDirectory.delete_records
 
     def observed_expire(self: LogDirectory, verdicts: Any) -> Any:

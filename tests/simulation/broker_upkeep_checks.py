@@ -69,8 +69,8 @@ class UpkeepChecks:
 
     def start_moved(self, log: PartitionLog, durable: int | None = None) -> None:
         """The log's directory reports that the new log start offset is on disk. ``durable``: the log start offset that
-        is certainly on disk, if it is lower than the new one. (On a full disk DeleteRecords moves the log start offset
-        only in memory, and is not acknowledged.)"""
+        is certainly on disk, if it is lower than the new offset. (On a full disk DeleteRecords moves the log start
+        offset only in memory, and is not acknowledged.)"""
         starts = self.truths[log.topic_partition.partition].durable
         starts[log] = log.log_start_offset if durable is None else max(durable, starts.get(log, 0))
 

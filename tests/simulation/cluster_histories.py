@@ -363,7 +363,7 @@ class Histories:
 
     def _flap(self, machine: Machine) -> None:
         """Break the broker's connection; sometimes the new connection is open before the controllers notice the end of
-        the old one."""
+        the old connection."""
         if machine.is_up:
             ended = HeartbeatsEnded(machine.broker_id, machine.epoch, machine.stream)
             self._new_stream(machine)

@@ -30,7 +30,8 @@ class CoordinatorsSide(NodesWorld):
     late_appends_until_ms = 0.0
 
     def stream_left(self, process: Coordinator) -> None:
-        """The stream of a coordinator's heartbeats has ended; the controllers notice that, unless they are cut off."""
+        """The stream of a coordinator's heartbeats has ended; the controllers notice the end, unless they are cut
+        off."""
         if process.registered is None:
             return
         ended = CoordinatorHeartbeatsEnded(

@@ -42,7 +42,7 @@ class FlushWatch:
     @property
     def is_at_stake(self) -> bool:
         """Whether records were only in the page cache, and the log has not been truncated within the first lost page
-        since then."""
+        since the flush failed."""
         return self.records_at_stake > 0
 
     def process_ended(self) -> None:

@@ -92,8 +92,8 @@ class GroupChecks:
         #: Partitions that a member owned when its lease ended: other members may get them before this member learns
         #: that it must release them.
         self._doubtful: set[tuple[SimMember, Part]] = set()
-        #: Members whose coordinator noticed the broken connection before the member did, and the time of that. The next
-        #: response to a member removes the member from this dict.
+        #: Members whose coordinator noticed the broken connection before the member did, and the time at which the
+        #: coordinator noticed it. The next response to a member removes the member from this dict.
         self._misled: dict[SimMember, float] = {}
         self._appends = 0
         self.acknowledgements = 0
@@ -254,9 +254,9 @@ class GroupChecks:
         return found
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
-        """The caller received this committed offset, or -1 for none. A former coordinator whose session still lasts
-        cannot know yet that it lost the shard. The former coordinator must return at least the offset that was
-        acknowledged before this session. No epoch protects a read, because a read is not an append."""
+        """The caller received this committed offset, or -1 for no committed offset. A former coordinator whose session
+        still lasts cannot know yet that it lost the shard. The former coordinator must return at least the offset that
+        was acknowledged before this session. No epoch protects a read, because a read is not an append."""
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return
@@ -283,9 +283,10 @@ class GroupChecks:
             )  # fmt: skip
 
     def is_misled(self, member: SimMember) -> None:
-        """The member's coordinator sees its connection end before the member does. A member with a half-open connection
-        may read partitions that belong to other members, until it stops or gets a response from any coordinator. No
-        other rule is relaxed for a member with a half-open connection: its commits are refused like any others."""
+        """The member's coordinator sees the member's connection end before the member does. A member with a half-open
+        connection may read partitions that belong to other members, until it stops or gets a response from any
+        coordinator. No other rule is relaxed for a member with a half-open connection: its commits are refused like any
+        others."""
         self._misled.setdefault(member, self.world.scheduler.now_ms)
 
     def _is_overdue(self, member: SimMember) -> bool:

@@ -123,7 +123,8 @@ class GroupFaults(CoordinatorFaults):
         return "all coordinators are killed"
 
     def _coordinators_gone(self, fault: Fault, rng: random.Random) -> str:
-        """All coordinators are down; one may return for a moment: members that reach it get new sessions there."""
+        """All coordinators are down; one may return for a moment: members that reach it get new sessions at that
+        coordinator."""
         for_ms = rng.choice([300.0, 600.0, 1_800.0, 3_200.0]) * rng.uniform(0.7, 1.3)
         away, also = self._alive(rng, with_connection=True), ""
         if away is not None and rng.random() < 0.7:  # continues to read, and does not reach the next coordinator
@@ -148,7 +149,7 @@ class GroupFaults(CoordinatorFaults):
 
     def _takeover_unreached(self, fault: Fault, rng: random.Random) -> str:
         """A member continues to read, but cannot reach the new coordinator for longer than a session, although other
-        members can. Often the member does not even learn that a new coordinator exists."""
+        members reach it. Often the member does not even learn that a new coordinator exists."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -190,7 +191,7 @@ class GroupFaults(CoordinatorFaults):
         return f"{member} is cut off for {for_ms:.0f} ms; from {alone_ms:.0f} ms on there is no coordinator"
 
     def _leaves_by_old_news(self, rng: random.Random, since: int) -> None:
-        """A member is cut off from a live coordinator, notices that, and gets old metadata."""
+        """A member is cut off from a live coordinator, notices the cut, and gets old metadata."""
         world, member = self.world, self._alive(rng, with_connection=True)
         if since != self._times_mended or member is None or member.connection is None:
             return
@@ -200,7 +201,7 @@ class GroupFaults(CoordinatorFaults):
         self._cut_unless_mended([(member.name, host.name) for host in world.hosts], for_ms)
 
     def _owner_alone(self, fault: Fault, rng: random.Random) -> str:
-        """Some members stay connected to the coordinator; the others are cut off, notice that, and find out that the
+        """Some members stay connected to the coordinator; the others are cut off, notice the cut, and find out that the
         coordinator is deposed."""
         world = self.world
         connected = [each for each in world.members if each.is_alive and not each.is_paused and each.connection]
@@ -272,7 +273,7 @@ class GroupFaults(CoordinatorFaults):
         return f"a broker hears nothing for {fault.for_ms:.0f} ms, and {asking} ask no other" if members else ""
 
     def _old_news(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off from a live coordinator, notices this, and asks a broker with very old metadata."""
+        """A member is cut off from a live coordinator, notices the cut, and asks a broker with very old metadata."""
         world, member = self.world, self._alive(rng, with_connection=True)
         steps = None if member is None else world.last_vacant(member.group_id)
         if member is None or member.connection is None or steps is None:
@@ -381,7 +382,7 @@ class GroupFaults(CoordinatorFaults):
         return f"{member}'s connections break one after the other"
 
     def _connection_lost_on_one_side(self, fault: Fault, rng: random.Random) -> str:
-        """The member opens another stream long before the coordinator sees the end of the first one."""
+        """The member opens another stream long before the coordinator sees the end of the first stream."""
         member = self._alive(rng, with_connection=True)
         if member is None or member.connection is None:
             return ""
@@ -390,7 +391,7 @@ class GroupFaults(CoordinatorFaults):
 
     def _connection_half_open(self, fault: Fault, rng: random.Random) -> str:
         """The coordinator sees the connection end, and the member sees it later; half of the time there is no
-        coordinator then."""
+        coordinator at that moment."""
         world, member = self.world, self._alive(rng, with_connection=True)
         if member is None or member.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -417,8 +418,8 @@ class GroupFaults(CoordinatorFaults):
         return f"{member} is slow to let go"
 
     def _revoked_unheard(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off silently, or reads without a coordinator and does not reach the next one. While the
-        member is cut off, another member joins."""
+        """A member is cut off silently, or reads without a coordinator and does not reach the next coordinator. While
+        the member is cut off, another member joins."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or away.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""

@@ -185,7 +185,7 @@ class LogPartition:
         return all(is_claim(each.key) for batch in self.batches if batch.end > offset for each in batch.records)
 
     def read(self, position: int) -> tuple[list[LoggedRecord], int]:
-        """The next committed records, and the position after them."""
+        """The next committed records, and the position after these records."""
         found: list[LoggedRecord] = []
         for batch in self.batches:
             if batch.end <= position:

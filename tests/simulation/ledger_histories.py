@@ -256,7 +256,8 @@ class LedgerHistories(Histories):
         for _ in range(FITFUL_ROUNDS):
             self._live_together(living)
         # The duration of moves is random in these rounds, and with two copies at a time a long queue may still be
-        # waiting. From here on each move takes two rounds, so a move that is not completed by the end never will be.
+        # waiting. In the calm rounds, which follow, each move takes two rounds, so a move that is not completed by the
+        # end never will be.
         self.is_calm = True
         for _ in range(CALM_ROUNDS):
             if not self._problems_of_end(living):

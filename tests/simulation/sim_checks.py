@@ -123,8 +123,9 @@ class SafetyChecks:
     def said(self, own: ReplicaKey, term: int, shadow: ShadowLog, message: Message) -> None:
         """Check a message of replica ``own`` in ``term``; ``own`` names the disk of the machine that wrote the message.
 
-        A response to the leader of an earlier term may refer to entries that a later leader has replaced. Such a
-        response can commit nothing, because the later leader's voters that lacked the entry do not count in that term.
+        A response to the leader of an earlier term may refer to entries that a later leader has replaced. A response to
+        the leader of an earlier term can commit nothing, because the later leader's voters that lacked the entry do not
+        count in that term.
         """
         sender, to, body = message
         if sender != own:

@@ -1,7 +1,8 @@
 """The machine of a controller: its disk, its clock, and its process, which is the product's QuorumController.
 
-The steps that a real driver does in its loop are separate events here, each with its own delay: a turn begins, its disk
-work is done, the turn ends. Messages, crashes and pauses therefore come between the steps, as in a real process.
+The steps that a real driver does in its loop are separate events in the simulation, each with its own delay: a turn
+begins, its disk work is done, the turn ends. Messages, crashes and pauses therefore come between the steps, as in a
+real process.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def _dirty_writes(history: History, of: dict[str, Transacted]) -> Iterator[Anoma
 
 
 def _circular_reads(history: History, of: dict[str, Transacted]) -> Iterator[Anomaly]:
-    """Find cycles of transactions, in which each transaction has read a value of the next one."""
+    """Find cycles of transactions, in which each transaction has read a value of the next transaction."""
     after: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for transaction in history.transactions:
         for value in transaction.read:

@@ -100,8 +100,8 @@ def coordinators_are_killed_again_and_again(cluster: FaultyCluster, rng: random.
 
 @scenario
 def all_coordinators_are_dead_and_reading_goes_on(cluster: FaultyCluster, rng: random.Random) -> None:
-    """Members continue to read beyond the grace period (4 s here) with their current assignment; during this time they
-    cannot commit."""
+    """Members continue to read beyond the grace period (4 s in these tests) with their current assignment; during this
+    time they cannot commit."""
     with GroupsLoad(cluster, groups=2, members=3) as load:
         for _ in rounds():
             load.until_all_coordinate()

@@ -103,7 +103,7 @@ class Fleet:
         self.brokers[broker_id].start()
 
     def replace_disk(self, broker_id: int) -> None:
-        """Replace the broker's only disk by a new one, which is formatted and empty."""
+        """Replace the broker's only disk by a new disk, which is formatted and empty."""
         data = self.brokers[broker_id].data
         shutil.rmtree(data)
         format_directories([str(data)], cluster_id="tests", node_id=broker_id)

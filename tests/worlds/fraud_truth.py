@@ -1,4 +1,5 @@
-"""The alerts of the fraud pipeline, calculated from the topics alone, by other formulas and without its code.
+"""The alerts of the fraud pipeline, calculated from the topics alone, by other formulas and without the pipeline's
+code.
 
 DuckDB calculates the bursts. Velocity: the last six payments of 200 cents or more lie within ten minutes. Card testing:
 the last four payments below 200 cents lie within twenty minutes. The rules for travel and for amounts skip the payments

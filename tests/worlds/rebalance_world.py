@@ -43,7 +43,7 @@ def cluster(
 
 
 def with_topic(image: MetadataImage, name: str, replicas: Iterable[tuple[int, ...]]) -> MetadataImage:
-    """Records of a topic whose partitions have these replicas: all are in sync, and the first one leads."""
+    """Records of a topic whose partitions have these replicas: all are in sync, and the first replica leads."""
     topic_id = id16(10_000 + len(image.topics))
     records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
     records += [PartitionRecord(topic_id, number, each, each, each[0], 0, 0) for number, each in enumerate(replicas)]

@@ -48,8 +48,8 @@ VOTERS = VoterSet.of(KEYS[:3], {1: "one:9093", 2: "two:9093", 3: "[::1]:9093"})
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 700) -> None:
-    """Use segments of a few entries, and a recovery point every few records, so that a short history has many of
-    both."""
+    """Use segments of a few entries, and a recovery point every few records, so that a short history has many segments
+    and recovery points."""
     config = replace(storage_module._LOG_CONFIG, segment_bytes=size)
     monkeypatch.setattr(storage_module, "_LOG_CONFIG", config)
     monkeypatch.setattr(storage_module, "_RECOVERY_POINT_EVERY", 7)
@@ -217,7 +217,7 @@ def entries_of(storage: MetadataStorage, stored: Stored) -> Iterator[Entry]:
 
 
 def replayed(storage: MetadataStorage) -> MetadataImage:
-    """The image that a start builds: the newest snapshot and the log after it."""
+    """The image that a start builds: the newest snapshot and the log after the snapshot."""
     image = storage.load_image()
     for batch in storage.batches(image.next_offset):
         image = image.apply(batch.records, batch.next_offset, batch.epoch)

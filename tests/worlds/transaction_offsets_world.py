@@ -90,7 +90,7 @@ class GroupShard:
             self._turn(self.owner)
 
     def some_owner(self) -> Owner:
-        """Return an owner: usually the present one, sometimes a former one."""
+        """Return an owner: usually the present owner, sometimes a former owner."""
         return self.owner if self._random.random() < 0.8 else self._random.choice(self.owners[-3:])
 
     def ask(self, owner: Owner, request: object, *, is_fenced: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""A log of random transactions, with the answers that Kafka gives about it: the oracle of read_committed tests."""
+"""A log of random transactions, with the answers that Kafka gives about the log: the oracle of read_committed tests."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ class LogDirectoryFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptorsShort(Event):
-    """The process has nearly used up its ``limit`` of file descriptors; if not ``short``, it has enough free
+    """The process has nearly used up its ``limit`` of file descriptors; if ``short`` is false, it has enough free
     descriptors again. During a shortage of descriptors, a broker gives up the leadership of every partition that
     another in-sync replica can lead."""
 
@@ -375,7 +375,7 @@ class DescriptorsShort(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFull(Event):
-    """A log directory refuses appends for lack of space; if not ``full``, it accepts appends again."""
+    """A log directory refuses appends for lack of space; if ``full`` is false, it accepts appends again."""
 
     severity: ClassVar[int] = logging.WARNING
     path: str
@@ -399,7 +399,7 @@ class CorruptionFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRebuilt(Event):
-    """A segment's index was damaged, and was rebuilt from the segment's .log file, which is sound."""
+    """A segment's index was damaged, and was rebuilt from the segment's .log file, which is undamaged."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition

@@ -69,7 +69,7 @@ class History:
 
 
 class Nodes:
-    """Every node of a cluster, by name ("broker 1"), and raw calls to it."""
+    """Every node of a cluster, by name ("broker 1"), and raw calls to the node."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster

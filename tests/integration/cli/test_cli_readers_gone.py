@@ -1,6 +1,6 @@
 """Commands that print exit with 141 (128 + SIGPIPE) when the reader of their output has ended: `headrace ... | head`.
 
-The commands are taken from the command tree, so a new command fails here until it is listed.
+The commands are taken from the command tree, so a new command fails the test until it is listed.
 """
 
 from __future__ import annotations

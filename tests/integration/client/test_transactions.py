@@ -204,7 +204,7 @@ def test_keep_prepared_hands_the_transaction_over(bootstrap: str, topic: str) ->
 
 
 def test_many_small_transactions_in_a_row(bootstrap: str, topic: str) -> None:
-    """The next transaction begins while the markers of the previous one are written."""
+    """The next transaction begins while the markers of the previous transaction are written."""
     count = 100
     with producer(bootstrap, topic) as out:
         for number in range(count):

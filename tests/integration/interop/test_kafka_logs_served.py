@@ -46,7 +46,7 @@ TIMES_ASKED = 40
 
 @dataclass
 class Written:
-    """Kafka's files of a topic, and Kafka's answers about it."""
+    """Kafka's files of a topic, and Kafka's answers about the topic."""
 
     consumed: list[Consumed]
     committed: list[Consumed]
@@ -322,7 +322,7 @@ def test_recovery_judges_and_repairs_what_kafka_left(
 
 
 def test_a_log_of_kafkas_goes_on_under_our_producer(ours: Cluster, written: dict[str, Written]) -> None:
-    """The test of appends is the last one that uses the copies, because it appends to the copies."""
+    """The test of appends is the last test that uses the copies, because it appends to the copies."""
     name, before = "ledger-stopped", written["ledger"]
     end = until(lambda: Topic(ours, name, b"").end(), "the partition to be led")
     with Producer(bootstrap_servers=ours.broker.address()) as producer:

@@ -31,7 +31,7 @@ RECORDS, RECORD_BYTES = 60, 2_000
 
 @dataclass
 class Written:
-    """Kafka's files of the topic, and Kafka's answers about it."""
+    """Kafka's files of the topic, and Kafka's answers about the topic."""
 
     files: Path
     stable_offset: int

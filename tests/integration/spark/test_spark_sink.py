@@ -108,7 +108,7 @@ def test_mistakes_are_reported_before_a_task_runs(
 )
 def test_only_appending_is_possible(spark: Any, headrace: Any, mode: str, message: str) -> None:
     """Spark itself refuses all modes except append and overwrite for every Python sink. The test of refused modes fails
-    when a Spark version accepts one of them."""
+    when a Spark version accepts one of these modes."""
     with pytest.raises(Exception, match=message):
         to(spark.sql("select 'x' value").write, headrace, topic="t").mode(mode).save()
 

@@ -1,7 +1,7 @@
 """This script made ``replication.tar.xz`` and ``level_1.tar.xz`` once, with Headrace as it was when replication was
 finished. The script documents the content of the archives. The archives are never made again, because archives of a
-newer Headrace would prove nothing. The script ran in a checkout of commit e198acb, the last commit before the first one
-of the coordinator:
+newer Headrace would prove nothing. The script ran in a checkout of commit e198acb, the last commit before the first
+commit of the coordinator:
 
     PYTHONPATH=<every src folder of that checkout> python make_old_clusters.py DIRECTORY
 

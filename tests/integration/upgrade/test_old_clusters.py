@@ -1,5 +1,5 @@
 """This version serves clusters of an earlier Headrace, which had replication but no coordinator yet. Clients read all
-data and write more, and the data is still there after a restart. make_old_clusters.py made these clusters."""
+data and write more, and the data still exists after a restart. make_old_clusters.py made these clusters."""
 
 from __future__ import annotations
 

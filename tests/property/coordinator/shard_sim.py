@@ -90,7 +90,7 @@ class Partition:
 
     def cut(self, rng: random.Random) -> list[Waiting]:
         """Elect another leader, which has some whole batches of the uncommitted records. Return the appends whose
-        outcome is unknown now."""
+        outcome becomes unknown."""
         tail = sorted({one.batch for one in self.log[self.committed :]})
         kept = set(tail[: rng.randint(0, len(tail))])
         self.log = [one for at, one in enumerate(self.log) if at < self.committed or one.batch in kept]

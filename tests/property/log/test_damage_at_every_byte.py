@@ -128,7 +128,8 @@ def test_a_damaged_identity_is_never_believed(images: dict[str, Image], name: st
 
 
 def _while_open(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
-    """Open the sound log and read a part of it. After the reading, replace the log's files by the bytes of ``fs``."""
+    """Open the sound log and read a part of the log. After the reading, replace the log's files by the bytes of
+    ``fs``."""
     changing = image.damaged()
     with said():
         log = open_directory(changing).logs[ORDERS]

@@ -19,7 +19,7 @@ ROOT = "/data"
 ORDERS = TopicPartition("orders", 0)
 PATH = f"{ROOT}/orders-0/{0:020}.log"
 NOW_MS = 1_700_000_000_000
-#: The number is so large that the second last byte of the next batch's base offset is not zero either.
+#: The number is so large that the second last byte of the next batch's base offset is not zero.
 FLUSHED_RECORDS = 300
 #: The settings of a broker's logs, and those of a voter's metadata log. In a metadata log, a complete but wrong batch
 #: is no torn tail.
@@ -48,8 +48,8 @@ def batch_of(count: int, size: int) -> bytes:
 
 def written(config: LogConfig, before: int, behind: int) -> tuple[CrashingFileSystem, int, bytes]:
     """Create a log of three batches. The first batch is flushed and ends ``before`` bytes before a block border. The
-    second batch ends ``behind`` bytes after the next border (before it, if negative), and the third follows. Return the
-    number of flushed bytes and the content of the file."""
+    second batch ends ``behind`` bytes after the next border (before the border, if negative), and the third follows.
+    Return the number of flushed bytes and the content of the file."""
     fs = CrashingFileSystem(keep_trace=False)
     format_directory(fs, ROOT, cluster_id="c", node_id=1)
     log = open_directory(fs, config).create(ORDERS, uuid.UUID(int=1), config)

@@ -69,7 +69,7 @@ class ShortenedWorld(CompactionWorld):
         found, rebuilt = known_of(log.producers), known_of(producers_of(batches_of(log)))
         acknowledged = {(producer_id, known[:3]) for producer_id, known in self.acknowledged}
         # A transaction marker is left, but compaction removed the data before the marker because of records that are
-        # truncated now. From the marker, the log knows only the producer's epoch.
+        # now truncated. From the marker, the log knows only the producer's epoch.
         acknowledged |= {(producer_id, (known.epoch, -1, -1)) for producer_id, known in self.acknowledged}
         assert {(producer_id, known[:3]) for producer_id, known in found.items()} <= acknowledged, (
             f"seed {self.seed}: the log knows what never was"

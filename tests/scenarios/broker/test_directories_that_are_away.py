@@ -30,7 +30,7 @@ async def append(broker: SoloBroker, topic: str, value: bytes, partition: int = 
 
 
 async def two_directories(fs: CrashingFileSystem) -> tuple[SoloBroker, dict[TopicPartition, uuid.UUID]]:
-    """A stopped broker with "orders" in /one and "payments" in /two, and the controller's metadata about it."""
+    """A stopped broker with "orders" in /one and "payments" in /two, and the controller's metadata about the broker."""
     async with SoloBroker(fs, "/one", "/two") as broker:
         await broker.topic("orders")
         await broker.topic("payments")

@@ -61,7 +61,7 @@ def test_acks_all_waits_for_the_follower_and_not_longer():
 
 
 def _diary(fs: CrashingFileSystem, follower: FollowerEnd) -> list[str]:
-    """Operations on the log from here on: write, sending (the push is passed on), sync."""
+    """Operations on the log after this point: write, sending (the push is passed on), sync."""
     diary: list[str] = []
     fs.on_operation = lambda entry: diary.append(entry.operation) if entry.path.endswith(".log") else None
     send = follower.stream.send

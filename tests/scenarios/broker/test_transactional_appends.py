@@ -491,7 +491,7 @@ def test_producers_are_described_and_a_hanging_transaction_is_aborted() -> None:
 
 def test_a_transaction_that_kafka_left_open_in_the_offsets_topic_is_aborted() -> None:
     """Headrace writes no transactions to ``__consumer_offsets``, so no coordinator would end the transaction, and
-    compaction would stop at it."""
+    compaction would stop at the open transaction."""
 
     async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
         offsets, state = TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)

@@ -1,4 +1,4 @@
-"""Callbacks run on the I/O thread of all clients: blocking calls are refused there, exceptions are logged."""
+"""Callbacks run on the I/O thread of all clients: blocking calls are refused on that thread, exceptions are logged."""
 
 from __future__ import annotations
 

@@ -462,7 +462,7 @@ def test_dump_names_file_position_and_offset_of_a_flipped_byte(suffix: str) -> N
     name = f"{path}/00000000000000000000{suffix}"
     size = len(fs.files()[name])
     assert size > 20
-    # No checksum covers leader epochs and base offsets; a wrong offset shows in the batch after it.
+    # No checksum covers leader epochs and base offsets; a wrong offset shows in the following batch.
     batches = batches_of(fs, name)
     unseen = {at for line in batches for at in range(line.position + 12, line.position + 16)}
     unseen.update(range(batches[-1].position, batches[-1].position + 8) if batches else ())

@@ -33,7 +33,7 @@ TINY = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=10 * 
 def filled(
     fs: CrashingFileSystem, clock: ManualClock, config: LogConfig = TINY, batches: int = 12
 ) -> tuple[LogDirectory, PartitionLog]:
-    """A batch of one record for each hour, the last one an hour old."""
+    """A batch of one record for each hour, the last batch an hour old."""
     directory = open_directory(fs, config, clock)
     log = directory.create(ORDERS, TOPIC_ID, config)
     for number in range(batches):

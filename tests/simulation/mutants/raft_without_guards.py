@@ -346,7 +346,7 @@ class _NeverCutsVoters(RaftLog):
 
 
 class KeepsVotersThatWereCut(RaftNode):
-    """T 4.1: a truncated set of voters still counts, instead of the set before it."""
+    """T 4.1: a truncated set of voters still counts, instead of the previous set."""
 
     def __init__(self, key: ReplicaKey, stored: Stored, view: LogView, **options: object) -> None:
         super().__init__(key, stored, view, **options)  # type: ignore[arg-type]

@@ -219,8 +219,7 @@ class GroupCover:
     """Checks that a consumer group reads every record. The state is, per partition, the offset up to which all records
     were read.
 
-    Members call ``read`` before they commit, so a member that takes over a partition begins at that offset or before
-    it.
+    Members call ``read`` before they commit, so a member that takes over a partition begins at or before that offset.
     """
 
     def __init__(self) -> None:

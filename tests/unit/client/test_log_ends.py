@@ -17,7 +17,7 @@ LOGS = {TopicPartition("t", number): (number % 3 + 1, 10 * number) for number in
 
 
 class Client:
-    """An Admin client. All leaders are asked before the first one answers; ``silent`` leaders time out."""
+    """An Admin client. All leaders are asked before the first leader answers; ``silent`` leaders time out."""
 
     def __init__(self, *, silent: tuple[int, ...] = (), leaders: int = 3, has_metadata: bool = True) -> None:
         self.silent, self.has_metadata = silent, has_metadata

@@ -11,7 +11,7 @@ OUT_OF_ORDER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 def book(acknowledged: int = 1) -> PartitionSequences[str]:
-    """Producer 7 in epoch 0; ``acknowledged`` batches of one record each are in the log, the last one at time 0."""
+    """Producer 7 in epoch 0; ``acknowledged`` batches of one record each are in the log, the last batch at time 0."""
     made: PartitionSequences[str] = PartitionSequences()
     made.renew(Identity(7, 0))
     for number in range(acknowledged):

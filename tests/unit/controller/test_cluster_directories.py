@@ -187,9 +187,9 @@ def test_a_lost_replica_does_not_lead_until_it_is_found() -> None:
 def test_a_lost_replica_may_be_an_empty_one_while_a_directory_is_gone(
     minimum: int, expected: tuple[int, tuple[int, ...], tuple[int, ...], bool]
 ) -> None:
-    """A disk fails, and its broker cannot say whether a replica was on it: LOST. After the failure, the disk is removed
-    from log.dirs. The broker no longer misses a directory, and creates the log again. The newly created log is empty,
-    so the replica must not become a clean leader."""
+    """A disk fails, and its broker cannot say whether a replica was on the disk: LOST. After the failure, the disk is
+    removed from log.dirs. The broker no longer misses a directory, and creates the log again. The newly created log is
+    empty, so the replica must not become a clean leader."""
     world, stopped = lost_replica(minimum)
     broker = restarted(world, stopped, ONE)
     topic = world.image.topic("t")

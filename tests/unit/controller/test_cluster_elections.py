@@ -377,7 +377,7 @@ def rejoin(cluster: Cluster, name: str, *numbers: int) -> None:
 
 
 def unbalanced(**settings: Any) -> Cluster:
-    """Broker 2 leads all 20 partitions. Broker 1 is the preferred leader of ten of them, and is in sync again."""
+    """Broker 2 leads all 20 partitions. Broker 1 is the preferred leader of ten partitions, and is in sync again."""
     cluster = Cluster(2, **settings)
     assignments = {number: (1, 2) if number < 10 else (2, 1) for number in range(20)}
     cluster.world.create("t", partitions=-1, assignments=assignments)

@@ -124,7 +124,7 @@ def test_a_controller_that_stood_still_blames_nobody() -> None:
 
 
 def test_a_connection_that_flaps_does_not_fence_and_unfence_all_the_time() -> None:
-    """Each break within a session timeout of the previous one doubles the grace period: 0.5, 1, 2, 4, 8, 9 s."""
+    """Each break within a session timeout of the previous break doubles the grace period: 0.5, 1, 2, 4, 8, 9 s."""
     world, brokers = world_of()
     changes = 0
     for stream in range(1, 60):

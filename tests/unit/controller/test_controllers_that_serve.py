@@ -125,9 +125,9 @@ def test_a_controller_serves_as_long_as_it_knows_a_leader(tmp_path: Path) -> Non
 def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next leader stands for election because the old one asked it to (Raft 3.10), not after an election time-out.
-    On a machine that stalls, time-outs may expire. A run with expired time-outs proves nothing, and the test tries
-    again."""
+    """The next leader stands for election because the old leader asked it to (Raft 3.10), not after an election
+    time-out. On a machine that stalls, time-outs may expire. A run with expired time-outs proves nothing, and the test
+    tries again."""
     # (controller, reason of its candidacy), since the leader of this cluster began to stop
     stood: list[tuple[int, str]] = []
     prospective, candidate = RaftNode._become_prospective, RaftNode._become_candidate

@@ -229,8 +229,9 @@ def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_
 
 
 def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:
-    """etcd: a node with a higher term cannot follow, because the leader's term is lower. The node cannot win either,
-    because its pre-votes are refused. The node with the higher term therefore reports its term to the leader."""
+    """etcd: a node with a higher term cannot follow, because the leader's term is lower. The node cannot win an
+    election, because its pre-votes are refused. The node with the higher term therefore reports its term to the
+    leader."""
     world = world_of(1, 2, 3)
     world.elect(1)
     third = world.replicas[key(3)]

@@ -1,4 +1,4 @@
-"""A starting coordinator sends heartbeats as soon as it is registered, because it owns shards from then on."""
+"""A starting coordinator sends heartbeats as soon as it is registered, because a registered coordinator owns shards."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_a_deleted_group_is_gone_for_whoever_replays_the_log() -> None:
 
 
 def test_what_a_cut_off_deletion_left_can_be_deleted_again() -> None:
-    """Many tombstones are several batches; the leader may die after any of them."""
+    """Many tombstones are several batches; the leader may die after any batch."""
     whole = Shard()
     epoch = whole.join("g", "m1")
     for partition in range(4):

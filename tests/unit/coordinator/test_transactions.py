@@ -259,7 +259,7 @@ def test_a_transaction_times_out_and_its_producer_aborts_it_too() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_next_transaction_has_a_time_out_of_its_own(version: int) -> None:
-    """Under version 1 a transaction has the same identity as the previous one."""
+    """Under version 1 a transaction has the same identity as the previous transaction."""
     shard = Shard()
     producer = shard.init(timeout_ms=5_000)
     shard.add(producer, ONE, version=version)

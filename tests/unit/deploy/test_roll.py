@@ -1,5 +1,5 @@
-"""The stack's containers are replaced one after the other, and the former container is started again if the new one
-fails."""
+"""The stack's containers are replaced one after the other, and the former container is started again if the new
+container fails."""
 
 from __future__ import annotations
 

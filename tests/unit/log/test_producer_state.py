@@ -1,4 +1,4 @@
-"""The table of producers, and Kafka's snapshot file of it."""
+"""The table of producers, and Kafka's snapshot file of the table."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from headrace_core.log.retention import (
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
-#: Four segments of 100 bytes and 10 records; the last one is active. The latest records of the segments are 4, 3, 2 and
-#: 1 hours old.
+#: Four segments of 100 bytes and 10 records; the last segment is active. The latest records of the segments are 4, 3, 2
+#: and 1 hours old.
 FOUR = [SegmentFacts(offset, 100) for offset in (0, 10, 20, 30)]
 AGES_MS = [4 * HOUR_MS, 3 * HOUR_MS, 2 * HOUR_MS, 1 * HOUR_MS]
 KEEP_ALL = LogConfig(retention_ms=None, retention_bytes=None)

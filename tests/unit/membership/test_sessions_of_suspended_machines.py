@@ -35,7 +35,7 @@ class Controller(cluster_pb2_grpc.ClusterServicer, StreamHandler[cluster_pb2.Coo
 
 def test_a_suspension_counts_for_the_session_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """During a suspension CLOCK_MONOTONIC stops, and so does the event loop's time. Without another clock, a suspended
-    coordinator would continue to answer for shards that other coordinators own by then."""
+    coordinator would continue to answer for shards that other coordinators already own."""
     real, slept_ns = time.clock_gettime_ns, 0
     monkeypatch.setattr(
         time, "clock_gettime_ns", lambda which: real(which) + (slept_ns if which == time.CLOCK_BOOTTIME else 0)

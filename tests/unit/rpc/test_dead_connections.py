@@ -31,7 +31,7 @@ def open_sockets() -> int:
 
 def reset_behind_data(address: tuple[str, int]) -> None:
     """Connect, exchange settings, then send a frame and a reset at once: the server's poller usually sees one event for
-    both."""
+    the frame and the reset."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as connection:
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
         assert connection.recv(9)

@@ -11,7 +11,7 @@ from headrace_core.testing.kafka_history import History, Kind, Mark, Seen
 
 
 def sound(history: History | None = None) -> History:
-    """Two producers wrote ten records each to partition 0, alternating; a consumer read all of it."""
+    """Two producers wrote ten records each to partition 0, alternating; a consumer read all records."""
     history = history or History()
     log = []
     for number in range(10):

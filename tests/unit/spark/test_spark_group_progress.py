@@ -1,4 +1,4 @@
-"""A stream's progress goes to its group, and failures there do not affect the query."""
+"""A stream's progress goes to its group, and failures of the group do not affect the query."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ class MovedPartition:
 @dataclass(frozen=True, slots=True)
 class Rebalance:
     """One change of a group's target assignment. ``reason`` is a text for operators. ``moved`` has the first 200
-    partitions that moved; ``moved_count`` counts all of them. ``ended_at_ms``: when every member had reached the new
-    assignment; None: some members have not reached it, or a later rebalance came first."""
+    partitions that moved; ``moved_count`` counts all partitions that moved. ``ended_at_ms``: when every member had
+    reached the new assignment; None: some members have not reached it, or a later rebalance came first."""
 
     number: int
     at_ms: int

@@ -29,8 +29,8 @@ class LogEnds:
     unknown: Mapping[TopicPartition, HeadraceError]
 
     def gap(self) -> tuple[str, str] | None:
-        """Return two texts for a message: the partitions whose log ends are unknown, and the error of the first one.
-        Return None if all log ends are known."""
+        """Return two texts for a message: the partitions whose log ends are unknown, and the error of the first
+        partition. Return None if all log ends are known."""
         parts = sorted(self.unknown)
         if not parts:
             return None

@@ -18,7 +18,7 @@ Closing the descriptor of a file that is still in use is correct only under thre
   the cache (unlink, and rename of a file or of its directory). Before a file loses its name, or another file takes that
   name, the file is *retired*. A retired file is opened if it is closed, stays open until its last reader closes it, and
   is never opened by name again. After a rename, a file is known by its new name. Files without users are not tracked,
-  so deleting 5,000 idle logs opens none of them.
+  so deleting 5,000 idle logs opens no file.
 * **A read in progress keeps its descriptor open.** To close a descriptor, a file drops its reference; the descriptor
   closes with the last reference, after the pread in progress.
 
@@ -294,7 +294,7 @@ class DescriptorCache:
             self._fs.rename(old, new)
             directory, name = _split(new)
             moved = self._files.pop(old, None)
-            if moved is not None:  # if a directory is renamed, its files move with it
+            if moved is not None:  # if a directory is renamed, its files move with the directory
                 self._files[new] = moved
                 for inside, item in moved.items():
                     if (each := item()) is not None:

@@ -220,7 +220,7 @@ class LogDirectory:
             self._forget(lambda partition: partition not in found)
         with _full_disk_left_out(self.root):
             self.compaction.keep_only(set(found))
-        if self._last_stop is not None:  # from here on files change, so the next stop must write a new marker
+        if self._last_stop is not None:  # files change after this point, so the next stop must write a new marker
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
         with _full_disk_left_out(self.root):
@@ -665,7 +665,7 @@ class LogDirectory:
 
 
 def _is_rolled(log: PartitionLog) -> bool:
-    """Seal the log's active segment and begin a new one; False when the disk lacks room for another segment."""
+    """Seal the log's active segment and begin a new segment; False when the disk lacks room for another segment."""
     try:
         log.roll()
     except HeadraceError as error:

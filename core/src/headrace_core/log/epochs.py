@@ -196,8 +196,8 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
     """Return ``entries`` with the entry ``new``. Entries that start at or after the ``new`` entry are removed, because
-    they never had a record. The first entry is kept if it starts where ``new`` starts: then the log starts there, and
-    the first entry is the epoch of the deleted records (``truncate_from_start``)."""
+    they never had a record. The first entry is kept if it starts where ``new`` starts: then the log starts at that
+    offset, and the first entry is the epoch of the deleted records (``truncate_from_start``)."""
     kept = [entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch]
     if not kept and entries and entries[0].epoch < new.epoch and 0 < entries[0].start_offset == new.start_offset:
         kept = [entries[0]]

@@ -16,10 +16,10 @@ and the header of the last batch in each group of segments that it replaces. A c
 new owner. A claim record that was truncated before it was committed fences no coordinator. The coordinator of a
 truncated claim was not confirmed as owner, and claims the shard again.
 
-``expected_end`` is the second condition: an append fails with UnexpectedLogEndError when another append has changed the
-log's end before it. An append that changed the log's end unexpectedly may be another coordinator's claim, or an append
-of the same coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and so lost its
-shard epochs. (In KAFKA-4362 the old coordinator could still write.)
+``expected_end`` is the second condition: an append fails with UnexpectedLogEndError when another append has already
+changed the log's end. An append that changed the log's end unexpectedly may be another coordinator's claim, or an
+append of the same coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and so
+lost its shard epochs. (In KAFKA-4362 the old coordinator could still write.)
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
 
 
 def largest_epoch(segments: Sequence[LogSegment]) -> int:
-    """Find the largest shard epoch in a log, which is the last shard epoch in it. The search reads batch headers from
-    the end backwards; a search in a shard's log reads some KiB. CorruptLogError, OSError."""
+    """Find the largest shard epoch in a log, which is the last shard epoch in the log. The search reads batch headers
+    from the end backwards; a search in a shard's log reads some KiB. CorruptLogError, OSError."""
     for segment in reversed(segments):
         was_loaded = segment.index.is_loaded
         end = segment.size

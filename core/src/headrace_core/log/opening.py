@@ -170,8 +170,8 @@ class _Opening:
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
         """Whether the whole segment is on the disk and sound. The segments of idle partitions are on the disk, so after
-        an unclean stop a broker with thousands of idle partitions forces no files for them. (Of an empty segment, even
-        the name may be missing on the disk.)"""
+        an unclean stop a broker with thousands of idle partitions forces no files of idle partitions. (Of an empty
+        segment, even the name may be missing on the disk.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point
@@ -286,7 +286,7 @@ def open_segments(
         if found is not None:
             if number in doubtful and segment.size:
                 segment.log.truncate(found.end)  # the truncation also frees reserved blocks behind the end
-                segment.log.sync()  # bytes found beyond the recovery point count as flushed from here on
+                segment.log.sync()  # bytes found beyond the recovery point count as flushed after this point
             if sealed or segment.size or not segment.begin_empty():
                 opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):

@@ -500,7 +500,8 @@ class PartitionLog(LogReader):
         )
 
     def _nothing_to_append(self, group: Write) -> AppendInfo:
-        """The outcome of a marker that the log has already. The marker is committed when all records of the log are."""
+        """The outcome of a marker that the log has already. The marker is committed when all records of the log are
+        committed."""
         return AppendInfo(-1, self._end_with(group), -1, 0, self.log_start_offset, -1, is_duplicate=True)
 
     def _check_sequence(self, header: BatchHeader) -> Checked:
@@ -735,7 +736,7 @@ class PartitionLog(LogReader):
 
     def _offset_behind(self, segment: LogSegment) -> int:
         """Return the base offset of the segment after ``segment``; the log end offset if ``segment`` is the last
-        one."""
+        segment."""
         later = (each.base_offset for each in self._segments if each.base_offset > segment.base_offset)
         return next(later, self.log_end_offset)
 
@@ -773,15 +774,15 @@ class PartitionLog(LogReader):
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # Delete the old empty segment before the new one is created: if a crash left both segments, the old segment
-            # would seem to lack records.
+            # Delete the old empty segment before the new segment is created: if a crash left both segments, the old
+            # segment would seem to lack records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
     def restart_at(self, offset: int, before_it_begins: Callable[[], None], producers: bytes = b"") -> None:
         """Empty the log, durably; its next record gets ``offset``, which may be above or below the log's end.
         ``LogDirectory.restart`` calls this. ``before_it_begins`` persists the new log start after the old segments are
-        deleted and before the new one exists. ``producers``: see ``LogDirectory.restart``."""
+        deleted and before the new segment exists. ``producers``: see ``LogDirectory.restart``."""
         table = ProducerTable(next_offset=offset)
         if producers:
             try:
@@ -828,8 +829,8 @@ class PartitionLog(LogReader):
 
         Call ``drop_segments_below_start`` only once the log start is durable, because a crash may leave any of the
         removed segments. ``one_by_one``: for a log start that could not become durable on a full disk, and at which a
-        segment begins. With ``one_by_one``, each rename is durable before the next one, so a crash leaves a log without
-        a gap.
+        segment begins. With ``one_by_one``, each rename is durable before the next rename, so a crash leaves a log
+        without a gap.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments

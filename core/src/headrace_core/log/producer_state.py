@@ -189,7 +189,7 @@ class ProducerTable:
         #: Aborted transactions that the owner has not yet added to the transaction index.
         self.aborted: list[AbortedTransaction] = []
         #: End of the committed records, as far as the log's owner knows: the producer table forgets transactions that
-        #: ended before it.
+        #: ended before that offset.
         self.committed_end = 0
         #: Offset after the latest end marker among all transactions that the producer table has forgotten.
         self._forgotten_end = 0
@@ -454,8 +454,8 @@ class ProducerTable:
         return gone
 
     def snapshot_at(self, offset: int) -> bytes:
-        """Return a snapshot of the state after all records before ``offset``, for a replica whose log begins there. Any
-        thread may call this method.
+        """Return a snapshot of the state after all records before ``offset``, for a replica whose log begins at
+        ``offset``. Any thread may call this method.
 
         The state is that of each producer's last known batch before ``offset``, because the replica receives the later
         batches. A producer is left out if only its batches from ``offset`` on are known.

@@ -339,8 +339,8 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # The offsets that were read have a gap inside or after them, so damage may have lowered the first batch's base
-        # offset unnoticed.
+        # The offsets that were read contain a gap, or a gap follows them, so damage may have lowered the first batch's
+        # base offset unnoticed.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(

@@ -95,7 +95,7 @@ def scan(
 ) -> Scan:
     """Read batches from ``position`` (where a batch begins) until the end of the file or the first batch that is not
     sound. An unsound batch is cut short, has an impossible header or a wrong CRC, or has an offset or leader epoch that
-    cannot follow the batch before it. (The CRC covers neither offset nor epoch.)
+    cannot follow the previous batch. (The CRC covers neither offset nor epoch.)
 
     * ``contiguous``: offsets must have no gap, as in every log that was never compacted.
     * ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written, so a batch with

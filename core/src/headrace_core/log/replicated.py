@@ -29,7 +29,7 @@ class UnexpectedOffsetError(ReplicatedAppendError):
 
 
 class UnexpectedEpochError(ReplicatedAppendError):
-    """A batch has a leader epoch below the epoch of the batch before it, or above the leader's current epoch."""
+    """A batch has a leader epoch below the epoch of the previous batch, or above the leader's current epoch."""
 
 
 def check_replicated(
@@ -119,7 +119,7 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
 
     An epoch begins where the batch before it ends. The start offset of an epoch may be below the epoch's first batch,
     because the leader's compaction may have removed the first records of the epoch. If the epoch began at its first
-    batch that is left, the epoch before it would seem to reach up to there. A replica with records that were never
+    batch that is left, the epoch before it would seem to reach up to that batch. A replica with records that were never
     committed would not truncate these records."""
     starts = [
         (after.leader_epoch, before.next_offset)

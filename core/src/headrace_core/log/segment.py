@@ -628,7 +628,7 @@ class LogSegment:
     def cut(self, place: Place, limit: int, end: int, end_offset: int) -> tuple[int, int]:
         """Find the position where the last whole batch before position ``limit`` ends, and the base offset of the next
         batch. The available batches end at position ``end``, beyond ``limit``, and the batch after ``end`` begins with
-        ``end_offset``. The batch at ``place`` is kept whole even if it alone exceeds the limit of bytes."""
+        ``end_offset``. The batch at ``place`` is kept whole even if this batch alone exceeds the limit of bytes."""
         position, header = place
         after = position + header.size
         if after > end:

@@ -1,5 +1,5 @@
 """Replace segments by the cleaned segment made from them, so that a crash leaves either the old segments or the new
-one.
+segment.
 
 The file names are Kafka's. The order of the steps avoids the data loss of KAFKA-12520:
 

@@ -116,7 +116,7 @@ class MetadataView:
 
     def _refresh(self, image: MetadataImage) -> None:
         """Drop cached messages that ``image`` made stale. A table that did not change between two images is the same
-        object in both."""
+        object in both images."""
         old, self._image = self._image, image
         if old is image:
             return

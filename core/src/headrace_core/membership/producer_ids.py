@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Part of a block of producer ids after whose use the broker requests the next block (Kafka's ProducerIdManager).
 PREFETCH_AT = 0.9
 #: The highest producer epoch that Kafka assigns to a producer. The epoch above the highest producer epoch is reserved
-#: for the transaction coordinator, which fences the last producer with it.
+#: for the transaction coordinator, which uses it to fence the last producer.
 EPOCH_MAX = 2**15 - 2
 
 

@@ -69,8 +69,8 @@ class TransactionPartitions:
         self._is_closed = False
 
     async def verify(self, producer: TransactionalProducer, partitions: Iterable[TopicPartition]) -> int:
-        """Add the partitions to the producer's open transaction, or verify that they are in it. Returns the epoch of
-        the transaction's shard. Raises the error for the producer; then nothing was written."""
+        """Add the partitions to the producer's open transaction, or verify that they are in the transaction. Returns
+        the epoch of the transaction's shard. Raises the error for the producer; then nothing was written."""
         try:
             return await self._until_answered(producer, tuple(partitions))
         except HeadraceError as error:

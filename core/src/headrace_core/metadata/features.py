@@ -51,7 +51,7 @@ def understands(features: Iterable[FeatureRange], level: int) -> bool:
 
 def level_needed(record: MetadataRecord) -> int:
     """Return the lowest level of metadata.version at which a record can be written. The record that raises the level
-    can be written at any level, because all nodes know the new level by then."""
+    can be written at any level, because all nodes already know the new level."""
     if isinstance(record, FeatureLevelRecord):
         return METADATA_VERSION_MIN
     if type(record).__struct_config__.tag > _FIRST_TAGS_MAX:  # type: ignore[operator]

@@ -109,7 +109,7 @@ class LedgerBuilder:
         self._throttle = base.throttle
 
     def replay(self, record: Any) -> bool:
-        """Apply a record; returns False when the record names an entry that the ledger does not have."""
+        """Apply a record; returns False when the record names an entry that is not in the ledger."""
         self._changed = True
         return _REPLAY[type(record)](self, record)
 

@@ -121,8 +121,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
     ``directories``: the id of each replica's directory, parallel to ``replicas``; empty: all UNASSIGNED_DIRECTORY.
     ``elr``, ``last_known_elr``: the eligible leader replicas, and the last known eligible leader (KIP-966). ``adding``,
-    ``removing``: the replicas that a reassignment adds and removes (KIP-455); ``replicas`` contains all of them.
-    ``recovering``: the leader was elected uncleanly and has not reported its recovery (KIP-704).
+    ``removing``: the replicas that a reassignment adds and removes (KIP-455); ``replicas`` contains the added and the
+    removed replicas. ``recovering``: the leader was elected uncleanly and has not reported its recovery (KIP-704).
     """
 
     topic_id: bytes

@@ -32,7 +32,7 @@ def connections_with_room(wanted: int, files: int, limit: int | None = None) -> 
     if limit is None:
         limit = descriptor_limit()
     room = limit - files - OWN - FLOOR - RESERVE
-    if room < CONNECTIONS_MIN:  # the files' cache frees descriptors when there are none (log/descriptors.py)
+    if room < CONNECTIONS_MIN:  # the files' cache frees descriptors when no descriptor is free (log/descriptors.py)
         room = (limit - OWN) // 2
     return max(min(wanted, room), CONNECTIONS_MIN)
 

@@ -60,7 +60,7 @@ class FirstVoters:
     voters: tuple[InitialVoter, ...]
 
     def directory_id_of(self, node_id: int) -> bytes | None:
-        """Return the required id of the node's directory; None if any new id will do."""
+        """Return the required id of the node's directory; None if any new id is allowed."""
         return next((voter.directory_id for voter in self.voters if voter.node_id == node_id), None)
 
     @property

@@ -27,7 +27,7 @@ class NodeTasks:
         return any(task.done() for task in self._tasks)
 
     async def unless_failed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``, or raise the error of a background task that ends before it."""
+        """Await ``work``, or raise the error of a background task that ends before ``work``."""
         task = asyncio.create_task(work)
         await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

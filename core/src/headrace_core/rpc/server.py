@@ -122,8 +122,8 @@ class AnswerBytes:
                 )
 
     def hold(self, size: int, context: Any, method: str) -> None:
-        """Count the answer of the current task's call until the client has read it or the call has ended; gRPC ends the
-        task then. Raises ServerBusyError like ``check``."""
+        """Count the answer of the current task's call until the client has read it or the call has ended; after that
+        gRPC ends the task. Raises ServerBusyError like ``check``."""
         if size <= SMALL_REQUEST_BYTES:
             return
         self.check(context, method, size)

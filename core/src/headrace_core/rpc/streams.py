@@ -172,7 +172,8 @@ class ServerStream(Generic[Request, Response]):
             handler.on_closed()
             # Break the reference cycle: the handler keeps the stream, and without a cycle both are freed at once.
             self._handler = StreamHandler()
-            del reader, writer  # drop both names, which kept the tasks alive; from here on the tasks end by themselves
+            # Drop both names, which kept the tasks alive; after this point the tasks end by themselves.
+            del reader, writer
 
     def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -311,7 +312,7 @@ class ServerPush(Generic[Response]):
             self.closed = True
             self.wake()
             handler.on_closed()
-            del writer  # drop the name, which kept the task alive; from here on the task ends by itself
+            del writer  # drop the name, which kept the task alive; after this point the task ends by itself
 
     async def _write(self, handler: PushHandler[Response], idle_s: float | None) -> None:
         write, last_s = self._context.write, self._loop.time()

@@ -15,7 +15,7 @@ and polled records. At the end the test reports the contents of the log. ``anoma
     reorder               a producer's records stand in the log in another order than it sent them (see below)
     gap                   an offset without a record in the log
 
-A timeout is no refusal: a record with an *unknown* outcome is in the log once, or not at all. A record with an unknown
+A timeout is no refusal: a record with an *unknown* outcome is in the log once or never. A record with an unknown
 outcome is checked only for duplicate, phantom, misplaced, skip and reorder. Once a consumer has read a record with an
 unknown outcome, the record must stay in the log.
 
@@ -64,7 +64,7 @@ class Kind(enum.Enum):
 
 
 class Anomaly(NamedTuple):
-    """One anomaly that was found; ``text`` has all known facts about it."""
+    """One anomaly that was found; ``text`` has all known facts about the anomaly."""
 
     kind: Kind
     partition: int

@@ -1,5 +1,5 @@
 """A simulated network that loses, duplicates, delays and reorders messages. Links can be cut in one direction or in
-both, and old messages can be delivered again much later.
+both directions, and old messages can be delivered again much later.
 
 The network carries messages of any type between addresses. A link keeps the messages' order, as a stream does, unless a
 fault reorders them; a cut loses messages in flight. ``on_fault(kind)`` is called for each fault, so that a simulation

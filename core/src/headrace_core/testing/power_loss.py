@@ -403,7 +403,7 @@ class _Undoing:
         self._undone_names = set(pending.names)
         self._renames = [at for at, entry in enumerate(entries) if isinstance(entry, _Renamed | _Removed)]
         if loss is not Loss.ALL and self._undone_names and rng.random() < 0.5:
-            # Name changes reach the disk in their order, so a power loss keeps only the first few of them.
+            # Name changes reach the disk in their order, so a power loss keeps only the first few changes.
             kept = sorted(self._undone_names)[: rng.randrange(len(self._undone_names) + 1)]
             self._undone_names -= set(kept)
         self.bytes_lost = 0
@@ -434,7 +434,7 @@ class _Undoing:
 
     def _now(self, path: str | None, since: int, *, undone: bool = True, until: int | None = None) -> str | None:
         """Return the present path of the file that had ``path`` at entry ``since``. Later renames are applied to the
-        path: all of them, or with ``undone`` only the renames that are not undone. Returns None if the file was removed
+        path: all renames, or with ``undone`` only the renames that are not undone. Returns None if the file was removed
         or replaced."""
         for at in self._renames[bisect.bisect_right(self._renames, since) :]:
             if path is None or (until is not None and at >= until):

@@ -94,7 +94,7 @@ class _Pipe:
                     self.is_torn = True
                     self._network.dropped_bytes += len(data)
                     continue
-                # A torn or cut connection does not forward the end of the stream either.
+                # A torn or cut connection does not forward the end of the stream.
                 if self.is_torn or weather.is_cut:
                     self.is_torn = True
                     return
@@ -332,7 +332,7 @@ class FaultyNetwork:
             return
         try:
             far = await asyncio.open_connection(host, port, limit=_PIECE_BYTES)
-        except OSError:  # the target has no listener, so behave as if the proxy had none
+        except OSError:  # the target has no listener, so behave as if the proxy had no listener
             _reset(writer)
             return
         connection = _Connection(self, source, target, (reader, writer), far)

@@ -121,7 +121,7 @@ class Harness:
 
     def crash(self, start: Start, *, at: str, batch: int | None = None) -> None:
         """Run a job in a process of its own, and kill its driver at the crash point ``at`` of ``batch`` (None: the
-        first batch that comes there).
+        first batch that reaches the point).
 
         ``start`` is a function of a module, because the other process imports it. Raises JobFailedError, with the end
         of the driver's output, if the job ends before it reaches the crash point.

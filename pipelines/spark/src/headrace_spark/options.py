@@ -42,7 +42,7 @@ REFUSED_CLIENT_KEYS = {
 }
 
 
-#: The cure when Spark passes none of the user's options.
+#: The cure when Spark passes no options of the user.
 NO_OPTIONS = (
     "no option is given: headrace.bootstrap.servers and a topic are required. If this is a table: Spark keeps no "
     "OPTIONS of CREATE TABLE ... USING headrace. Use SELECT ... FROM t WITH ('headrace.bootstrap.servers' = '...', "
@@ -156,7 +156,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
 
 
 def lower_case(given: Mapping[str, str]) -> dict[str, str]:
-    """The options with names in lower case. Raises InvalidConfigError if Spark passes none."""
+    """The options with names in lower case. Raises InvalidConfigError if Spark passes no options."""
     if not given:
         raise InvalidConfigError(NO_OPTIONS)
     return {str(name).lower(): str(value) for name, value in given.items()}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXT_OR_BYTES = "string or binary"
-_HEADERS = HEADERS.simpleString()  # A type without nullability, which the Kafka sink does not compare either.
+_HEADERS = HEADERS.simpleString()  # The type without nullability, because the Kafka sink does not compare nullability.
 #: For a row with a null topic, show this many characters of key and value.
 SHOWN_CHARACTERS = 40
 

@@ -3,7 +3,7 @@ writes topics (sink.py).
 
 Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes beside the
 driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. Because gRPC channels do not survive a
-fork, the source opens none before Spark calls one of its methods, and pickles only plain data.
+fork, the source opens no channel before Spark calls one of its methods, and pickles only plain data.
 """
 
 from __future__ import annotations

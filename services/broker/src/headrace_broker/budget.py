@@ -70,7 +70,7 @@ class ByteBudget:
                 break  # the other paused streams resume one by one, as bytes become free
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when no request is in progress, or immediately if none is in progress now."""
+        """Call ``callback`` once when no request is in progress, or immediately if no request is in progress now."""
         if self.used:
             self._emptied = callback
         else:

@@ -420,7 +420,8 @@ class LeaderReplica:
         return end.epoch, end.end_offset
 
     def producers_at(self, offset: int) -> bytes:
-        """A snapshot of the log's producers after all records before ``offset``, for a follower that begins there."""
+        """A snapshot of the log's producers after all records before ``offset``, for a follower that begins at
+        ``offset``."""
         return self.log.producers.snapshot_at(offset)
 
     def bytes_from(self, offset: int) -> int:
@@ -486,7 +487,7 @@ class LeaderReplica:
 
     def past_gap(self, end_offset: int) -> asyncio.Future[int] | None:
         """Where records begin again at or behind ``end_offset``, the end of a leader epoch; None if no record can be
-        missing there.
+        missing at that offset.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
         read further in that epoch, before compaction removed the records; the log was not truncated. The result is

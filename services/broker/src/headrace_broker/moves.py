@@ -65,7 +65,7 @@ class Mover(Protocol):
         """The partition's high watermark, as far as this broker knows it."""
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
-        """The partition's log is now in ``target``, and will be opened there soon."""
+        """The partition's log is now in ``target``, and will soon be opened in ``target``."""
 
     def arrived(self, partition: TopicPartition) -> None:
         """The moved log is open in its new directory."""
@@ -264,7 +264,7 @@ class Moves:
             mover.lost(partition, StorageError(str(error)))
             raise
         except BaseException as error:
-            if is_taken_over:  # from here on, an append to the old log would be lost
+            if is_taken_over:  # after this point, an append to the old log would be lost
                 mover.lost(partition, _not_opened(move, error))
             raise
         finally:

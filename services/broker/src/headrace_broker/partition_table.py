@@ -44,7 +44,7 @@ class PartitionTable:
         self.image = MetadataImage()  #: The metadata image that ``roles`` applies.
         self.led: dict[TopicPartition, LeaderReplica] = {}
         self.followed: dict[TopicPartition, FollowerReplica] = {}
-        #: Partitions that this broker should serve and cannot, each with the reason.
+        #: Partitions that this broker should serve but cannot serve, each with the reason.
         self.failed: dict[TopicPartition, HeadraceError] = {}
 
     def state_of(self, partition: TopicPartition) -> PartitionImage | None:

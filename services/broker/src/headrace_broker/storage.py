@@ -245,8 +245,8 @@ class Storage:
     ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
         """Compare the logs that were found with the partitions in the metadata. Deletes logs, damaged or not, whose
         topic id does not ``belong`` to a current topic. A directory that was offline may have a deleted topic's log,
-        while another directory has the log of a new topic with the same name. Returns the deleted partitions, and the
-        partitions that must not be served with the reasons."""
+        while another directory has the log of a new topic with the same name. Returns the deleted partitions, and,
+        with the reasons, the partitions that must not be served."""
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
         for held in self._held:
@@ -404,7 +404,7 @@ class Storage:
         barriers = []
         for writer in writers:
             if writer is not None:
-                # A failed directory raises HeadraceError: nothing more is written there.
+                # A failed directory raises HeadraceError: nothing more is written to that directory.
                 with contextlib.suppress(HeadraceError):
                     barriers.append(writer.run(_nothing))
         await asyncio.gather(*barriers, return_exceptions=True)

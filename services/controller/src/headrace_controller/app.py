@@ -173,7 +173,7 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
 def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
 ) -> tuple[ControllerDriver, PeerLinks]:
-    """Create the driver, and the links that carry its messages, without starting either."""
+    """Create the driver, and the links that carry its messages, without starting the driver or the links."""
     peers = Peers()
     controller = QuorumController(
         ClusterCore(settings_of(config), new_id=random_id),

@@ -112,7 +112,7 @@ class ControllerDriver:
         return snapshot if snapshot.place.offset else None
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of the snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
+        """Bytes of the snapshot from ``position`` on, and whether the snapshot ends with them; None if the snapshot was
         removed."""
         return self._storage.snapshot_chunk(snapshot, position, max_bytes)
 

@@ -184,7 +184,7 @@ class SnapshotStore:
             raise CorruptLogError(f"{path}: {error.message}") from None
 
     def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
+        """Bytes of a snapshot from ``position`` on, and whether the snapshot ends with them; None if the snapshot was
         removed. Raises CorruptLogError if the snapshot has become damaged, so that damaged bytes are not sent."""
         known = self.find(snapshot.place)
         if known is None or known.voters != snapshot.voters:

@@ -287,7 +287,7 @@ class MetadataStorage:
         """Append entries of any terms, all or none, and flush them. Returns the durable end of the log. Raises
         DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; after either error no entry
         was appended. (Exception: if the entries need more than a segment, an empty log on a full disk may keep the
-        first of them.)"""
+        first entry.)"""
         self._settle()
         start = self._log.log_end_offset
         end = start
@@ -453,8 +453,8 @@ class MetadataStorage:
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
             job.abandon()  # another snapshot was received while the job ran, or this disk lacks committed entries
             return None
-        # A log that ends below its own snapshot has lost entries. Such a log is valid only if a received snapshot is
-        # about to replace it; the recovery point distinguishes the two cases.
+        # A log that ends below its own snapshot has lost entries. A log that ends below the snapshot is valid only if a
+        # received snapshot is about to replace it; the recovery point distinguishes the two cases.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:
@@ -510,7 +510,7 @@ class MetadataStorage:
         self._recovery_point = pending.place.offset
 
     def _start(self, default_voters: VoterSet) -> SnapshotId:
-        """The oldest snapshot at the log's start or after it."""
+        """The oldest snapshot at the log's start or after the log's start."""
         start, snapshots = self.log_start_offset, self._snapshots
         fitting = [each for each in snapshots.snapshots if each.place.offset >= start]
         if start == 0 and not snapshots.names_first_voters:

@@ -1,8 +1,8 @@
 """Requests that wait for an answer while their decision is being written to the log and committed.
 
-An appended decision is identified by the offset after it, and by the term in which it was made. An appended decision
-may be committed, even if the leader that made the decision has resigned. After a loss of the leadership, the log shows
-the outcome of each appended decision:
+An appended decision is identified by the offset after the decision, and by the term in which the decision was made. An
+appended decision may be committed, even if the leader that made the decision has resigned. After a loss of the
+leadership, the log shows the outcome of each appended decision:
 
     the place is committed, with the same term               it was done: the prepared answer
     something of a later term is committed there, or before  it never will be: NotControllerError, safe to retry

@@ -358,7 +358,8 @@ class Coordinator:
 
     def _act(self, image: MetadataImage, delta: MetadataDelta) -> None:
         is_first = self.metadata.applied_offset == 0
-        self.metadata.advance(image, delta)  # advance the metadata first: the shards look up their leaders in it
+        # Advance the metadata first: the shards look up their leaders in the metadata.
+        self.metadata.advance(image, delta)
         if self._shards is None:
             return
         if is_first:

@@ -246,7 +246,7 @@ async def alter_group_offsets(
     calls: AdminCalls, group_id: str, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float | None
 ) -> None:
     """Commit offsets without being a member of the group. Refuse partitions that do not exist before sending the
-    commit. A coordinator takes an unknown partition for a new one, so the client would retry the commit until the
+    commit. A coordinator takes an unknown partition for a new partition, so the client would retry the commit until the
     timeout."""
     if not offsets:
         return

@@ -172,7 +172,7 @@ class AsyncConsumer(Face):
         return AwaitableSet(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> Done:
-        """Set the partition's position to ``offset``: the next poll reads from there."""
+        """Set the partition's position to ``offset``: the next poll reads from this offset."""
         self._core.reading.seek(arguments.partition(partition), offset)
         return DONE
 

@@ -128,8 +128,8 @@ class Consumer(Face):
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> Future[None]:
         """Commit like ``commit``, without waiting for the result; commits take effect in the order of their calls.
-        ``callback(offsets, error)`` runs on Headrace's I/O thread and must not block (a blocking call raises
-        IllegalStateError there); its exceptions are logged."""
+        ``callback(offsets, error)`` runs on Headrace's I/O thread and must not block (a blocking call in it raises
+        IllegalStateError); its exceptions are logged."""
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")

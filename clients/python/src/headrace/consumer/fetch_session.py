@@ -3,7 +3,7 @@
 Each fetch stream has one session (see fetch.proto): the first request names the partitions, later requests only name
 changes. The client sends the next request before it has processed the last response. While the consumer catches up,
 several requests are in flight, so that the broker reads during the transfer. At the log end only one long poll waits,
-because a second request would end the first one.
+because a second request would end the first request.
 
 No request is sent when the inbox plus the expected responses would exceed ``fetch.queue.max.bytes``.
 """
@@ -184,8 +184,8 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        # Assume that the next response is as large as the last one: a broker never splits a batch, so a response may
-        # exceed the requested size.
+        # Assume that the next response is as large as the last response: a broker never splits a batch, so a response
+        # may exceed the requested size.
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True

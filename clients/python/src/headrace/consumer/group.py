@@ -298,7 +298,7 @@ class GroupConsumer:
     def steps(self) -> Steps:
         """Steps for the events since the caller's last call, in order, and for the auto-commit if it is due. An
         exception in a callback ends the generator; the event of that callback still takes effect, and the next call
-        continues with the event after it."""
+        continues with the next event."""
         while self._events:
             event = self._events.popleft()
             if isinstance(event, Gone):
@@ -399,7 +399,8 @@ class GroupConsumer:
             try:
                 yield from self.steps()
             except Exception as failure:
-                if failure is not self.error:  # (the caller has seen the error ``self.error``, or never asks for it)
+                # (the caller has seen the error ``self.error``, or never requests the error)
+                if failure is not self.error:
                     logger.exception(
                         "group %r: the consumer could not leave cleanly; the coordinator removes it after its "
                         "session timeout",

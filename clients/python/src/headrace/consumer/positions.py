@@ -149,7 +149,7 @@ def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
 def last_leader_epoch(data: bytes, newest: int) -> int:
     """The leader epoch of the last batch in ``data``; -1 if ``data`` has no whole batch. ``newest`` is the highest
     epoch that a batch can have (-1: unknown). Leader epochs never decrease within a log, so the search ends at the
-    first batch with ``newest``, usually the first of all."""
+    first batch with ``newest``, usually the first batch of all."""
     at, epoch = 0, -1
     while at + _BATCH_START <= len(data):
         size, epoch = _SIZE_AND_EPOCH.unpack_from(data, at + 8)

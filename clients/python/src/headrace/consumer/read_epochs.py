@@ -1,7 +1,7 @@
 """Start offsets of the leader epochs that a consumer has read, to find where a log has diverged (KIP-320).
 
 Pure. Kafka's consumer remembers only the last leader epoch and compares offsets. After an unclean election, a
-comparison of offsets can skip records if the new log is at least as long as the old one. Headrace's consumer remembers
+comparison of offsets can skip records if the new log is at least as long as the old log. Headrace's consumer remembers
 where the last leader epochs that it read start, so it goes back to the first record that differs.
 """
 

@@ -123,7 +123,7 @@ class Reading:
     def offsets_to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to commit for the argument of a commit; for a record, the offset after it. Raises
+        """The offsets to commit for the argument of a commit; for a record, the offset after the record. Raises
         InvalidArgumentError."""
         if offsets is None:
             return self.positions()
@@ -279,8 +279,8 @@ class Reading:
                 raise error.with_traceback(None)
 
     def next_iterator(self) -> RecordIterator | None:
-        """The iterator to read records from: the current one, or a new one over the next Slice; None without fetched
-        records."""
+        """The iterator to read records from: the current one, or a new iterator over the next Slice; None without
+        fetched records."""
         if self.inbox.alarm or self.inbox.is_shut:
             return None
         if self._current is not None:

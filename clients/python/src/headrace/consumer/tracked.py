@@ -19,7 +19,7 @@ Committed = Callable[[list[TopicPartition], float], Awaitable[dict[TopicPartitio
 
 
 class Session(Protocol):
-    """The methods that a fetch session offers to the partitions in it."""
+    """The methods that a fetch session offers to its partitions."""
 
     def add(self, tracked: Tracked) -> None: ...
 

@@ -43,8 +43,8 @@ class Engine:
     """The connections and the metadata of one client. All methods except ``__init__``, ``io``, ``is_used`` and
     ``check_alive`` run on the I/O thread.
 
-    A client that is open but unused has no thread, and the fork handlers do not know the client. Because no thread has
-    started for it, an unused client works in a child process.
+    A client that is open but unused has no thread, and the fork handlers do not know the client. An unused client works
+    in a child process, because no thread has started for the client.
     """
 
     def __init__(

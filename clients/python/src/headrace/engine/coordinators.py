@@ -1,5 +1,5 @@
 """Find the coordinators of groups and transactional ids, and call them; after a change of coordinator, a call is sent
-to the new one."""
+to the new coordinator."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ class Coordinators:
         attempt_timeout_s: float | None = None,
     ) -> Any:
         """Call ``method`` at the key's coordinator. Retry until ``deadline`` (time.monotonic()), after a change of
-        coordinator at the new one. ``check`` raises the error in a response; the call is retried if that error is
-        retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
+        coordinator at the new coordinator. ``check`` raises the error in a response; the call is retried if that error
+        is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
             if attempt_timeout_s is not None:

@@ -37,11 +37,12 @@ partitions at once. A member without a connection therefore stops reading when i
 still has partitions to release. The coordinator measures the rebalance timeout from a later moment than the member:
 from the first heartbeat with the revocation's revision.
 
-**Assumption**: a member notices a broken connection no later than its coordinator does. If the coordinator notices a
-half-open connection first, two members may read the same records until the request times out and the lease ends. If the
-coordinator fails after the connection broke, two members may read the same records until a new coordinator takes over.
-The coordinator refuses the commits of a member that has lost its partitions. To detect a half-open connection first,
-the member would need a heartbeat per grace period, and would have to treat each late response as a broken connection.
+**Assumption**: a member notices a broken connection no later than its coordinator notices it. If the coordinator
+notices a half-open connection first, two members may read the same records until the request times out and the lease
+ends. If the coordinator fails after the connection broke, two members may read the same records until a new coordinator
+takes over. The coordinator refuses the commits of a member that has lost its partitions. To detect a half-open
+connection first, the member would need a heartbeat per grace period, and would have to treat each late response as a
+broken connection.
 
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
 member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions
@@ -336,7 +337,7 @@ class Member:
         return self._why_over(now) if self.owned else ""
 
     def _why_over(self, now: float) -> str:
-        """The reason why other members may own this member's partitions; "" if no other member can."""
+        """The reason why other members may own this member's partitions; "" if no other member can own them."""
         match self._cause_over(now):
             case PauseCause.NO_CONNECTION:
                 return f"no connection to the coordinator for {self.grace_s:g} s"

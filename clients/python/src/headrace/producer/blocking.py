@@ -80,8 +80,8 @@ class Producer(Face, NativeProducer):
         """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples.
         ``send_many`` returns one future for all records.
 
-        ``values`` may be any iterable. All records are serialized and checked before the first one is queued: an error
-        names the bad record, and means that no record was sent. If a list is larger than the free buffer,
+        ``values`` may be any iterable. All records are serialized and checked before the first record is queued: an
+        error names the bad record, and means that no record was sent. If a list is larger than the free buffer,
         BufferTimeoutError or ClosedError may come after a part of the list was sent; the error's message says how many
         records were sent.
         """
@@ -206,7 +206,7 @@ class Producer(Face, NativeProducer):
             with producer.transaction():
                 producer.send("payments", b"...")
 
-        A transaction that the block has prepared or aborted is left as it is.
+        A transaction that the block has prepared or aborted stays prepared or aborted.
         """
         transactions = self._core.transactional(Call.BEGIN)
         io = self._core.engine.io

@@ -12,7 +12,7 @@ behind it are retried, oldest first.
     renewing   none                    a new epoch, in which numbers begin at 0 (probing)
 
 In the state "probing" one batch is in flight, because a broker accepts any number from a producer that it does not know
-(its records may have been deleted long ago). With two batches in flight, a broker that refused the first one for a
+(its records may have been deleted long ago). With two batches in flight, a broker that refused the first batch for a
 moment would accept the second one as the producer's first batch. After an acknowledgement the broker knows the
 producer, so more batches may be in flight. A broker remembers the last five batches of a producer, so at most five
 batches may be without an outcome.
@@ -168,7 +168,7 @@ class PartitionSequences(Generic[B]):
         return Verdict.UNKNOWN if number.maybe_written else Verdict.FAIL
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
-        """Give up a batch whose time is over: it gets its outcome now. ``in_flight``: whether an attempt has no
+        """Give up a batch whose time is over: it gets its outcome at once. ``in_flight``: whether an attempt has no
         response yet. ``give_up`` returns whether the batch may have been written."""
         number = self._numbers.get(batch)
         if number is None:

@@ -21,11 +21,11 @@ the identity for the next transaction. A transaction in which nothing was sent e
 its identity.
 
 **Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
-committed, and the producer may begin the next one after an abort. *Fatal*: another producer has the transactional id,
-or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError names a call that is
-allowed. When the cluster refuses a record, offsets or a prepare, the cause may be another producer, or a timeout that
-aborted the transaction. The refusal itself is therefore never fatal: the program aborts, and the coordinator's answer
-to the abort shows the cause.
+committed, and the producer may begin the next transaction after an abort. *Fatal*: another producer has the
+transactional id, or the cluster refuses this producer; the program makes a new producer. *Misuse*: IllegalStateError
+names a call that is allowed. When the cluster refuses a record, offsets or a prepare, the cause may be another
+producer, or a timeout that aborted the transaction. The refusal itself is therefore never fatal: the program aborts,
+and the coordinator's answer to the abort shows the cause.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class ProducerTransaction:
 
     def record_failed(self, error: HeadraceError) -> bool:
         """Called when a record or offsets of the open transaction failed permanently. Return whether this failure is
-        the first one, which fails the transaction."""
+        the first failure, which fails the transaction."""
         if self.state not in (State.OPEN, State.SEALED):
             return False
         self._cause = error
@@ -232,7 +232,7 @@ class ProducerTransaction:
         return True
 
     def ended(self, identity: Identity) -> None:
-        """The coordinator committed or aborted the transaction; ``identity`` is for the next one."""
+        """The coordinator committed or aborted the transaction; ``identity`` is for the next transaction."""
         self.identity, self.token, self._cause = identity, None, None
         self.has_sent = False
         self._to(State.READY)

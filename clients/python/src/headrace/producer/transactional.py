@@ -5,7 +5,8 @@ transaction (transaction version 2, KIP-890). The producer sends a group's offse
 A commit waits until every record is acknowledged. An abort does not wait: it drops the records without an
 acknowledgement. The coordinator's answer contains a new identity, so brokers fence late batches of the dropped records.
 
-The next transaction may begin as soon as the coordinator has answered, while the markers of the last one are written.
+The next transaction may begin as soon as the coordinator has answered, while the markers of the previous transaction
+are written.
 """
 
 from __future__ import annotations

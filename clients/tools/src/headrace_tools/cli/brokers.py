@@ -116,8 +116,8 @@ def drain(
     """Move all replicas away from brokers, a few at a time. A draining broker gets no new replicas.
 
     `headrace cluster drain` and `headrace brokers drain` are the same command. To remove several brokers, drain all of
-    them in one command, so that no replica moves from one of them to another. With --wait the command fails when none
-    of the remaining replicas can move; the error names their partitions.
+    them in one command, so that no replica moves from one of them to another. With --wait the command fails when no
+    remaining replica can move; the error names their partitions.
 
     \b
     Examples:
@@ -148,8 +148,8 @@ def drain(
 
 
 def _wait(client: Any, left: dict[int, int]) -> None:
-    """Wait until no broker in ``left`` (broker id -> replicas) has replicas. Raises InvalidRequestError when none of
-    the remaining replicas can move."""
+    """Wait until no broker in ``left`` (broker id -> replicas) has replicas. Raises InvalidRequestError when no
+    remaining replica can move."""
 
     def how_far() -> HowFar:
         words = (f"broker {broker}: {counted(count, 'replica')} left" for broker, count in left.items() if count)

@@ -124,8 +124,8 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set or reset keys of a topic or a broker, and show the values that apply afterwards. Either all keys change or
-    none.
+    """Set or reset keys of a topic or a broker, and show the values that apply after the change. Either all keys change
+    or none.
 
     \b
     Examples:

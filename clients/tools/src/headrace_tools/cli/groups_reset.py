@@ -95,8 +95,8 @@ def to_csv(rows: Iterable[Reset]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One partition with its committed offset (None: it has none) and its new offset. ``note``: why the new offset is
-    not the requested one."""
+    """One partition with its committed offset (None: no offset) and its new offset. ``note``: why the new offset is not
+    the requested one."""
 
     partition: TopicPartition
     current_offset: int | None
@@ -232,8 +232,8 @@ def reset_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set the committed offsets of a group: the group continues to read there. Stop the group's consumers first.
-    Without --execute the command only shows the new offsets.
+    """Set the committed offsets of a group: the group continues to read at these offsets. Stop the group's consumers
+    first. Without --execute the command only shows the new offsets.
 
     \b
     Examples:

@@ -51,7 +51,7 @@ def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
 
 def try_address(address: str, *, timeout_s: float) -> Tried:
     """Resolve the name, connect, and send the health check. ``try_address`` blocks; a fault of the address is in the
-    result and never raised. If a name has several addresses, the first one that accepts a connection is used, as
+    result and never raised. If a name has several addresses, the first address that accepts a connection is used, as
     clients do."""
     try:
         host, port = split_address(address)
@@ -77,7 +77,7 @@ def try_address(address: str, *, timeout_s: float) -> Tried:
 
 
 def _refusal(ip: str, port: int, timeout_s: float) -> tuple[Trouble, str] | None:
-    """Why a connection cannot be opened; None if it can."""
+    """Why a connection cannot be opened; None if the connection can be opened."""
     try:
         socket.create_connection((ip, port), timeout=timeout_s).close()
     except ConnectionRefusedError:

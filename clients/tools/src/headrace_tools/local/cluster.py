@@ -42,14 +42,14 @@ class LocalCluster(Face):
 
     ``brokers`` and ``controllers``: number of nodes of each role. If ``brokers`` or ``controllers`` is None, an
     existing cluster in ``data`` keeps its number of nodes; a new cluster gets three brokers and three controllers. The
-    topics of a cluster with three brokers have three replicas, and acks=all waits for two of them. ``coordinators``:
+    topics of a cluster with three brokers have three replicas, and acks=all waits for two replicas. ``coordinators``:
     number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a coordinator. The
     cheapest cluster has one broker, one controller and ``coordinators=0``.
 
-    ``data``: the cluster's directory, which is kept afterwards; the next cluster in the same directory has the same
-    topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the end.
-    ``port``: port of the first broker (None: any free port). ``config``: keys that override the configuration of every
-    node, dotted or snake_case.
+    ``data``: the cluster's directory, which is kept after the cluster's end; the next cluster in the same directory has
+    the same topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the
+    end. ``port``: port of the first broker (None: any free port). ``config``: keys that override the configuration of
+    every node, dotted or snake_case.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
@@ -193,8 +193,8 @@ class LocalCluster(Face):
 
     @contextlib.contextmanager
     def killed(self, role: str, node_id: int) -> Iterator[None]:
-        """A ``with`` block during which a node is dead: ``kill`` runs before it, and ``restart`` after it even if the
-        block raises."""
+        """A ``with`` block during which a node is dead: ``kill`` runs before the block, and ``restart`` after the block
+        even if the block raises."""
         self.kill(role, node_id)
         try:
             yield

@@ -33,7 +33,7 @@ def with_controllers(
 
 
 def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, timeout_s: float) -> ClusterState:
-    """Make the joining controllers voters; after each of them, ``write`` stores the state of the cluster. Raises
+    """Make the joining controllers voters; after each controller, ``write`` stores the state of the cluster. Raises
     ClusterStartError, which names the controller that failed; all nodes keep running, and the next ``up`` tries
     again."""
     waiting = joining(state)

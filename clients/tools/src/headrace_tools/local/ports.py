@@ -32,7 +32,7 @@ def ephemeral_range() -> tuple[int, int]:
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a server could bind ``host:port`` now. Connections in TIME_WAIT do not count, because gRPC binds in spite
-    of them."""
+    of such connections."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -65,8 +65,8 @@ class CleaningReport:
 
 
 class Cleaner:
-    """Cleans one log after another and reuses one offset map for all of them. A cleaner belongs to one thread.
-    ``secret``: 16 random bytes, the key of the map's hash."""
+    """Cleans one log after another and reuses one offset map for all logs. A cleaner belongs to one thread. ``secret``:
+    16 random bytes, the key of the map's hash."""
 
     def __init__(
         self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: RateLimiter | None = None

@@ -14,7 +14,7 @@ WITHIN = "30 minutes"
 def conversions(viewed: DataFrame) -> DataFrame:
     """Each download with each page that the same address viewed at most WITHIN before it (schema.CONVERSION).
 
-    An inner join emits a pair as soon as both rows are there. The watermark and WITHIN say how long Spark keeps the
+    An inner join emits a pair as soon as both rows have arrived. The watermark and WITHIN say how long Spark keeps the
     rows of each side. A tick has no address and matches nothing.
     """
     downloads = viewed.where(is_download(F.col("path"))).select(

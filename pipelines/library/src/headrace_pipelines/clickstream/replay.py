@@ -65,8 +65,8 @@ def lines(content: bytes, copies: int = 1) -> Iterator[Line]:
     """The lines of a log, each ``copies`` times with different addresses.
 
     A line without a time has the time of the line before it. A line whose time differs from the line before by more
-    than a day also gets the time of the line before, because its clock may be wrong. The exception is a gap in the log:
-    the next time in the log then agrees with the line.
+    than a day also gets the time of the line before, because the clock that wrote the line may be wrong. The exception
+    is a gap in the log: the next time in the log then agrees with the line.
     """
     texts = content.split(b"\n")
     if not texts[-1]:

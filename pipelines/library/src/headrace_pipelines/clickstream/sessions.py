@@ -42,7 +42,7 @@ def sessions(viewed: DataFrame) -> DataFrame:
 
 
 def funnel(pages: str) -> Column:
-    """The number of steps of FUNNEL that these pages take; a step counts only after the step before it."""
+    """The number of steps of FUNNEL that these pages take; a step counts only after the previous step."""
 
     def first_time(pattern: str, since: Column) -> Column:
         matching = F.filter(pages, lambda page: (page["time"] >= since) & F.regexp_like(page["path"], F.lit(pattern)))

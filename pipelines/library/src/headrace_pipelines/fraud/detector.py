@@ -7,8 +7,9 @@
 
 **Customers are grouped into shards and buckets.** For each key of each batch, Spark's pandas form makes a data frame
 and several requests for state, which cost more than the rules. The key of the operator is therefore a shard of many
-customers. A request for state alone costs more than the rules. The histories of a shard are therefore a map of buckets,
-and one request reads or writes the histories of all customers in a bucket. Each history has the time when it ends.
+customers. A single request for a key's state costs more time than all rules. The histories of a shard are therefore a
+map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history has the time
+when it ends.
 
 **Alerts do not depend on the batches**, as long as the records of a customer become visible in the order of their
 record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts

@@ -278,8 +278,8 @@ def dead_letters(servers: str) -> Counter[str]:
 
 
 def _check(observed: Counter[str] | None, seen: list[Seen], letters: Counter[str]) -> None:
-    """Each alert and each dead letter that the query wrote is there once. ``observed``: what the query has counted,
-    None for a continued run, because Spark does not keep the counts of the run before."""
+    """Each alert and each dead letter that the query wrote is in its topic once. ``observed``: what the query has
+    counted, None for a continued run, because Spark does not keep the counts of the previous run."""
     alerts = Counter((each.alert.payment, each.alert.kind) for each in seen)
     twice = [payment for (payment, _), count in alerts.items() if count > 1]
     if twice:

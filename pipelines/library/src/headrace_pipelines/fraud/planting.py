@@ -32,8 +32,8 @@ CUSTOMERS = 4_000
 PAYMENTS_OF_A_CUSTOMER = 30
 #: After each such number of payments a new customer opens an account, and the oldest customer pays no more.
 NEW_CUSTOMER_EVERY = 400
-#: An account is closed this many payments after its customer leaves, in a short run after a quarter of its payments.
-#: Some pay once more as many payments later.
+#: An account is closed this many payments after its customer leaves, in a short run after a quarter of the run's
+#: payments. Some customers pay with the closed account: once more, after the same number of payments.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
 #: Some accounts arrive late: this number of payments after the first payment of their customer.

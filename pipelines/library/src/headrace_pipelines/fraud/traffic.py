@@ -181,7 +181,7 @@ class Seen(NamedTuple):
 
 
 class Watch(threading.Thread):
-    """Reads the alerts as an application would: with ``read_committed``, and from the first one."""
+    """Reads the alerts as an application would: with ``read_committed``, and from the first alert."""
 
     def __init__(self, servers: str, partitions: int) -> None:
         super().__init__(name="fraud watch", daemon=True)

@@ -82,8 +82,8 @@ def quality(source: Source, batch: Batch, counts: Counts) -> pa.Table:
 
 
 def refine(spark: SparkSession, lake: Lake) -> None:
-    """Write gold again from silver. Repeated calls have the same effect as one call, and no group stays that silver
-    does not have."""
+    """Write gold again from silver. Repeated calls have the same effect as one call, and no group stays that is not in
+    silver."""
 
     def frame(source: Source, *left_out: str) -> DataFrame:
         rows = lake.table(f"silver.{source.name}").read()

@@ -1,9 +1,9 @@
 """The Admin service on a broker: it forwards each change to the active controller, and answers when this broker has
 applied the change.
 
-Because the broker waits for the applied change, a client that uses one broker reads its own changes there without
-tracking metadata offsets. The broker answers DescribeConfigs from its own image, because only the broker itself knows
-its properties file. The broker also describes its own log directories (log_dirs.py).
+Because the broker waits for the applied change, a client that uses one broker reads its own changes from that broker
+without tracking metadata offsets. The broker answers DescribeConfigs from its own image, because only the broker itself
+knows its properties file. The broker also describes its own log directories (log_dirs.py).
 """
 
 from __future__ import annotations

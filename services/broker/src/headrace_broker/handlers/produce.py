@@ -446,9 +446,9 @@ class ProduceStream(StreamHandler[Any]):
             self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
-        """The timeout of the produce request is over: answer now. Records that were appended before the timeout stay in
-        the log, and may still be committed. Records that are in the log no longer count as bytes in progress. A high
-        watermark that does not advance in one partition must not block the client's other partitions."""
+        """The timeout of the produce request is over: answer at once. Records that were appended before the timeout
+        stay in the log, and may still be committed. Records that are in the log no longer count as bytes in progress. A
+        high watermark that does not advance in one partition must not block the client's other partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))

@@ -3,7 +3,7 @@
 A lane is the pure state of one stream to a follower (``partition/leader_lane.py``); it knows which records to push
 next. The module handlers/replication.py connects the lane of each follower with a gRPC stream, a clock, and threads for
 reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, room in the stream)
-schedules one callback in the event loop. The callback makes one message of all events that the stream has by then.
+schedules one callback in the event loop. The callback makes one message of all events that the stream has at that time.
 While a message to a follower is being written, no second message is made for the same stream. A follower that does not
 read costs the memory of one message, because no further message is made for its stream.
 """
@@ -266,7 +266,7 @@ class LeaderStream(StreamHandler[Any]):
             self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat every second, because a follower that receives none ends the stream."""
+        """Send a heartbeat every second, because a follower that receives no heartbeat ends the stream."""
         self._heartbeat_timer = None
         if self._lane is None or self._closed or self._lane.is_closed:
             return

@@ -210,9 +210,9 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
             return 0
 
     async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
-        """In ``__consumer_offsets`` only Kafka leaves transactions open: Headrace writes no transactions there. The
-        marker changes the end of the shard's log, which the coordinator that owns the shard does not expect. The owning
-        coordinator then replays the shard, and drops the pending offsets of the aborted transaction."""
+        """In ``__consumer_offsets`` only Kafka leaves transactions open: Headrace writes no transactions to this topic.
+        The marker changes the end of the shard's log, which the coordinator that owns the shard does not expect. The
+        owning coordinator then replays the shard, and drops the pending offsets of the aborted transaction."""
         partition = TopicPartition(request.topic, request.partition)
         if partition.topic in INTERNAL_TOPICS and partition.topic != OFFSETS_TOPIC:
             raise InvalidTopicError(

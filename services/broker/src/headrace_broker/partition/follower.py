@@ -9,8 +9,8 @@
     OUT           needs another lane or newer metadata        retry -> JOINING
 
 One PartitionFollower serves one leader epoch. For another leader or epoch the caller creates a new PartitionFollower,
-from the log's current state. Messages to an old PartitionFollower do not reach the new one, because a stream never uses
-the number of a join (the handle) again.
+from the log's current state. Messages to an old PartitionFollower do not reach the new object, because a stream never
+uses the number of a join (the handle) again.
 
 The rules of a follower, each with the failure that it prevents:
 

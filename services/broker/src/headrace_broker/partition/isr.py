@@ -65,7 +65,7 @@ REJOIN_MS = 2_000
 #: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break: the follower has
 #: not joined in this leader epoch, or it left the stream itself. Each failed attempt of a follower to join restarts the
 #: JOIN_MS period, because the follower may have to truncate its log first. JOIN_MS also suffices for a starting broker,
-#: which is unfenced when it can follow, and whose replicas join the ISR after that.
+#: which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
 JOIN_MS = 5_000
 
 #: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began.

@@ -1,4 +1,4 @@
-"""A partition's leader: its log end, durable end and high watermark, and the waiters for them.
+"""A partition's leader: its log end, durable end and high watermark, and the waiters for these offsets.
 
 The offsets of a partition, in ascending order::
 

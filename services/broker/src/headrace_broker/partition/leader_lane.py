@@ -92,7 +92,7 @@ class State(enum.IntEnum):
 
 
 class Slice(Protocol):
-    """Result of a read: whole batches, and the offset after them."""
+    """Result of a read: whole batches, and the offset after the batches."""
 
     @property
     def records(self) -> bytes: ...
@@ -471,7 +471,8 @@ class LeaderLane:
         return True
 
     def next(self) -> Outgoing | None:
-        """The next message to the follower; None if there is none now (call again after ``wake``, or at ``due_ms``)."""
+        """The next message to the follower; None if there is no message now (call again after ``wake``, or at
+        ``due_ms``)."""
         now_ms = self._now_ms()
         if self._resigned:
             self._end_resigned()
@@ -717,7 +718,7 @@ class LeaderLane:
                 self.end(replica, error.copy())
 
     def _unpace(self, now_ms: int) -> None:
-        """Check all PACED replicas again, because the throttle may no longer apply to some of them."""
+        """Check all PACED replicas again, because the throttle may no longer apply to some replicas."""
         for _ in range(len(self._paced)):
             replica = self._paced.popleft()
             if replica.state is State.PACED and self._may_go(replica, now_ms):

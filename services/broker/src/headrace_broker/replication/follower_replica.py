@@ -520,7 +520,7 @@ class FollowerReplica:
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         """KIP-320. Raises OffsetNotAvailableError for an offset beyond the log's end, because the leader may have
-        records there."""
+        records at that offset."""
         if offset > self.log_end:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} has not reached this follower yet, its log ends at "

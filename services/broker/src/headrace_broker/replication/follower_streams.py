@@ -206,8 +206,8 @@ class FollowerStreams:
             stream.wake()
         if stream.lane or cannot_append:  # keep the stream: the leave must be sent, and the replica returns
             return
-        # The stream has no partitions: the last one has left, or the leader ended the stream and the partition has not
-        # joined again. The next partition that joins this leader opens a new stream.
+        # The stream has no partitions: the last partition has left, or the leader ended the stream and the partition
+        # has not joined again. The next partition that joins this leader opens a new stream.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)

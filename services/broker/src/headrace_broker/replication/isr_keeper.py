@@ -110,7 +110,7 @@ class IsrKeeper:
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
     def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
-        """The metadata of ``partitions`` changed, or the metadata of brokers with replicas of them."""
+        """The metadata of ``partitions`` changed, or the metadata of brokers with replicas of these partitions."""
         now_ms = self._now_ms()
         for leader in leaders:
             self._look_at(leader, now_ms)

@@ -15,7 +15,7 @@ online again when a later registration names it (directories.py tracks the repli
 online directory is fenced: it sends heartbeats, but cannot serve.
 
 A registration names the broker epoch that the clean shutdown markers of its directories contain (KIP-966). If the
-registration names an epoch other than the broker's last one, the broker stopped uncleanly. A broker that stopped
+registration names an epoch other than the broker's last epoch, the broker stopped uncleanly. A broker that stopped
 uncleanly is not an eligible leader of partitions whose last records it may have lost.
 
 The changes of a broker's partitions (elections.py) may be too many records for one decision. The first part of the

@@ -3,7 +3,7 @@
 Two images. The *committed* image is the state after all committed entries of the metadata log, as it is published. The
 *speculative* image is the committed image plus the decisions in flight; the next decision is made on the speculative
 image. Because of the speculative image, the controller can decide a thousand requests while the disk writes the first
-one.
+request's records.
 
     decide(request, now) -> Decision        reads, changes nothing
     accept(decision, next_offset)           the decision is being written: speculation grows
@@ -130,7 +130,7 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
 class Duty:
     """Periodic work that no request causes. ``every_ms`` None: the duty is checked at every tick, so a check without
     work must cost nothing. With ``every_ms`` a check may examine everything; the next check is due ``every_ms`` after
-    the last one that found no work."""
+    the last check that found no work."""
 
     name: str
     rule: Callable[[View], Decision]
@@ -240,7 +240,7 @@ class ClusterCore:
         """Monotonic milliseconds at which ``upkeep`` may have work. If anything changed after ``upkeep`` last found no
         work, ``upkeep`` may have work now. If nothing changed, the result is the time when a session may expire or a
         duty is due. (Balancing and queued reassignments wait for seconds, so a call of ``upkeep`` every few hundred
-        milliseconds is enough for them.)"""
+        milliseconds is often enough.)"""
         image = self.speculative
         if self._in_flight or image is not self._at_rest:
             return now_ms

@@ -185,7 +185,7 @@ class Electorate:
     def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
         """Whether a LOST replica that is reported in ``directory`` may be a new, empty replica. The replica's old log
         may be in an offline directory. A broker whose properties no longer name the offline directory cannot check
-        whether the log is there."""
+        whether the log is in that directory."""
         broker = self.image.brokers[broker_id]
         was_lost = partition.directory_of(broker_id) == LOST_DIRECTORY
         return was_lost and bool(broker.offline_directories) and broker.has_online(directory)

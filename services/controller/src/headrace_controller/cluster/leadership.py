@@ -76,6 +76,6 @@ def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage
 
 
 def takes_nothing(broker: BrokerImage, hindered: Hindered) -> bool:
-    """Whether the broker can lead in none of its online directories."""
+    """Whether the broker can lead in no online directory."""
     reported = {each.directory for each in hindered.get(broker.broker_id, ())}
     return EVERYWHERE in reported or (bool(reported) and reported.issuperset(broker.online_directories))

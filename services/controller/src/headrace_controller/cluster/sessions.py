@@ -11,7 +11,7 @@ node's session. All times in sessions are in monotonic milliseconds.
 The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
 connections, so its partitions need not wait for a whole session timeout. With the grace period, a new leader of a dead
 broker's partitions is elected after 0.5 s instead of 9 s. A broker that only lost its connection reconnects within
-milliseconds. If a connection breaks repeatedly, each break within a session timeout of the previous one doubles the
+milliseconds. If a connection breaks repeatedly, each break within a session timeout of the previous break doubles the
 grace period, up to the session timeout. The doubling keeps a broker with an unstable connection from being fenced and
 unfenced all the time. Breaks of a broker's connection are counted for one broker epoch. A new registration shows that
 the broker's process had ended, so the count of breaks starts again.

@@ -62,7 +62,7 @@ class FollowedLog(Quorum, Protocol):
     def newest_snapshot(self) -> SnapshotId | None: ...
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of the snapshot from ``position`` on, and whether the snapshot ends there; None if the snapshot was
+        """Bytes of the snapshot from ``position`` on, and whether the snapshot ends with them; None if the snapshot was
         removed."""
 
 

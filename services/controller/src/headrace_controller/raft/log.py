@@ -49,7 +49,7 @@ class RaftLog:
 
     @property
     def start(self) -> Place:
-        """Offset and term (the place) before the log's first entry; a snapshot has all entries up to there."""
+        """Offset and term (the place) before the log's first entry; a snapshot has all entries before this place."""
         return self._start.place
 
     @property

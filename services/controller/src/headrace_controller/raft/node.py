@@ -541,7 +541,7 @@ class RaftNode:
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
         """Send the current term to a leader of an earlier term. Without the answer to a stale leader, a replica that
         returns with a higher term could not follow the leader, whose term is lower. A replica with a higher term could
-        not win an election either, because its pre-votes are refused. (etcd's raft does the same.)"""
+        not win an election, because its pre-votes are refused. (etcd's raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 

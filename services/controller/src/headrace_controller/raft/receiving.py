@@ -41,7 +41,7 @@ class SnapshotReceiver:
 
     def written(self, *, is_sound: bool) -> SnapshotChunk | None:
         """Call ``written`` when the taken chunk is durable. Returns the chunk, or None if another snapshot is now being
-        received. ``is_sound`` is False if the chunk was the last one, and the whole snapshot is damaged."""
+        received. ``is_sound`` is False if the chunk was the last chunk, and the whole snapshot is damaged."""
         taken, self._in_hand = self._in_hand, None
         if taken is None:
             return None

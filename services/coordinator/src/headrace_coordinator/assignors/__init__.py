@@ -15,7 +15,7 @@ from types import MappingProxyType
 from . import range_, sticky, uniform
 from .spec import Assignment, Assignor, Members, MemberSpec, Part, Parts, Topics, TopicSpec
 
-#: Assignors by name; the first one is the default (group.consumer.assignors).
+#: Assignors by name; the first assignor is the default (group.consumer.assignors).
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
     {"uniform": uniform.assign, "range": range_.assign, "sticky": sticky.assign}
 )

@@ -85,5 +85,5 @@ def _odd_seats(
 
 def _moves(rich: str, poor: str, topic_id: bytes, least: int, held: Mapping[tuple[str, bytes], int]) -> int:
     """How many more partitions move if ``rich`` passes its odd seat to ``poor``: 1 if ``rich`` owns a partition for the
-    seat, -1 if ``poor`` does."""
+    seat, -1 if ``poor`` owns a partition for the seat."""
     return (held.get((rich, topic_id), 0) > least) - (held.get((poor, topic_id), 0) > least)

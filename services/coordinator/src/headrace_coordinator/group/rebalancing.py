@@ -151,7 +151,7 @@ class Rebalancing:
         turn.hold(group, member, current)
         self.watch(group, member)
         # A member whose assignment stays the same needs no push. The answer to its next heartbeat has the new epoch,
-        # and the member may use the old epoch until then. In a large group most members keep their assignment.
+        # and the member may use the old epoch until that answer. In a large group most members keep their assignment.
         is_changed = (current.revision, current.revoking) != (before.revision, before.revoking)
         if is_changed and member.session.connected and not is_asking:
             reply = self.reply_to(group, member, with_assignment=current.revision != before.revision)

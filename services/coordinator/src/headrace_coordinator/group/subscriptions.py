@@ -47,7 +47,7 @@ def compile_pattern(regex: str) -> re2._Regexp:
 
 
 class Topics:
-    """The cluster's topics, and the subscriptions resolved to them."""
+    """The cluster's topics, and the subscriptions resolved to these topics."""
 
     def __init__(self) -> None:
         self.by_name: Mapping[str, Topic] | None = None

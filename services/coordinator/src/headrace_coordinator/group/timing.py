@@ -6,8 +6,8 @@ change of coordinators affects no member.
     its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
     silent for the session timeout, or (a dynamic member) disconnected for longer than the grace ----> removed
 
-If a connection breaks repeatedly, each break within a session timeout of the previous one doubles the grace period, up
-to the session timeout.
+If a connection breaks repeatedly, each break within a session timeout of the previous break doubles the grace period,
+up to the session timeout.
 
 The rebalance timeout is measured from the heartbeat in which the member repeats the revision with the revocation. A
 member that has not received the revocation reads all its partitions until its session times out.
@@ -78,8 +78,8 @@ class Session:
         partitions until its session times out, which may be after the rebalance timeout.
 
         Whether a member released its partitions in time is judged by its first heartbeat after the rebalance timeout,
-        not by its last one. ``now_ms`` is the time of a proof of ownership. A member that sends heartbeats more often
-        than ownership is proven would always have sent a heartbeat after the last proof.
+        not by its last heartbeat. ``now_ms`` is the time of a proof of ownership. A member that sends heartbeats more
+        often than ownership is proven would always have sent a heartbeat after the last proof.
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 

@@ -1,4 +1,4 @@
-"""The committed offsets of a shard's groups, derived from the records alone. Pure."""
+"""The committed offsets of a shard's groups, derived only from the records. Pure."""
 
 from __future__ import annotations
 

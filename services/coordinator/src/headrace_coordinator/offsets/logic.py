@@ -215,7 +215,7 @@ class OffsetsLogic:
                 before = self.book.pending.part(key)
                 added[key] = {} if before is None else dict(before.offsets)
             known = added[key].get(partition)
-            # The request is delayed: its repetition, or a later request, has arrived before it.
+            # The request is delayed: its repetition, or a later request, has arrived earlier.
             is_delayed = known is not None and 0 < request.sequence < known.sequence
             if not is_delayed:
                 added[key][partition] = PendingOffset(committed, request.sequence)

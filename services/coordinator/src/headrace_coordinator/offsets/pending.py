@@ -129,13 +129,13 @@ _NOTHING: Mapping[str, PendingOffsets] = {}
 
 
 class PendingBook:
-    """The pending offsets of a shard, derived from the records alone."""
+    """The pending offsets of a shard, derived only from the records."""
 
     __slots__ = ("_by_producer", "_end_bytes", "_end_bytes_of", "_producers")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
-        #: Group -> the producers with pending offsets of it.
+        #: Group -> the producers with pending offsets of this group.
         self._producers: dict[str, set[int]] = {}
         #: Record -> number of bytes that a marker writes to end the record. The second mapping has the sums of these
         #: bytes by producer.

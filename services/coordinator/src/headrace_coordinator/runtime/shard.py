@@ -21,8 +21,8 @@ the same epoch. A late append of a dropped state machine does no harm. Each appe
 on (``expected_end``). The leader refuses a late append if the log has grown after the append was decided, as it has
 after the next claim.
 
-``attempt`` is the number of the state machine, of which the shard makes a new one after each failure. Reports about an
-earlier attempt are ignored.
+``attempt`` is the number of the state machine, of which the shard makes a new state machine after each failure. Reports
+about an earlier attempt are ignored.
 """
 
 from __future__ import annotations
@@ -312,7 +312,8 @@ class Shard:
             self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
 
     def _decided(self, ticket: object, decision: Decision) -> None:
-        """Guard: send the answer when all earlier decisions are committed, because the answer may depend on them."""
+        """Guard: send the answer when all earlier decisions are committed, because the answer may depend on these
+        decisions."""
         outcomes: list[Answer | Tell] = []
         if ticket is not None:
             outcomes.append(Answer(ticket, decision.reply))

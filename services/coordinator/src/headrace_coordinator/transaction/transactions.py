@@ -92,8 +92,8 @@ from .state import (
 ABORTS_PER_TICK = 100
 EXPIRIES_PER_TICK = 1_000
 LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransactions.
-#: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and
-#: none was available.
+#: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and no
+#: id was available.
 RETRY_MS = 1_000
 #: The number of entries in ``_timeouts``, beyond two per transactional id, above which entries of ended transactions
 #: are removed.
