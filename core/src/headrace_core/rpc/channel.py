@@ -57,8 +57,8 @@ _BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpos
 
 
 #: Maximum number of a process's channels that share one connection. Each channel has one or two long-lived calls, and a
-#: broker accepts 100 calls on a connection: a further call would wait forever in gRPC.
-CHANNELS_PER_CONNECTION = 40
+#: broker accepts 32 calls on a connection: a further call would wait forever in gRPC.
+CHANNELS_PER_CONNECTION = 12
 _channels = itertools.count()
 
 
