@@ -99,7 +99,7 @@ def write(
         rows,
         columns,
         topic,
-        producer=producer,
+        producer=lambda: producer,
         ensure=lambda name, _: missing.pop(name, None),
         give_up=producer.close,
     )
@@ -113,6 +113,23 @@ def test_the_commit_says_where_every_row_went() -> None:
     assert commit.records == 3
     assert not producer.closed, "it is kept for the next task"
     assert cloudpickle.loads(cloudpickle.dumps(commit)) == commit
+
+
+def test_the_task_reads_its_first_rows_before_it_waits_for_the_producer() -> None:
+    producer, events = FakeProducer(), []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches(["a"], ["b"]):
+            events.append("read")
+            yield batch
+
+    def opened() -> FakeProducer:
+        events.append("opened")
+        return producer
+
+    commit = write_rows(rows(), VALUE, "out", producer=opened, ensure=lambda *_: None, give_up=producer.close)
+    assert events[:3] == ["read", "read", "opened"]
+    assert commit.records == 2
 
 
 def test_a_task_without_rows_commits_nothing() -> None:

@@ -12,10 +12,12 @@ first decision of the batch remains valid (docs/decisions/0021).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ from .sink_topics import open_admin, worker_admin, worker_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace import Producer
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +82,6 @@ def write_batch(
 ) -> SinkCommit:
     """Write the rows of one task, and prepare their transaction. If the batch is already decided, the rows are read and
     not written. Raises SinkWriteError."""
-    from headrace import Producer
-
     state = worker_admin(options.client).describe_sink(batch.sink)
     nothing = SinkCommit((), batch.sink, state.generation)
     rows = (each for each in batches if each.num_rows)
@@ -91,28 +93,47 @@ def write_batch(
     if first is None:
         return nothing
     transaction = SinkTransaction(batch.sink, batch.number, state.generation, _partition(), secrets.token_hex(8))
+    with ThreadPoolExecutor(1, "headrace-begin") as pool:
+        begun = pool.submit(_begun, options, transaction)  # Spark delivers the first rows meanwhile
+        try:
+            commit = write_rows(
+                itertools.chain((first,), rows),
+                columns,
+                options.topic,
+                producer=begun.result,
+                ensure=worker_topics(options.client, options.delivery_timeout_s).ensure,
+                give_up=lambda: _close(begun),
+                in_transaction=True,
+            )
+            token = begun.result().prepare()
+        except HeadraceError as error:
+            if isinstance(error, SinkWriteError | NullTopicError):
+                raise
+            raise SinkWriteError(
+                f"{error.message} [{error.code}]. No row of the task is visible. {retry_text()}"
+            ) from error
+        finally:
+            _close(begun)
+    return replace(nothing, written=commit.written, token=str(token), created=commit.created)
+
+
+def _begun(options: SinkOptions, transaction: SinkTransaction) -> Producer:
+    """A producer with an open transaction."""
+    from headrace import Producer
+
     producer = Producer({**options.client, "transactional.id": str(transaction)})
     try:
         producer.begin_transaction()
-        commit = write_rows(
-            itertools.chain((first,), rows),
-            columns,
-            options.topic,
-            producer=producer,
-            ensure=worker_topics(options.client, options.delivery_timeout_s).ensure,
-            give_up=lambda: producer.close(ABORT_S),
-            in_transaction=True,
-        )
-        token = producer.prepare()
-    except HeadraceError as error:
-        if isinstance(error, SinkWriteError | NullTopicError):
-            raise
-        raise SinkWriteError(
-            f"{error.message} [{error.code}]. No row of the task is visible. {retry_text()}"
-        ) from error
-    finally:
-        producer.close(ABORT_S)
-    return replace(nothing, written=commit.written, token=str(token), created=commit.created)
+    except BaseException:
+        producer.close(0)
+        raise
+    return producer
+
+
+def _close(begun: Future[Producer]) -> None:
+    """Abort an open transaction, and close the producer, unless it has no transaction because of an error."""
+    with contextlib.suppress(HeadraceError):
+        begun.result().close(ABORT_S)
 
 
 def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:

@@ -68,7 +68,7 @@ class SinkTask:
             iterator,
             self.columns,
             self.options.topic,
-            producer=producer,
+            producer=lambda: producer,
             ensure=worker_topics(self.options.client, self.options.delivery_timeout_s).ensure,
             give_up=lambda: give_up(producer),
         )

@@ -125,13 +125,14 @@ def write_rows(
     columns: SinkColumns,
     topic: str | None,
     *,
-    producer: Rows,
+    producer: Callable[[], Rows],
     ensure: Callable[[str, Rows], TopicCreated | None],
     give_up: Callable[[], None],
     in_transaction: bool = False,
 ) -> SinkCommit:
-    """Write all rows, and return when every row is acknowledged. ``ensure`` creates a missing topic before its
-    first row. ``in_transaction``: readers with read_committed do not see the rows of a failed task.
+    """Write all rows, and return when every row is acknowledged. ``producer`` returns the producer; the first rows may
+    be merged before the producer is ready. ``ensure`` creates a missing topic before its first row.
+    ``in_transaction``: readers with read_committed do not see the rows of a failed task.
 
     Raises NullTopicError, or SinkWriteError for the client's errors. A task that fails, or that Spark ends early, first
     calls ``give_up``, which closes the producer and drops queued rows.
@@ -143,15 +144,15 @@ def write_rows(
     try:
         for table in gathered(batches):
             for sending, part in rows_by_topic(table, columns, topic, rows):
-                created = ensure(sending, producer)
+                created = ensure(sending, producer())
                 if created is not None:
                     tally.created.append(created)
-                sent.append(producer.send_arrow(sending, part))
+                sent.append(producer().send_arrow(sending, part))
             sending = ""
             rows += table.num_rows
             while sent and sent[0].done():
                 tally.acknowledged(sent.popleft().result(0).ranges)
-        producer.flush()
+        producer().flush()
         while sent:
             tally.acknowledged(sent.popleft().result().ranges)
     except NullTopicError as error:
