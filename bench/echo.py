@@ -22,7 +22,8 @@ import sys
 import time
 from typing import Any
 
-from headrace_core.rpc import ChannelPurpose, open_channel  # before grpc: it sets grpc's switches
+# Import before grpc, because this import sets grpc's switches.
+from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.rpc.environment import tune_malloc
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace_core.rpc import environment  # before grpc: it sets grpc's switches
+from headrace_core.rpc import environment  # import before grpc, because this import sets grpc's switches
 
 # isort: split
 import grpc.aio

@@ -12,9 +12,9 @@ become healthy is removed, and the former container is restored.
 
 Compose cannot replace a single container: it creates missing containers under the next number, never under a free
 number. The script therefore lets Compose create one more container, without starting it, and reads the configuration of
-this container from the engine. Then the script creates a container with this configuration under the name and number of
-the container to replace. A later `docker compose up` finds the new container up to date. The script needs only Python
-and the engine's socket.
+this container from the engine. After that the script creates a container with this configuration under the name and
+number of the container to replace. A later `docker compose up` finds the new container up to date. The script needs
+only Python and the engine's socket.
 
 Exit code 1: the cluster is not whole, or a container did not come up; 130: ended between two containers by Ctrl-C,
 SIGTERM, or SIGHUP of a closed terminal.

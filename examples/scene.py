@@ -2,8 +2,8 @@
 
 A topic has 2,000 payments. A worker process reads the payments and writes a receipt for each payment to another topic.
 This module kills the worker with SIGKILL at a random moment while it writes, and starts it again. The last worker
-finishes the work. Then this module counts the payments without a receipt (lost) and the payments with several receipts
-(duplicated).
+finishes the work. After the run this module counts the payments without a receipt (lost) and the payments with several
+receipts (duplicated).
 
     python examples/exactly_once.py                                # starts a LocalCluster
     python examples/exactly_once.py HOST:PORT [--kills 20] [--seed 1]

@@ -1,6 +1,6 @@
 """Tests what docs/compose.md promises, with the compose file on a real engine and a client on the host. The whole file
-uses one stack, and its tests run in their order. `make test` does not include this file. `make compose-test` runs it;
-that needs a Docker engine with Compose v2, and the images (tools/compose_test.sh builds them).
+uses one stack, and its tests run in their order. `make test` does not include this file. `make compose-test` runs this
+file, and needs a Docker engine with Compose v2, and the images (tools/compose_test.sh builds them).
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def recovery(data: bytes) -> None:
 
 
 def _segments(data: bytes, base: int, *, split: bool) -> tuple[dict[str, bytes], int]:
-    """Split the bytes into one segment, or into two at the end of a sound batch. Also return the smallest possible end
+    """Split the bytes into one segment, or into two at the end of a sound batch. Return also the smallest possible end
     of the sound prefix."""
     ends, offset, epoch, prefix = [0], base, -1, 0
     for position, _ in framed(data):

@@ -250,8 +250,9 @@ class StoryTeller:
 
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """A replica's disk is slow, so its writes stay in the page cache for long. The replica is paused, and the other
-    replicas go down. Then the paused replica, which is the last running replica, loses power. It is also the first
-    replica to start again. Records that the paused replica acknowledged before they were fsynced are lost."""
+    replicas go down. After that the paused replica, which is the last running replica, loses power. The paused replica
+    is also the first replica to start again. Records that the paused replica acknowledged before they were fsynced are
+    lost."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
     rest = [host for host in (leader, one, other) if host is not victim]

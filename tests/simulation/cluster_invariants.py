@@ -59,8 +59,9 @@ def check_step(
     """Check one decision, which leads from ``before`` to ``after``.
 
     ``lost``: brokers that register in this step after an unclean stop in which they may have lost acknowledged records.
-    After the step they must not be eligible in any topic. ``suspects``: the brokers of ``lost``, and all other brokers
-    that may stop being eligible in this step because they register after an unclean stop or report an empty replica.
+    After the step these brokers must not be eligible in any topic. ``suspects``: the brokers of ``lost``, and all other
+    brokers that may stop being eligible in this step because they register after an unclean stop or report an empty
+    replica.
     """
     problems = _brokers(before, after, delta)
     for topic_id, numbers in delta.partitions.items():

@@ -5,7 +5,7 @@
     watch.fail_power(power_fails)                      ``power_fails`` is called before a flush with unforced bytes
 
 The watch needs a write that crosses a page. Later appends write to the last page, and so repair it by chance: Linux
-marks a whole page as dirty. Only the pages before the last one show whether recovery has written them again.
+marks a whole page as dirty. Only the pages before the last page show whether recovery has written them again.
 """
 
 from __future__ import annotations

@@ -365,8 +365,7 @@ class SafetyChecks:
 
 @lru_cache(maxsize=256)
 def decoded(data: bytes) -> tuple[MetadataBatch, ...]:
-    """The decoded batches of these bytes; all followers share the result. (Controllers decode their batches
-    themselves.)"""
+    """The decoded batches of these bytes; all followers share the result. (Controllers decode their own batches.)"""
     return tuple(decode_batches(data))
 
 

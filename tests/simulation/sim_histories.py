@@ -22,7 +22,7 @@ LEDGER_EVERY = 4
 
 
 class _Asked(Histories):
-    """Also checks granted requests, because the effect of a wrong in-sync set may show much later."""
+    """Checks also granted requests, because the effect of a wrong in-sync set may show much later."""
 
     def ask(self, request: Request) -> Any:
         before = self.world.image

@@ -313,8 +313,8 @@ def removed_and_gone(world: ControllersWorld, rng: random.Random) -> Generator[f
 
 
 def unwritten(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """etcd 14370: a leader's disk is slow. A follower has an entry, but too few other voters have it. Then the power
-    fails."""
+    """etcd 14370: a leader's disk is slow. A follower has an entry, but too few other voters have it. After that the
+    power fails."""
     old = _leader(world)
     if old is None or old.is_slow:
         return

@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 
 class GroupsCluster:
-    """Use it as ``with GroupsCluster(directory, coordinators=2) as cluster``."""
+    """Use the class as ``with GroupsCluster(directory, coordinators=2) as cluster``."""
 
     def __init__(self, directory: Path, coordinators: int, **keys: str) -> None:
         """``keys`` are configuration keys of the coordinators."""

@@ -45,7 +45,7 @@ _names = itertools.count()
 
 
 class Fleet:
-    """Use it as ``with Fleet(directory) as fleet``. The brokers have the ids 1, 2, 3, ...; ``keys`` are their
+    """Use the class as ``with Fleet(directory) as fleet``. The brokers have the ids 1, 2, 3, ...; ``keys`` are their
     configuration keys."""
 
     def __init__(self, directory: Path, brokers: int = 3, **keys: str) -> None:

@@ -128,7 +128,7 @@ class Leader:
 
 
 class FollowersWorld:
-    """Use it as ``async with FollowersWorld() as (broker, leader)``: broker 1 follows broker 2 in partition
+    """Use the class as ``async with FollowersWorld() as (broker, leader)``: broker 1 follows broker 2 in partition
     orders-0."""
 
     def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:

@@ -1,9 +1,9 @@
 """The groups of one shard without a network: members that behave like clients, a log, and coordinators that start and
 stop.
 
-A member keeps the promises of the protocol. It reads its last assignment, and revokes a partition before it reports the
-revocation. It stops when it is removed, and when its connection has been broken for the grace period. The messages of a
-member stay in order, as on a stream, until the test delivers them.
+A member keeps the promises of the protocol. A member reads its last assignment, and revokes a partition before it
+reports the revocation. A member stops when it is removed, and when its connection has been broken for the grace period.
+The messages of a member stay in order, as on a stream, until the test delivers them.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class FollowerEnd:
 
 
 class ReplicationWorld:
-    """Use it as ``async with ReplicationWorld(SoloBroker(fs)) as world``: broker 2 is registered, with broker epoch
-    7."""
+    """Use the class as ``async with ReplicationWorld(SoloBroker(fs)) as world``: broker 2 is registered, with broker
+    epoch 7."""
 
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker

@@ -150,8 +150,8 @@ class Nobody:
 
 
 class SoloBroker:
-    """Use it as ``async with SoloBroker(fs) as broker``: the broker starts with the contents of ``fs`` (formatted if it
-    is new)."""
+    """Use the class as ``async with SoloBroker(fs) as broker``: the broker starts with the contents of ``fs``
+    (formatted if it is new)."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ def test_a_small_disk_is_filled_to_the_brim_and_heals(
         assert topic.produce(b"x" * 1000, partition=filling[0].partition).error.code == DISK_FULL
         assert not topic.produce(b"probe", partition=big[0].partition).error.code
 
-    # A client deletes records. Only the deletion frees space; the test restarts nothing.
+    # A client deletes records. Only the deletion of records frees space, because the test restarts no process.
     brim.unlink()
     more = [Load(topic, load.partition, value_bytes=32 * 1024, first=load.next_number) for load in filling]
     until(lambda: all(load.errors[DISK_FULL] for load in more), "the producers to be refused again")

@@ -107,7 +107,8 @@ CASES = [(PIPELINES[number % 3], KINDS[number % 4]) for number in range(12)]
 
 
 class Run:
-    """The command in a session of its own. Its summary is in DIRECTORY/summary, and its progress in DIRECTORY/said."""
+    """The command in a session of its own. The summary of the run is in DIRECTORY/summary, and its progress in
+    DIRECTORY/said."""
 
     def __init__(self, pipeline: Killed, directory: Path, flags: list[str]) -> None:
         self._directory = directory

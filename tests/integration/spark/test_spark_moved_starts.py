@@ -93,8 +93,8 @@ def test_a_stream_whose_start_moved_and_its_limit(
 def test_a_topic_made_anew_between_planning_and_reading_gives_none_of_its_rows(
     fail: bool, query: Any, make_topic: Any, send: Any, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The new topic also has records at the planned offsets. Only the topic's id distinguishes the new records from the
-    old records."""
+    """The new topic also has records at the planned offsets. The topic's id alone distinguishes the new records from
+    the old records."""
     topic = make_topic(1)
     send(topic, {0: [b"old"] * 5})
     reader = HeadraceBatchReader(query(topic, failOnDataLoss=fail), RECORD)

@@ -1,5 +1,5 @@
 """Compact 1 GiB with ten million keys in bounded memory. The test takes a minute and 3 GiB of disk, so the test
-compacts 1 GiB only with HEADRACE_FULL_COMPACTION=1. By default it compacts a fiftieth of the data."""
+compacts 1 GiB only with HEADRACE_FULL_COMPACTION=1. By default the test compacts a fiftieth of the data."""
 
 from __future__ import annotations
 

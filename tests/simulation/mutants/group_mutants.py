@@ -143,7 +143,7 @@ def _any_stream_breaks_it(self: groups.Groups, request: Any, turn: Any) -> Decis
 
 
 def _not_replaced(self: membership.MembershipStream) -> None:
-    """(Otherwise a stream that was replaced does not report its end.)"""
+    """(Without this patch a stream that was replaced does not report its end.)"""
 
 
 _disconnected = groups.Groups._disconnected
@@ -162,7 +162,8 @@ _loaded = groups.Groups.loaded
 
 
 def _sessions_go_on(self: groups.Groups, now_ms: int) -> Decision:
-    """A new coordinator of a shard continues to count the members' sessions, although they have never reached it."""
+    """A new coordinator of a shard continues to count the members' sessions, although the members have never
+    reached this coordinator."""
     decision = _loaded(self, now_ms)
     for group in self._state.groups.values():
         for member in group.members.values():

@@ -140,8 +140,9 @@ class Follower:
 
 @dataclass(slots=True)
 class Claims:
-    """The report of one producer process about a topic. For each (producer, partition) it has the numbers of sent and
-    of acknowledged records. After a failed send, it also has the number from which on the process claims nothing."""
+    """The report of one producer process about a topic. For each (producer, partition) the report has the numbers of
+    sent and of acknowledged records. After a failed send, it also has the number from which on the process claims
+    nothing."""
 
     topic: str
     sent: dict[tuple[str, int], int] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 """A voter's flush fails with EIO and the process ends; the next process continues with the contents of the page cache.
-Then the power fails. The entries that the voter has acknowledged and its votes are on the disk. (``memory_disk``
+After that the power fails. The entries that the voter has acknowledged and its votes are on the disk. (``memory_disk``
 describes how Linux treats the pages of a failed flush.)
 """
 

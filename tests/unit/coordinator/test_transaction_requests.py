@@ -476,8 +476,8 @@ def test_a_former_owner_does_not_confirm_offsets_of_a_transaction_that_may_have_
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_former_owner_does_not_confirm_that_a_transaction_has_ended(version: int, commit: bool) -> None:
     """Under version 1 the producer's next transaction has the same epoch. A former owner does not know the next
-    transaction. It took the request to end the next transaction for a repeated request to end the previous transaction
-    (simulator, seed 20261123102)."""
+    transaction. The former owner took the request to end the next transaction for a repeated request to end the
+    previous transaction (simulator, seed 20261123102)."""
 
     async def test(world: World) -> None:
         producer = await world.producer()

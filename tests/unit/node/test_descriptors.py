@@ -53,7 +53,7 @@ def test_shortage_is_reported_once_and_the_reserve_given_up() -> None:
 
 
 def test_shortage_is_over_when_twice_as_many_are_free() -> None:
-    """The broker gets its leaderships back only when the reserve is free, too. With the minimum of free descriptors
+    """The broker gets its leaderships back only when the reserve is also free. With the minimum of free descriptors
     alone, the leaderships would move back and forth."""
     process = Process(1_000)
     process.others(1_000)

@@ -72,7 +72,7 @@ def _read_by_code() -> str:
 
 
 def test_an_honoured_key_is_read_somewhere() -> None:
-    """A key that no code names cannot be honoured: it needs a note. (Other tests check its effect.)"""
+    """A key that no code names cannot be honoured: it needs a note. (Other tests check the effect of keys.)"""
     code = _read_by_code()
     unread = []
     # the topic key for which they are the default counts

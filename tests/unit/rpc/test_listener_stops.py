@@ -47,7 +47,8 @@ class Server(produce_pb2_grpc.ProduceServicer, StreamHandler[Any]):
 
 
 class Link:
-    """A proxy between a client and a server. With ``hold``, it no longer reads the bytes that the server sends."""
+    """A proxy between a client and a server. With ``hold``, the proxy no longer reads the bytes that the server
+    sends."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

@@ -77,7 +77,7 @@ class TargetFailedError(MoveError):
 
 
 class MoveInDoubtError(MoveError):
-    """It is unknown whether the rename that commits the move happened; the next start finds out from the disk.
+    """Whether the rename that commits the move happened is unknown; the next start finds out from the disk.
     ``__cause__`` is the target's OSError, or a HeadraceError that does not concern the target's disk."""
 
 
@@ -343,9 +343,9 @@ class LogCopy:
             self._fs.sync_directory(self.path)
 
     def commit(self, target_id: uuid.UUID) -> None:
-        """Make the copy the partition's log. After MoveInDoubtError it is unknown whether the move happened. After
-        MarkerStaysError, TargetFailedError and other HeadraceErrors the move did not happen. OSError means that the
-        source directory's disk failed."""
+        """Make the copy the partition's log. After MoveInDoubtError the caller does not know whether the move happened.
+        After MarkerStaysError, TargetFailedError and other HeadraceErrors the move did not happen. OSError means that
+        the source directory's disk failed."""
         source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
         try:
             write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())

@@ -306,7 +306,7 @@ def open_segments(
                 "log starts was lost"
             )
         else:
-            epochs_known = False  # the log lost its log start, so deleted records are back
+            epochs_known = False  # the log lost its log start, so deleted records have returned
     _restore_epochs(opening, epochs, epochs_known, segments, scans, log_start_offset, log_end_offset)
     # A log that ends below its log start is empty: the records below the start were deleted, and the records above it
     # were never flushed.

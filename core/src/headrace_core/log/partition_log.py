@@ -207,8 +207,8 @@ class PartitionLog(LogReader):
     @property
     def recovery_point(self) -> int:
         """The offset to persist as the recovery point; all records below the recovery point are durable. An empty log
-        has the recovery point 0. It has no records to recover, and the first batch that a replica appends may begin
-        below the log's present end."""
+        has the recovery point 0. An empty log has no records to recover, and the first batch that a replica appends may
+        begin below the log's present end."""
         return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
     @property

@@ -44,7 +44,7 @@ async def ask_while_it_leads(
     leader_address: Callable[[], str | None],
     subscribe: Callable[[Callable[[], None]], Callable[[], None]],
 ) -> Any:
-    """Call the controller at ``address`` and return its response, or raise its HeadraceError. Also raises NetworkError
+    """Call the controller at ``address`` and return its response, or raise its HeadraceError. Raises NetworkError also
     when another controller has become leader and the called controller does not respond.
 
     ``method``: a method of a gRPC stub. ``leader_address``: returns the address of the known leader. ``subscribe``:

@@ -77,7 +77,7 @@ def software_version() -> str:
 def open_descriptors() -> int:
     """Count the open descriptors of this process; -1 where the system does not report them."""
     try:
-        return len(os.listdir(_DESCRIPTORS)) - 1  # the listing itself opens one descriptor
+        return len(os.listdir(_DESCRIPTORS)) - 1  # the listing of the descriptors itself opens one descriptor
     except OSError:
         return -1
 

@@ -207,7 +207,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
         def leader_changed() -> None:
             if target.has_lost_the_lead():
-                stream.cancel()  # end the stream: its heartbeat may wait for a frozen process
+                stream.cancel()  # end the stream, because a heartbeat on it may wait for a frozen process
 
         unsubscribe = self._controllers.subscribe(leader_changed)
         try:

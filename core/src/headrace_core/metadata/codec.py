@@ -54,7 +54,8 @@ def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
         return _decoder.decode(memoryview(value)[1:])
     except msgspec.ValidationError as error:
         raise UnsupportedVersionError(f"metadata record of an unknown kind ({error}): upgrade this node") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # UnicodeDecodeError stands for a text that is not UTF-8
+    # UnicodeDecodeError is raised for a text that is not UTF-8.
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptLogError(f"metadata record cannot be decoded: {error}") from None
 
 
@@ -74,7 +75,7 @@ def decode_batches(data: bytes | memoryview) -> Iterator[MetadataBatch]:
     position = 0
     while position < len(data):
         header = read_header(data, position)
-        # Also check the CRC of control batches, because the CRC covers the control bit.
+        # Check also the CRC of control batches, because the CRC covers the control bit.
         decoded = decode_batch(data, position)
         records = () if header.is_control else tuple(decode_record(record.value) for record in decoded)
         yield MetadataBatch(header.base_offset, header.next_offset, header.leader_epoch, records)

@@ -76,7 +76,8 @@ def owner_of_shard(image: MetadataImage, shard: TopicPartition, what: str = "") 
 
 
 def address_of(coordinator: CoordinatorImage, listener: str) -> str:
-    """Return host:port of a coordinator's listener. Raises CoordinatorNotAvailableError if it has no such listener."""
+    """Return host:port of a coordinator's listener. Raises CoordinatorNotAvailableError if the coordinator has no such
+    listener."""
     for endpoint in coordinator.endpoints:
         if endpoint.listener == listener:
             return join_address(endpoint.host, endpoint.port)

@@ -106,7 +106,7 @@ class RequestLink(Generic[Request, Response]):
             error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None
         self._fail(error)
-        del error  # drop the error: its traceback keeps this frame (see Duplex.run)
+        del error  # drop the error, because the traceback of the error keeps this frame (see Duplex.run)
 
     async def _write(self, stream: Duplex[Any, Any]) -> None:
         await stream.connected()

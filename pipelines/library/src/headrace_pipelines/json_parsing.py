@@ -3,9 +3,9 @@
     parsed = parse_json(source, "user STRING NOT NULL, amount DOUBLE, items ARRAY<STRUCT<sku: STRING, n: INT>>")
     parsed.columns      # those of source, then data (a struct) and reason (null: the row is good)
 
-Spark's own ``from_json`` does not say what is wrong. It returns null for a field of the wrong type and for a missing
-field alike, converts numbers to text, and ignores all text after the first JSON value. ``parse_json`` converts nothing
-silently:
+Spark's own ``from_json`` does not say what is wrong. ``from_json`` returns null for a field of the wrong type and for a
+missing field alike, converts numbers to text, and ignores all text after the first JSON value. ``parse_json`` converts
+nothing silently:
 
     the text       valid UTF-8, one JSON object and nothing after it, each key once
     whole numbers  from a JSON number without fraction or exponent, within the range of the type
@@ -58,8 +58,8 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS = (FloatType, DoubleType, DecimalType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 #: A marker that ends the JSON array in which a text is parsed. Spark's parser ignores all text after the first value,
-#: so a text is parsed as the first of two elements. If other text follows the value, the second element is not the
-#: marker.
+#: so a text is parsed as the first element of an array of two. If other text follows the first element, the second
+#: element of the array is not the marker.
 _END = "headrace:end-of-record"
 
 

@@ -225,7 +225,7 @@ class Moves:
                         break
                 await self._take_over(move, on_thread)
             except (MoveInDoubtError, MarkerStaysError):
-                raise  # keep all files: they show the next start which log is the valid one
+                raise  # keep all files, because the files show the next start which log is valid
             except BaseException:
                 # if a directory has failed, keep the copy: it may prove that the marked log is the valid log
                 if move.target.failure is None and move.source.failure is None:

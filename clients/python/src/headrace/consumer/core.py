@@ -88,7 +88,7 @@ class ConsumerCore:
         self.reading.sync()
 
     def offsets_for_transaction(self) -> GroupOffsets:
-        """For ``Producer.send_offsets``: the positions after the records that ``poll`` has returned."""
+        """The offsets for ``Producer.send_offsets``: the positions after the records that ``poll`` has returned."""
         group = self.in_group("send_offsets")
         return group.in_transaction(self.reading.positions())
 

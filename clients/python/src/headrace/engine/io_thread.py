@@ -110,7 +110,8 @@ class IoThread:
             future.cancel()
             raise
         finally:
-            del future  # drop the future: its error's traceback would keep this frame and the frames of the callers
+            # Drop the future: the traceback of the future's error would keep this frame and the frames of the callers.
+            del future
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller

@@ -49,7 +49,8 @@ member has received. From the revision in a heartbeat, the coordinator knows to 
 refer.
 
 A revocation has three steps. The member stops fetching when it receives the revocation; the caller commits and releases
-the partitions in its next ``poll``. Then a heartbeat reports that the member no longer owns the partitions.
+the partitions in its next ``poll``. After the release a heartbeat reports that the member no longer owns the
+partitions.
 """
 
 from __future__ import annotations
@@ -298,8 +299,8 @@ class Member:
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                # The new shard epoch proves an owner, which may have measured the member's session timeout for a long
-                # time.
+                # The new shard epoch proves that the shard has had another owner. This owner may have measured the
+                # member's session timeout for a long time.
                 self._shard_epoch = shard_epoch
         if self._is_orphaned and is_vacant and as_of is not None:
             self._vacant_at = max(self._vacant_at, as_of)

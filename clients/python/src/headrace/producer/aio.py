@@ -231,7 +231,7 @@ class _Slow:
         on_delivery: OnDelivery | Callable[..., object] | None,
     ) -> AsyncRecordFuture:
         core = self.core()
-        if core is None:  # the program dropped its producer before it awaited the call
+        if core is None:  # the program dropped the producer before it awaited the call
             raise interrupted_error()
         arguments.topic(topic)
         if partition is not None:

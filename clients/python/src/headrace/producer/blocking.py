@@ -220,8 +220,8 @@ class Producer(Face, NativeProducer):
 
     def prepare(self) -> TransactionToken:
         """Make the transaction durable and undecided (two-phase commit, KIP-939), after every record is acknowledged.
-        No timeout ends a prepared transaction. The token completes it: ``complete``, or ``Admin.complete_transaction``
-        in any process. Raises the errors of ``commit_transaction``."""
+        No timeout ends a prepared transaction. The token completes the prepared transaction: ``complete``, or
+        ``Admin.complete_transaction`` in any process. Raises the errors of ``commit_transaction``."""
         return self._core.engine.io.run(self._core.transactional(Call.PREPARE).prepare())
 
     def complete(self, token: TransactionToken | str, *, commit: bool) -> None:

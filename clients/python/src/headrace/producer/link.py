@@ -105,7 +105,7 @@ class BrokerLink:
         self.pending: dict[PartitionQueue, None] = {}  # queues with something to send, in round-robin order
         self.in_flight: dict[int, Request] = {}
         self.last_error: HeadraceError | None = None
-        self._failures = 0  # consecutive failures; they set the pause before the next stream
+        self._failures = 0  # number of consecutive failures, which sets the pause before the next stream
         self._event = asyncio.Event()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None

@@ -397,8 +397,8 @@ class Sender:
         )
 
     async def _sweep(self) -> None:
-        """Fail all batches that are older than delivery.timeout.ms. Also repeat a wake-up of the sender that Ctrl-C in
-        the caller's thread prevented."""
+        """Fail all batches that are older than delivery.timeout.ms. Repeat a wake-up of the sender that Ctrl-C in the
+        caller's thread prevented."""
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)

@@ -5,7 +5,7 @@
     DIR/controller-1/  DIR/broker-1/  ...                             the nodes' data
 
 Nodes continue to run after the command that started them, inherit none of its descriptors, and are found again by their
-process identity (processes.py). Only the commands `restart` and `up` restart a dead node.
+process identity (processes.py). Only the commands `restart` and `up` start a dead node again.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ class ShardRunner:
         try:
             return await reply
         finally:
-            # Drop the reply: its error's traceback would keep this frame, in a reference cycle with the request.
+            # Drop the reply: the traceback of the reply's error would keep this frame, in a reference cycle with the
+            # request.
             del reply
 
     def put(self, request: object, done: Done | None = None, *, is_fenced: bool = False) -> None:

@@ -75,7 +75,8 @@ class PrepareTransaction(NamedTuple):
 class CompleteTransaction(NamedTuple):
     """A request to complete a prepared transaction; any client that has the transaction's token may send it.
     ``identity`` is the token that PrepareTransaction returned. The transaction's own producer does not send this
-    request. It sends EndTransaction, which returns its next identity, even if another client used the token first."""
+    request. That producer sends EndTransaction, which returns the producer's next identity, even if another client used
+    the token first."""
 
     transactional_id: str
     identity: ProducerIdentity
