@@ -275,7 +275,8 @@ PRODUCER = ConfigDef(
             "partitioner.availability.timeout.ms",
             0,
             "The time without an acknowledgement after which a partition counts as unavailable.",
-            "records without a key never go to a partition without a leader, and seldom to a long queue",
+            "the producer never sends records without a key to a partition without a leader, and seldom to a partition "
+            "with a long queue",
             kind=Kind.LONG,
             low=0,
             source="KIP-794",
