@@ -164,7 +164,7 @@ class Clickstream:
         self._run = run
 
     def start_first(self) -> None:
-        """The query that writes what the others read."""
+        """The query that writes what the other queries read."""
         run = self._run
         arrived = parsing.parsed(run.stream(run.source + clickstream.LOG))
         once = arrived.withWatermark("timestamp", WATERMARK).dropDuplicatesWithinWatermark(["line"])

@@ -429,7 +429,7 @@ class BrokerFaults:
 
     def _fast_failovers(self, fault: Fault, rng: random.Random) -> str:
         """Hold two to four elections, each before all brokers know the result of the previous election (KIP-279). Some
-        leaders are killed, and others are asked to stop."""
+        leaders are killed, and other leaders are asked to stop."""
         world = self.world
         if world.image.topic("orders") is None:
             return ""

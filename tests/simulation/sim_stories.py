@@ -485,7 +485,7 @@ def refused_term(world: ControllersWorld, rng: random.Random) -> Generator[float
 
     def of_the_first_only(host: ControllerHost, message: Message) -> bool:
         """Lose the entries of other leaders. Deliver the first leader's entries of earlier terms in a separate message.
-        All later entries follow when the leader sends them again."""
+        The remaining entries of the first leader follow when the leader sends them again."""
         body = message.body
         if not isinstance(body, AppendRequest) or host is not first:
             return isinstance(body, AppendRequest)

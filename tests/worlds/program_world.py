@@ -4,7 +4,7 @@ The shard, the leaders and their failures come from TransactionWorld. The produc
 (``headrace.producer.transaction_state``). Batches may arrive late, after the end of their transaction; other processes
 complete prepared transactions by token. The assertions check four rules. An illegal call changes nothing, and its error
 names the call to make instead. An answered commit or abort is the outcome of all records. Only a replaced producer
-ends. Each other producer can always continue.
+ends. Each producer that was not replaced can always continue.
 """
 
 from __future__ import annotations

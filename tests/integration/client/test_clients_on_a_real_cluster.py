@@ -291,7 +291,7 @@ def test_compressed_record_above_the_brokers_limit_fails_at_once_and_holds_nothi
 
 def test_batches_are_made_to_fit_into_small_segments(bootstrap: str) -> None:
     """Retention and compaction work on whole segments, so the test uses small segments. The producer's default batch
-    would be larger."""
+    would be larger than such a segment."""
     name = f"client-{os.getpid()}-{next(_names)}"
     with Admin(bootstrap_servers=bootstrap) as admin, Producer(bootstrap_servers=bootstrap) as producer:
         admin.create_topics([NewTopic(name, partitions=1, config={"segment.bytes": "20000"})])

@@ -1,6 +1,6 @@
 """A following broker: pushes, writes, acknowledgements, truncation, and where its replicas are placed.
 
-The test plays the leader (followers_world.py). All other parts are the broker's own.
+The test plays the leader (followers_world.py). All parts except the leader are the broker's own.
 """
 
 from __future__ import annotations

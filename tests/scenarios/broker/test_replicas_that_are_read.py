@@ -59,7 +59,7 @@ class Pair:
         return self.broker.partitions.leader(ORDERS).leader
 
     def follows(self, end: int, *, log_start: int = 0) -> None:
-        """The other broker has every record up to ``end``."""
+        """The second broker has every record up to ``end``."""
         said = {"log_end": end, "durable_end": end, "log_start": log_start, "now_ms": 1}
         if not self.leader.follower_acked(OTHER, 7, **said):
             self.leader.follower_joined(OTHER, 7, **said)
@@ -199,7 +199,7 @@ def test_a_leader_looks_again_now_and_then_whether_somebody_is_nearer():
 
 
 def _feed(pair: Pair, *values: bytes, high_watermark: int) -> None:
-    """The other broker leads, and pushes."""
+    """The second broker leads, and pushes."""
     replica, end = pair.followed, pair.followed.log.log_end_offset
     records = batch(*values)
     replica.pushed(Push(1, with_base(records, 0, end, 3) + records[16:], high_watermark, 0))

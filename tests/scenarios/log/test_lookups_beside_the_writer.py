@@ -1,5 +1,5 @@
-"""A thread looks up offsets in the active segment while the owner appends to it. Other tests run appends, flushes and
-cleanings without a free descriptor."""
+"""A thread looks up offsets in the active segment while the owner appends to it. The last tests of this file run
+appends, flushes and cleanings without a free descriptor."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ OLD = SMALL | {"retention.ms": "1"}
 
 
 def smaller(codec: str, low: str, high: str) -> Row:
-    """The higher level makes fewer bytes."""
+    """The higher compression level makes fewer bytes than the lower level."""
     others = {"compression.type": codec}
     name = f"compression.{codec}.level"
     bytes_at = {level: stored_bytes(LogConfig.from_topic(others | {name: level})) for level in (low, high)}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: Maximum number of missing numbers that are kept. Further missing numbers count as lost at once.
+#: Maximum number of missing numbers that are kept. Missing numbers above this maximum count as lost at once.
 MISSING_MAX = 100_000
 #: Anomalies that a report quotes; all are counted.
 QUOTED_MAX = 20

@@ -497,7 +497,7 @@ def test_metadata_that_are_never_new_enough_renew_nothing(alone: Connected) -> N
 
 
 def test_news_that_come_after_the_grace_come_too_late(alone: Connected) -> None:
-    """The coordinator may have removed the member before it was deposed."""
+    """The coordinator may have removed the member before the coordinator was deposed."""
     alone.passes(GRACE_S)
     alone.events()
     alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)

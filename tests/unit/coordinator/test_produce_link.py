@@ -22,8 +22,8 @@ PARTITION = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=3
 
 
 class Broker(produce_pb2_grpc.ProduceServicer):
-    """``talks`` are the behaviours of the broker's streams, one after the other. Further streams answer every
-    request."""
+    """``talks`` are the behaviours of the broker's streams, one after the other. All streams after those of ``talks``
+    answer every request."""
 
     def __init__(self, *talks: Callable[[Any], Awaitable[None]]) -> None:
         self._talks = list(talks)

@@ -15,7 +15,8 @@ class PowerLost(BaseException):
 
 
 def crashed_at(ledger: Ledger, operation: str, path_ends: str) -> CrashingFileSystem:
-    """The disk just before the first operation of the given kind of a cleaning. All earlier operations are durable."""
+    """The disk just before the first operation of the given kind of a cleaning. All operations before this operation
+    are durable."""
     found: list[CrashingFileSystem] = []
 
     def crash(entry: TraceEntry) -> None:

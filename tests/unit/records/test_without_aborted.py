@@ -87,7 +87,7 @@ def test_read_committed_returns_the_committed_records_once_and_in_order(codec: M
 
 
 def aborted_then_committed() -> TransactionalLog:
-    """Producer 7: offset 0 and 1 aborted (marker 2), offset 3 committed (marker 4). Producer 8: offset 5."""
+    """Producer 7 has aborted offsets 0 and 1 (marker 2), and committed offset 3 (marker 4). Producer 8 has offset 5."""
     log = TransactionalLog()
     log.write(2, producer_id=7)
     log.end(7, ABORT)

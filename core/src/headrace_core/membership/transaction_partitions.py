@@ -130,8 +130,8 @@ def _open_call(channel: Any) -> Any:
 
 
 def _for_producer(error: HeadraceError, producer: TransactionalProducer) -> HeadraceError:
-    """Convert an error into the error that the producer receives, as in Kafka. Producers of version 1 know fewer
-    errors."""
+    """Convert an error into the error that the producer receives, as in Kafka. Producers of version 1 know fewer errors
+    than producers of version 2."""
     if isinstance(error, ProducerFencedError):
         return InvalidProducerEpochError(error.message)
     if isinstance(error, NetworkError | RequestTimedOutError):

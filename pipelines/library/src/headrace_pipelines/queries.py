@@ -160,8 +160,8 @@ def started(start: Callable[[], Started]) -> list[StreamingQuery]:
     """Call ``start``, and wait until the sources of the queries are ready.
 
     Spark starts a Python process for each source, and the process has ten seconds to connect (a constant). A busy
-    machine may need longer. If a process was late, all queries are stopped and started again, at most START_ATTEMPTS
-    times in all.
+    machine may need longer than this time. If a process was late, all queries are stopped and started again, at most
+    START_ATTEMPTS times in all.
     """
     for attempt in range(1, START_ATTEMPTS + 1):
         made = start()

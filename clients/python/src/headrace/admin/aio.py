@@ -98,7 +98,7 @@ class AsyncAdmin(Face):
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
         """Increase partition counts (topic -> new count). Raises InvalidPartitionsError unless each new count is larger
-        than the current one."""
+        than the current count."""
         wanted = new_counts(counts)
         await self._run(
             lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only

@@ -21,7 +21,7 @@ from .times import duration
 
 _LOOK_S = 0.5
 #: If no replica can move for this number of seconds, `drain --wait` fails. A restart of a broker, or a new plan of the
-#: controller, takes less time.
+#: controller, takes less than this time.
 _STUCK_S = 10.0
 
 _Ids = Annotated[
