@@ -29,7 +29,7 @@ WARM_UP_RECORDS = 200_000
 
 
 def jars() -> Path:
-    """The folder of Kafka's jars; fetches missing ones."""
+    """The folder of Kafka's jars; fetches missing jars."""
     for parent in filter(None, (os.environ.get("PEERS_CACHE"), str(WORK))):
         if any((Path(parent) / "kafka-libs").glob("kafka_2.13-*.jar")):
             return Path(parent) / "kafka-libs"

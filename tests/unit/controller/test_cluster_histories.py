@@ -42,8 +42,8 @@ def test_histories_whose_decisions_are_cut_to_pieces_end_the_same() -> None:
 
 def test_a_broker_with_a_new_disk_leads_nothing_that_was_on_the_old_one_however_its_calls_are_cut() -> None:
     """Found by make sim, seed 20261120848: a machine created its logs again, and reported them in one call. The machine
-    had to split the call, and forgot between the two calls that the logs were new. After a topic was deleted, the next
-    call with the remaining logs was small enough. The empty logs were elected from the ELR."""
+    had to split the call, and forgot between the two calls that the logs were new. After a topic was deleted, the
+    remaining logs fitted into the next call. The empty logs were elected from the ELR."""
     history = Histories(0, machines=2, metadata_max_records_per_request=4)
     leader, follower = history.machines
     names = [f"t{number}" for number in range(5)]

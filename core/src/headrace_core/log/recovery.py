@@ -2,8 +2,8 @@
 
 The recovery point is the offset up to which all records were flushed; it is persisted from time to time. Recovery
 trusts no bytes after the recovery point: it reads every segment that reaches beyond the recovery point and checks every
-CRC. A scan ends at the end of the file, or at the first bytes that are no sound batch. The verdict on the bytes after
-the last sound batch is then:
+CRC. A scan ends at the end of the file, or at the first bytes that are no sound batch. The table
+gives the verdict on the bytes after the last sound batch:
 
     the bad bytes are            and                                     verdict
     -------------------------    -------------------------------------   ---------------------------------------------

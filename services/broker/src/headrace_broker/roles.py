@@ -565,7 +565,7 @@ class Roles:
         self._events.emit(PartitionFailed(partition=partition, reason=reason))
 
     def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
-        """End all roles, and take up no others, because the broker stops."""
+        """End all roles, and begin no other role, because the broker stops."""
         self._has_resigned = True
         for task in self._tasks:
             task.cancel()
