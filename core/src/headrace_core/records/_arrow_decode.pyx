@@ -98,7 +98,7 @@ cdef struct Part:
 cdef struct Output:
     BinaryOut key
     BinaryOut value
-    BinaryOut header_name  # rows are headers here
+    BinaryOut header_name  # the rows of the header columns are headers
     BinaryOut header_content
     bint headers_wanted
     bint ascii_names
@@ -246,7 +246,7 @@ cdef class Decoder:
     cdef Part* _parts
     cdef Py_ssize_t _part_count
     cdef Py_ssize_t _part_capacity
-    cdef list _alive  # keeps the buffers alive that the parts point into
+    cdef list _alive  # keeps the buffers alive into which the parts point
     cdef object _newest
     cdef Py_ssize_t _rows_max
     cdef Py_ssize_t _bytes
@@ -275,7 +275,8 @@ cdef class Decoder:
         cdef int64_t last
         kept = memoryview(data)
         if not kept.readonly:
-            kept = memoryview(bytes(kept))  # the columns are filled without the GIL: no thread may write meanwhile
+            # A copy, because the columns are filled without the GIL: no thread may write until they are filled.
+            kept = memoryview(bytes(kept))
         PyObject_GetBuffer(kept, &view, PyBUF_SIMPLE)
         try:
             while position < view.len:
@@ -285,7 +286,7 @@ cdef class Decoder:
                 if batch.base_offset >= self._end_offset:
                     position += batch.size
                     continue
-                # of skipped batches too: a flipped bit must not turn a wanted batch into a skipped one
+                # Check the CRC of skipped batches too: a flipped bit must not turn a wanted batch into a skipped batch.
                 if self._check_crc:
                     check_crc_of(kept, p, position, &batch)
                 if batch.attributes & CONTROL_FLAG or last < self._start_offset:

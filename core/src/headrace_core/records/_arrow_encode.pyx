@@ -74,7 +74,7 @@ cdef struct Source:
     Py_ssize_t timestamp_shift
     int64_t timestamp_divisor  # units per millisecond
     int64_t now_ms
-    const int64_t* rows  # NULL: all, in order
+    const int64_t* rows  # NULL: all rows, in their order
     Py_ssize_t row_count
 
 
@@ -131,7 +131,7 @@ cdef inline int64_t floored(int64_t value, int64_t divisor) noexcept nogil:
     cdef int64_t quotient
     if divisor == 1:
         return value
-    quotient = value // divisor  # C's division: towards zero
+    quotient = value // divisor  # C's division rounds towards zero
     return quotient - 1 if value < 0 and quotient * divisor != value else quotient
 
 
@@ -347,7 +347,7 @@ cdef class Encoder:
                     continue
             if outcome == TOO_LARGE and self._sink.capacity < self._max_row_bytes:
                 self._widen(self._max_row_bytes)
-                source.row_count = row + 1  # no other row in this batch
+                source.row_count = row + 1  # the batch gets no other row
                 with nogil:
                     outcome = fill(&source, &row, &self._sink)
                 source.row_count = row_count

@@ -125,8 +125,8 @@ def record_bytes_max(key, value, headers=None):
 cdef class BatchBuilder:
     """Collects records until ``max_bytes`` are reached, then builds the batch. See _pure.BatchBuilder.
 
-    The builder writes records into a bytes object that has no other reference. An uncompressed batch is that same
-    object, cut to size. The object starts as large as the last batch was.
+    The builder writes records into a bytes object that has no other reference. An uncompressed batch is
+    this bytes object, cut to size. A new bytes object is as large as the last batch was.
     """
 
     def __cinit__(self, Py_ssize_t max_bytes):
@@ -186,7 +186,7 @@ cdef class BatchBuilder:
         cdef unsigned long long zigzag_delta
         cdef list pairs = None
         if headers is not None:
-            pairs = _normal_headers(headers)  # may run the caller's Python code, so it comes first
+            pairs = _normal_headers(headers)  # this call comes first, because it may run the caller's Python code
         if self._busy:
             raise _in_use()
         if timestamp_ms < -1:
@@ -356,7 +356,7 @@ cdef class BatchBuilder:
         self._capacity = 0
         _PyBytes_Resize(&buffer, self._used)
         cut = <bytes>buffer
-        Py_XDECREF(buffer)  # the variable above holds the reference now
+        Py_XDECREF(buffer)  # the variable ``cut`` holds the reference now
         return cut
 
     cdef bytes _compressed(self, object compression, object level):

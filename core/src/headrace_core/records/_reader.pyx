@@ -257,13 +257,14 @@ cdef class RecordIterator:
             if self._at >= self._view.len:
                 PyBuffer_Release(&self._view)
                 self._has_view = False
-                self._slices[self._slice] = None  # so that the memory of a finished slice can be freed
+                self._slices[self._slice] = None  # drop the finished slice, so that its memory can be freed
                 self._slice += 1
                 continue
             p = <bytes_t>self._view.buf
             data = self._slices[self._slice]
             parse_whole(data, p, self._view.len, self._at, True, batch)
-            if self._check_crc:  # of skipped batches too: a flipped bit must not turn a wanted batch into a skipped one
+            # Check the CRC of skipped batches too: a flipped bit must not turn a wanted batch into a skipped batch.
+            if self._check_crc:
                 check_crc_of(data, p, self._at, batch)
             if (batch.base_offset + batch.last_offset_delta >= self.position or self._is_stuck) and (
                 self._include_control or not batch.attributes & CONTROL_FLAG

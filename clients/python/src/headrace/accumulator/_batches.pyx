@@ -17,9 +17,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 
 cdef extern from *:
     """
-    /* Fourteen bytes of a batch change (and the transactional bit), and its CRC-32C with them. A CRC is linear: the new CRC is the old CRC xor
-       the CRC of the changed bits. That CRC is carried over the n unchanged bytes behind them: it is multiplied by x^8n
-       modulo the polynomial (reflected, as in CRC-32C). So a batch of a megabyte need not be read again. */
+    /* Fourteen bytes of a batch change (and the transactional bit), and its CRC-32C with them. A CRC is linear: the
+       new CRC is the old CRC xor the CRC of the changed bits. The CRC of the changed bits is extended over the n
+       unchanged bytes behind the changed bits: it is multiplied by x^8n modulo the polynomial (reflected, as in
+       CRC-32C). So a batch of a megabyte need not be read again. */
     #define HEADRACE_CRC_POLYNOMIAL 0x82F63B78u
     static unsigned int headrace_powers[40];  /* x^(2^k) */
     static unsigned int headrace_times(unsigned int a, unsigned int b) {
@@ -132,7 +133,7 @@ cdef class SendBatch:
         cdef list waiters
         if self.done:
             return []
-        builder = self.builder  # keeps freed objects alive until the step ends
+        builder = self.builder  # ``builder`` keeps freed objects alive until the step ends
         data = self.data
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
@@ -161,7 +162,7 @@ cdef class SendBatch:
                 event = threading.Event()
                 if self._event is None:
                     self._event = event
-            if not self.done:  # read after finish can see the event
+            if not self.done:  # ``finish`` sees the event, unless it has already set ``done``
                 self._event.wait(timeout_s)
         return self.done
 
@@ -218,7 +219,7 @@ cdef class TopicQueues:
 
     def shrink(self, int partitions):
         cdef list fewer = self.queues[:partitions]
-        if self.sticky >= partitions:  # one step from here: nothing below may run Python code
+        if self.sticky >= partitions:  # one atomic step begins: no line below may run Python code
             self.sticky = self._below(partitions)
         self.queues = fewer
 
@@ -234,7 +235,7 @@ cdef class TopicQueues:
         cdef Py_ssize_t count = PyList_GET_SIZE(choices)
         cdef Py_ssize_t at, one, other
         self.sticky_bytes = 0
-        if PyList_GET_SIZE(self.queues) == 0:  # closed by another thread
+        if PyList_GET_SIZE(self.queues) == 0:  # another thread has closed the producer
             return 0
         if count == 0:
             self.sticky = self._below(PyList_GET_SIZE(self.queues))

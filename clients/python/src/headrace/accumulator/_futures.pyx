@@ -39,7 +39,7 @@ cdef extern from *:
 
 
 @cython.final
-@cython.no_gc  # it refers to its batch; a finished batch refers to no future
+@cython.no_gc  # a future refers to its batch, but a finished batch refers to no future
 @cython.freelist(256)
 cdef class RecordFuture:
     """The outcome of one record: poll it, wait for it, or add a callback.
@@ -185,7 +185,7 @@ cdef class AsyncRecordFuture:
         loop.call_soon(callback, self, context=context)
 
     def remove_done_callback(self, callback):
-        """Remove a callback; return how many registrations of it were removed."""
+        """Remove all registrations of a callback; return their number."""
         if self._callbacks is None:
             return 0
         kept = [item for item in self._callbacks if item[0] != callback]

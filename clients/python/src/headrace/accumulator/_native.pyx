@@ -2,10 +2,10 @@
 """The producer's hot path. ``_native.pyi`` has the contract of each method; tests/property has a model of the
 accumulator.
 
-**No lock.** Each atomic step is C code that keeps the GIL: append to a batch, seal it, take it, set an outcome. An
-atomic step must run no Python code: no callback, no Python function, no allocation of a garbage-collected object (a
-collection runs finalizers). Otherwise another thread could run in the middle of the step. A step that must allocate a
-garbage-collected object (a new batch, headers) switches the collector off meanwhile.
+**No lock.** Each atomic step is C code that keeps the GIL: append to a batch, seal a batch, take a batch, set an
+outcome. An atomic step must run no Python code: no callback, no Python function, no allocation of a garbage-collected
+object (a collection runs finalizers). Python code would let another thread run in the middle of the step. A step that
+must allocate a garbage-collected object (a new batch, headers) switches the collector off until the step ends.
 """
 
 cimport cython
@@ -313,7 +313,7 @@ cdef class Accumulator(Ledger):
                     return None
                 partition = self.partitioner(topic, key, value, len(known.queues))
                 if partition is not None:
-                    partition = _number(partition)  # runs the caller's code if the number is not an int
+                    partition = _number(partition)  # ``_number`` runs the caller's code if the number is not an int
         when[0] = now_ms() if timestamp_ms is None else _when(timestamp_ms)
         if self.state != OPEN_STATE:  # closed while the caller's code ran: the record would never be sent
             return None
@@ -409,7 +409,7 @@ cdef class Accumulator(Ledger):
                     queue = <PartitionQueue>topic.queues[topic.sticky]
             if at == 0:
                 if builder._used > topic.max_batch_bytes or builder._used > self.buffer_bytes:
-                    self._wake_sender()  # this record sealed the batch before
+                    self._wake_sender()  # this record sealed the previous batch
                     raise too_large(topic.name, builder._used, topic.max_batch_bytes, self.buffer_bytes)
                 queue.open = batch
                 self.unfinished.add(batch)
@@ -447,7 +447,7 @@ cdef class Accumulator(Ledger):
             return
         if not self.awake:
             self.awake = True
-            self._call_wake = True  # the caller of the step calls it afterwards
+            self._call_wake = True  # the caller of this step calls the sender's wake after the step
 
     cdef inline int _wake_sender(self) except -1:
         if self._call_wake:

@@ -2,9 +2,9 @@
 """Compaction, record by record: the offset map and the filter. _pure.py is the readable version and the tests' oracle.
 
 The offset map is one hash table of 24-byte slots (a 128-bit hash of the key, and an offset) with open addressing and
-linear probing. Its memory is allocated once and never grows. The hash is SipHash-2-4 with 128 bits of output (Aumasson
-and Bernstein) and a secret key. Two record keys with equal hashes would drop a record that must stay. Without the
-secret, no client can find two such record keys.
+linear probing. The memory of the map is allocated once and never grows. The hash is SipHash-2-4 with 128 bits of output
+(Aumasson and Bernstein) and a secret key. Two record keys with equal hashes would drop a record that must stay. Without
+the secret, no client can find two such record keys.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -466,7 +466,7 @@ cdef class BatchFilter:
         if batch.attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG):
             verdict = self._judge(header_of(batch), _control_type(p, batch) if is_control else NO_CONTROL_TYPE)
         self.records_read += batch.record_count
-        if last_offset > self._latest:  # for the next cleaning
+        if last_offset > self._latest:  # a batch beyond this cleaning stays for the next cleaning
             self.records_kept += batch.record_count
             return self._append(p, batch.size, batch)
         if batch.record_count == 0 or verdict & 1:
@@ -513,7 +513,7 @@ cdef class BatchFilter:
     cdef int _walk(self, Walk* walk, const BatchFields* batch, bytes_t body, Py_ssize_t size, bint keep_all) except -1:
         cdef int fault = begin_walk(walk, batch, body, size, self._max_records, self._max_headers)
         cdef Span* spans
-        if fault:  # before memory is reserved for the header's record count
+        if fault:  # return before memory is reserved for the header's record count
             return fault
         if batch.record_count > self._span_room:
             spans = <Span*>realloc(self._spans, batch.record_count * sizeof(Span))
@@ -640,7 +640,7 @@ cdef class BatchFilter:
         cdef long long delta = 0
         cdef unsigned long long moved
         for index in range(self._span_count):
-            size += self._spans[index].end - self._spans[index].start + 16  # a longer delta, and a longer length
+            size += self._spans[index].end - self._spans[index].start + 16  # room for a longer delta and length
         PyByteArray_Resize(records, size)
         p = <unsigned char*>PyByteArray_AS_STRING(records)
         for index in range(self._span_count):
