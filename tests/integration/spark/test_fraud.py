@@ -164,6 +164,7 @@ def test_the_numbers_are_those_of_the_topics_and_the_planted_truth(headrace: Any
     from headrace_pipelines.fraud.schema import Payment
 
     flags = ["--bootstrap-servers", headrace.bootstrap_servers, "--rate", "250", "--seconds", "40", "--seed", "8"]
+    flags += ["--account-wait", "20"]  # accounts come 4 seconds late at this rate
     done = subprocess.run(
         [*RUN, *flags, "-o", "json"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
     )
