@@ -64,8 +64,8 @@ def test_no_line_of_prose_is_too_wide() -> None:
 
 
 def broken_rows(page: str, text: str) -> list[str]:
-    """``page:line`` of table rows that do not end with ``|``, or have more or fewer cells than the row above them, and
-    of lines that follow a table without an empty line (a row that was split over two lines)."""
+    """``page:line`` of table rows that do not end with ``|``, or have more or fewer cells than the row above them. The
+    lines also include lines that follow a table without an empty line (a row that was split over two lines)."""
     broken, fenced, cells = [], False, 0
     for number, line in enumerate(text.splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")

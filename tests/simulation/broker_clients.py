@@ -1,9 +1,9 @@
 """Producers and consumers of the broker schedules, as models: they remember what they sent, and the checks compare
 their responses with the committed records (``broker_checks``).
 
-An idempotent producer numbers its batches and sends each batch until it is answered, up to five at a time and in order;
-it keeps its leader until a response names another leader. A producer without idempotence sends each batch once, and its
-outcome is unknown.
+An idempotent producer numbers its batches and sends each batch until it is answered, up to five at a time and in order.
+The producer keeps its leader until a response names another leader. A producer without idempotence sends each batch
+once, and its outcome is unknown.
 """
 
 from __future__ import annotations

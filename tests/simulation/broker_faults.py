@@ -1,7 +1,7 @@
 """Faults of brokers (their kinds are in ``broker_plan``), and their repair.
 
-At most one disk is lost or damaged at a time, and only a disk whose partitions have another replica that may lead,
-because otherwise no recovery would be possible. A disk counts as recovered when every in-sync set is full again.
+At most one disk is lost or damaged at a time. The partitions of the disk must have another replica that may lead;
+otherwise no recovery would be possible. A disk counts as recovered when every in-sync set is full again.
 """
 
 from __future__ import annotations

@@ -403,8 +403,8 @@ class BrokerWorld(NodesWorld):
             raise result.error
 
     def _prove(self) -> None:
-        """After the repair: within HEAL_MS every ISR must be full, all logs must be equal, and writes must succeed; the
-        same conditions must hold while a disk is full, and afterwards."""
+        """After the repair: within HEAL_MS every ISR must be full, all logs must be equal, and writes must succeed. The
+        same conditions must hold while a disk is full, and after that."""
         self.quality = GOOD
         self._heal()
         prove_while_a_disk_is_full(self)

@@ -1,7 +1,7 @@
 """Stories: accidents of brokers with several steps in a certain order; a guard in the product exists for each story.
 
 A story is a generator that yields waiting times (ms). A story chooses a partition whose replicas are all in sync, and
-causes the accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop); details are random.
+causes the accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop). Details are random.
 Most stories end with *the last one up*: all other replicas are down, so one in-sync replica leads, and must have all
 committed records.
 

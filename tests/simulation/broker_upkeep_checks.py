@@ -176,7 +176,7 @@ class UpkeepChecks:
 
     def compacted(self, who: object, log: PartitionLog) -> None:
         """A cleaning has ended: compare the whole log, up to the end of the committed records. A former leader may have
-        a tail that was never committed, until it joins the next leader and truncates it: the log is compared up to the
+        a tail that was never committed, until it joins the next leader and truncates it. The log is compared up to the
         start of this tail (``parting``).
 
         The later record of a missing record's key may be after this log's end: a replica that catches up copies a log

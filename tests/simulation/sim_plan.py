@@ -2,10 +2,10 @@
 
     |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
 
-A quarter of the periods are quiet: at their beginning all damage is repaired, and after a leader is elected, no node
-may stand for election until the period ends. The noisy periods have 5 to 40 faults together, of kinds and rates that
-each schedule draws for itself (swarm testing; Groce and others, 2012). Because of the drawn rates, some schedules have
-only losses, some only crashes, some only changes of the voters.
+A quarter of the periods are quiet. At the beginning of a quiet period all damage is repaired. After a leader is
+elected, no node may stand for election until the period ends. The noisy periods have 5 to 40 faults together, of kinds
+and rates that each schedule draws for itself (swarm testing; Groce and others, 2012). Because of the drawn rates, some
+schedules have only losses, some only crashes, some only changes of the voters.
 
 Each fault draws its numbers from its own seed, so that all other faults stay unchanged when one fault is left out.
 Failing schedules are shrunk by leaving faults out.

@@ -3,7 +3,7 @@ loop of virtual time, so the simulator can kill, pause and resume the process.
 
 A transactional id has one producer at a time, unless a fault starts a second producer. A producer follows the SDK's
 rules: it initializes, sends batches with sequence numbers (from 0 in each epoch under version 2), waits for all
-answers, and ends the transaction; a request without an answer is repeated. A producer writes its observations into the
+answers, and ends the transaction. A request without an answer is repeated. A producer writes its observations into the
 history (``txn_checker``).
 """
 

@@ -71,8 +71,8 @@ class _Known:
     #: True: the commit was acknowledged; False: the transfer was certainly aborted; None: unknown.
     is_committed: bool | None = None
     committed_s: float | None = None
-    #: When a pass over the log first read an entry of the transfer. Soon after this first read, every pass must contain
-    #: all entries of the transfer.
+    #: When a pass over the log first read an entry of the transfer. Soon after the first read of an entry, every pass
+    #: must contain all entries of the transfer.
     visible_s: float | None = None
 
     @property

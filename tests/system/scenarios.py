@@ -1,7 +1,7 @@
 """The scenarios: faults while clients write and read. ``test_faults.py`` runs the scenarios; ``docs/faults.md``
 describes them.
 
-A scenario is a function with the parameter ``Run``. A scenario repeats rounds until its time is over: a round breaks a
+A scenario is a function with the parameter ``Run``. A scenario repeats rounds until its time is over. A round breaks a
 part of the cluster, checks that the cluster continues to work (or refuses requests, where it must), and repairs the
 part. ``Run.judge`` checks the result in the same way for all scenarios: no record is lost, repeated, reordered or
 invented, and the replicas are equal in the end.

@@ -110,7 +110,7 @@ def make_image(*, clean: bool) -> Image:
 
 
 class Outcome(enum.Enum):
-    """The allowed outcomes of damaged bytes. Damage must not have any other outcome."""
+    """The allowed outcomes of damaged bytes. Damage must not have an outcome that is not listed."""
 
     IDENTICAL = "what was written is served"
     NAMED = "a named error"

@@ -1,6 +1,6 @@
-"""For a log with transactions that a real Kafka broker wrote, Headrace gives the same answers as Kafka: the last stable
-offset, the aborted transactions, and the bytes of the transaction indexes. Kafka's DumpLogSegments reads Headrace's
-transaction indexes.
+"""Headrace serves a log with transactions that a real Kafka broker wrote, with the answers that Kafka gives. The
+answers are the last stable offset, the aborted transactions, and the bytes of the transaction indexes. Kafka's
+DumpLogSegments reads Headrace's transaction indexes.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars.
 """

@@ -1,6 +1,6 @@
-"""A byte of a header is damaged while the log is in use, and then the log is truncated: it ends at the right offset, or
-it is reported as damaged and not truncated. The log never ends at a wrong offset. In the simulator's seed 4945, a
-voter's log ended seven entries too early."""
+"""A byte of a header is damaged while the log is in use, and then the log is truncated. The log ends at the right
+offset, or it is reported as damaged and not truncated. The log never ends at a wrong offset. In the simulator's seed
+4945, a voter's log ended seven entries too early."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random lives of a broker with three directories: appends, moves, deletions, elections and settings at the same time,
-disks that fill up or fail, no descriptors left, crashes, and starts without one of the directories.
+"""Random lives of a broker with three directories. The lives contain appends, moves, deletions, elections and settings
+at the same time, disks that fill up or fail, no descriptors left, crashes, and starts without one of the directories.
 
 At the end, all directories are sound. Every partition has all acknowledged records at their offsets, and no deleted
 record. The order of threads and the event loop is not fixed, so the same seed does not repeat the same steps.

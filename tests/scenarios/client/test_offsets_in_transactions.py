@@ -294,7 +294,7 @@ def test_async_clients_have_the_same_calls(inputs: Any, transactions: Any) -> No
 
 
 def test_interrupted_call_fails_the_transaction(fake: Any, transactions: Any) -> None:
-    """The coordinator may or may not have the offsets."""
+    """After an interrupted call, the coordinator may or may not have the offsets of the call."""
     transactions.on_call = lambda method, request: (
         CoordinatorLoadInProgressError("as the test has it") if method == "CommitTransactionOffsets" else None
     )

@@ -173,7 +173,7 @@ class Soak:
         """Kill a node every minute, and start it again some seconds later."""
         number = 0
         while sampler.minute < self.minutes and not self._somebody_ended():
-            # (The last victim is back half a minute before the end.)
+            # (The node that is killed last serves again half a minute before the end.)
             if sampler.minute >= number + 0.5 and sampler.minute < self.minutes - 0.5:
                 role, node_id = VICTIMS[number % len(VICTIMS)]
                 number += 1

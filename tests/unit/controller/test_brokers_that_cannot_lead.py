@@ -1,5 +1,5 @@
-"""Brokers that report in their heartbeats that they cannot lead (a full disk, no descriptors): another replica leads
-instead, or the partition keeps its leader if no other replica can lead."""
+"""Brokers that report in their heartbeats that they cannot lead (a full disk, no descriptors). Another replica leads,
+or the partition keeps its leader if no other replica can lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits of as many offsets as a request may have: the event loop serves other requests during a commit, and the
+"""Commits of as many offsets as a request may have. The event loop serves other requests during a commit, and the
 limits refuse no commit that fits into a batch."""
 
 from __future__ import annotations

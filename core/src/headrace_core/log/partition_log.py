@@ -1074,8 +1074,8 @@ class PartitionLog(LogReader):
             self._snapshots.written(self.log_end_offset)
 
     def expire_producers(self, expiration_ms: int, candidates: Iterable[int]) -> int:
-        """Remove the expired producers among ``candidates`` (from ``producers.expired``) that have not written since;
-        returns how many were removed."""
+        """Remove the expired producers among ``candidates`` (from ``producers.expired``) that have not written
+        since they were found; returns how many producers were removed."""
         return len(self.producers.expire(self._clock.monotonic_ms(), expiration_ms, candidates))
 
     def close(self, *, flush: bool = True) -> None:
