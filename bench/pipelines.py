@@ -46,6 +46,7 @@ from measure import (
     ROOT,
     WORK,
     Samples,
+    cpu_seconds,
     emit,
     json_at_the_end,
     machine,
@@ -104,17 +105,18 @@ WRITES = {
 
 
 class Watch(threading.Thread):
-    """The memory and the processor time of a driver, its JVM and its workers.
+    """The memory and the processor time of a driver, its JVM and its workers, and the time of the cluster.
 
     ``rss`` and ``pss`` are the largest sums that were seen (MiB); ``pss`` counts a page that several processes share
-    once. ``cpu`` has the processor seconds of the JVM and of all Python processes.
+    once. ``cpu`` has the processor seconds of the JVM, of the driver's Python processes, and of the cluster.
     """
 
     EVERY_S = 0.5
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, side: Side) -> None:
         super().__init__(daemon=True)
-        self._driver, self._ended = psutil.Process(pid), threading.Event()
+        self._driver, self._ended = psutil.Process(side.driver.ready().pid), threading.Event()
+        self._cluster = side.cluster
         self.rss = self.pss = 0.0
         self.cpu: dict[str, float] = {}
 
@@ -131,7 +133,7 @@ class Watch(threading.Thread):
         return [self._driver, *self._driver.children(recursive=True)]
 
     def _used(self) -> dict[str, float]:
-        used = {"jvm": 0.0, "python": 0.0}
+        used = {"jvm": 0.0, "python": 0.0, "cluster": cpu_seconds(self._cluster)}
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
@@ -156,10 +158,18 @@ def _pss(pid: int) -> int:
 
 
 class Side:
-    """A cluster, and the Spark driver that works with it."""
+    """A cluster with its processes, and the Spark driver that works with it."""
 
-    def __init__(self, name: str, log: Log, servers: str, environment: dict[str, str], jars: Sequence[str]) -> None:
-        self.name, self.log = name, log
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        cluster: list[int],
+        servers: str,
+        environment: dict[str, str],
+        jars: Sequence[str] = (),
+    ) -> None:
+        self.name, self.log, self.cluster = name, log, cluster
         self._directory = WORK / f"pipelines-{name}"
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True)
@@ -200,7 +210,7 @@ class Bench:
         source = "" if is_counted else WARM
         topics = [prefix + topic for topic in WRITES[job]]
         side.log.create(topics)
-        with Watch(side.driver.ready().pid) as watch:
+        with Watch(side) as watch:
             done = side.ask("backlog", job, way.delivery, source, prefix, str(self._rows_of_batch(job)))
         side.log.delete(topics)
         name = f"{way.name}.{job}.backlog"
@@ -235,7 +245,7 @@ class Bench:
         side, prefix = self._sides[way.side], f"run-{next(self._numbers)}."
         topics = [prefix + topic for topic in (*READS[job], *map(dead_letter_topic, READS[job]), *WRITES[job])]
         side.log.create(topics)
-        with Watch(side.driver.ready().pid) as watch:
+        with Watch(side) as watch:
             side.ask("start", job, way.delivery, prefix, prefix, str(self._rows_of_batch(job)))
             measured = _of_lines if job == "clickstream" else _of_flights
             taken = measured(side, prefix, records, self._asked)
@@ -266,19 +276,21 @@ def _of_lines(side: Side, prefix: str, records: list[Sent], asked: argparse.Name
 
     reader = threading.Thread(target=side.log.read, args=(prefix + clickstream.REQUESTS, ended, take), daemon=True)
     reader.start()
-    _send(side, prefix + clickstream.LOG, records, asked.rate, note)
-    batches = side.ask("stop")["batches"]
-    _tell_batches(side.name, batches)
-    if (processed := sum(batch["rows"] for batch in batches["requests"])) != len(records):
-        raise RuntimeError(f"{processed} of {len(records)} lines were processed")
-    names = [record.headers[0][1] for record in records]
-    deadline = time.monotonic() + LATE_S
-    while any(name not in taken for name in names):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"a consumer received {len(taken)} of {len(names)} requests")
-        time.sleep(0.1)
-    ended.set()
-    reader.join()
+    try:
+        _send(side, prefix + clickstream.LOG, records, asked.rate, note)
+        batches = side.ask("stop")["batches"]
+        _tell_batches(side.name, batches)
+        if (processed := sum(batch["rows"] for batch in batches["requests"])) != len(records):
+            raise RuntimeError(f"{processed} of {len(records)} lines were processed")
+        names = [record.headers[0][1] for record in records]
+        deadline = time.monotonic() + LATE_S
+        while any(name not in taken for name in names):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a consumer received {len(taken)} of {len(names)} requests")
+            time.sleep(0.1)
+    finally:
+        ended.set()
+        reader.join()
     return [taken[name] for name in names[_warm(asked) :]]
 
 
@@ -356,14 +368,14 @@ def main() -> int:
         ExitStack() as stack,
     ):
         sides = {
-            "kafka": Side("kafka", KafkaLog(kafka), kafka.bootstrap, {**java, "PYTHONPATH": path}, jars),
-            "headrace": Side("headrace", HeadraceLog(headrace.bootstrap), headrace.bootstrap, java, ()),
+            "kafka": Side("kafka", KafkaLog(kafka), kafka.pids, kafka.bootstrap, {**java, "PYTHONPATH": path}, jars),
+            "headrace": Side("headrace", HeadraceLog(headrace.bootstrap), headrace.pids(), headrace.bootstrap, java),
         }
         for side in sides.values():
             stack.callback(side.driver.close)
         _measure(Bench(samples, sides, asked), samples, asked)
-        samples.add("kafka.servers.rss", sum(map(peak_rss_mib, kafka.pids)), "MiB")
-        samples.add("headrace.servers.rss", sum(map(peak_rss_mib, headrace.pids())), "MiB")
+        for side in sides.values():
+            samples.add(f"{side.name}.cluster.rss", sum(map(peak_rss_mib, side.cluster)), "MiB")
     print(table(samples))
     for failure in samples.failures:
         print(f"failed: {failure}")

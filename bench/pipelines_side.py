@@ -86,17 +86,14 @@ class Ends:
     format: str
     servers: str
 
-    def read(self, topic: str, rows: int) -> dict[str, str]:
-        """Options of a stream, or of a batch, that reads a topic from its start."""
+    def read(self, topic: str, rows: int = 0) -> dict[str, str]:
+        """Options of a stream, or of a batch, that reads a topic from its start. ``rows``: the most of a batch."""
         own = {
             "headrace": {"headrace.bootstrap.servers": self.servers, "isolation.level": "read_committed"},
             "kafka": {"kafka.bootstrap.servers": self.servers, "kafka.isolation.level": "read_committed"},
         }
         limit = {"maxOffsetsPerTrigger": str(rows)} if rows else {}
-        return {
-            **own[self.format], **limit,
-            "subscribe": topic, "startingOffsets": "earliest", "includeHeaders": "true",
-        }  # fmt: skip
+        return {**own[self.format], **limit, "subscribe": topic, "startingOffsets": "earliest"}
 
     def write(self, delivery: str) -> dict[str, str]:
         """Options of a sink. Kafka's sink has at-least-once delivery only, with acks=all."""
@@ -122,8 +119,12 @@ class Run:
     queries: dict[str, StreamingQuery] = field(default_factory=dict)
     visible: dict[str, dict[int, float]] = field(default_factory=dict)
 
-    def stream(self, topic: str) -> DataFrame:
-        return self.spark.readStream.format(self.ends.format).options(**self.ends.read(topic, self.rows)).load()
+    def stream(self, topic: str, *, columns: str | None = None) -> DataFrame:
+        """A topic as a stream with headers, or with these columns only. Kafka's source always has all columns."""
+        reader = self.spark.readStream.format(self.ends.format).options(**self.ends.read(topic, self.rows))
+        if columns is None:
+            return reader.option("includeHeaders", "true").load()
+        return (reader.schema(columns) if self.ends.format == "headrace" else reader).load()
 
     def sink(self, name: str, rows: DataFrame, **options: str) -> None:
         """Start a query that writes records."""
@@ -153,7 +154,7 @@ class Run:
 
     def count(self, topic: str) -> int:
         """The records that readers see in a topic."""
-        frame = self.spark.read.format(self.ends.format).options(**self.ends.read(topic, 0))
+        frame = self.spark.read.format(self.ends.format).options(**self.ends.read(topic))
         return frame.load().count()
 
 
@@ -178,7 +179,8 @@ class Clickstream:
             ("counts", counts, "name", clickstream.COUNTS),
             ("conversions", conversions, "address", clickstream.CONVERSIONS),
         ):
-            viewed = views(clickstream.decoded(run.stream(run.prefix + clickstream.REQUESTS), clickstream.REQUEST))
+            requests = run.stream(run.prefix + clickstream.REQUESTS, columns="value BINARY")
+            viewed = views(clickstream.decoded(requests, clickstream.REQUEST))
             run.sink(name, clickstream.encoded(rows_of(viewed), key), topic=run.prefix + topic)
 
     def backlog(self) -> None:
@@ -244,6 +246,8 @@ class Side:
         raise ValueError(f"no command {command}")
 
     def _new_run(self, trigger: dict[str, Any], delivery: str, source: str, prefix: str, rows: str) -> Run:
+        for query in self._spark.streams.active:  # of a run that failed
+            query.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True)
         return Run(self._spark, self._ends, self._directory, trigger, delivery, source, prefix, int(rows))

@@ -29,7 +29,7 @@ class Side:
 
     def __init__(self, name: str, rows: int = 7) -> None:
         self.name, self.log, self.driver = name, self, SimpleNamespace(ready=lambda: SimpleNamespace(pid=os.getpid()))
-        self.rows = rows
+        self.rows, self.cluster = rows, [os.getpid()]
         self.topics: dict[str, list[Any]] = {}
         self.asked: list[tuple[str, ...]] = []
 

@@ -135,14 +135,17 @@ class Job:
             ("counts", counts, "name", schema.COUNTS),
             ("conversions", conversions, "address", schema.CONVERSIONS),
         ):
-            viewed = views(schema.decoded(self._stream(schema.REQUESTS, name), schema.REQUEST))
+            viewed = views(schema.decoded(self._stream(schema.REQUESTS, name, columns="value BINARY"), schema.REQUEST))
             queries[name] = self._sink(name, schema.encoded(rows_of(viewed), key), topic=topic)
         return Queries(queries)
 
-    def _stream(self, topic: str, query: str, **options: str) -> DataFrame:
+    def _stream(self, topic: str, query: str, columns: str | None = None, **options: str) -> DataFrame:
+        """``columns``: the columns that the query needs; the source transfers only these."""
+        reader = self._spark.readStream.format("headrace")
+        if columns is not None:
+            reader = reader.schema(columns)
         return (
-            self._spark.readStream.format("headrace")
-            .option("headrace.bootstrap.servers", self._servers)
+            reader.option("headrace.bootstrap.servers", self._servers)
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .option("isolation.level", "read_committed")
