@@ -13,7 +13,14 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from headrace_pipelines.errors import PipelineFailedError
 from headrace_pipelines.fraud import detector, job
-from headrace_pipelines.fraud.detector import ACCOUNT_WAIT_MS, HISTORY_MS, Detector, Record, _bucket_of
+from headrace_pipelines.fraud.detector import (
+    ACCOUNT_WAIT_MS,
+    BUCKET_TTL_MS,
+    HISTORY_MS,
+    Detector,
+    Record,
+    _bucket_of,
+)
 from headrace_pipelines.fraud.planting import START_MS, events
 from headrace_pipelines.fraud.schema import ACCOUNTS, PAYMENTS, Account, Payment, alert_of
 
@@ -157,7 +164,7 @@ def test_the_newest_account_counts_and_a_tombstone_removes_the_state(shard: Shar
 def test_a_customer_without_payments_for_a_long_time_is_new_again_and_the_others_are_not(shard: Shard) -> None:
     """Both customers are in one bucket. The time is that of the records."""
     other = next(name for name in map(str, range(100)) if _bucket_of(name) == _bucket_of("c"))
-    shard.at(10 * HISTORY_MS)
+    shard.at(2 * BUCKET_TTL_MS)
     shard.batch(shard.record("c", ACCOUNT), *(shard.record("c", payment(number, number)) for number in range(5)))
     last_ms = shard.sent_ms
     shard.sent_ms = HISTORY_MS - 2
@@ -165,7 +172,7 @@ def test_a_customer_without_payments_for_a_long_time_is_new_again_and_the_others
     shard.sent_ms = last_ms + HISTORY_MS - 1
     assert shown(shard.batch(shard.record("c", payment(5, 5)))) == []
     assert shard.known("histories") == {"c", other}
-    shard.sent_ms = 3 * HISTORY_MS
+    shard.sent_ms = 3 * HISTORY_MS + BUCKET_TTL_MS
     shard.batch(shard.record("c", payment(6, 6)))
     assert shard.known("histories") == {"c"}
 
@@ -176,6 +183,24 @@ def test_a_pause_of_the_query_forgets_no_history(shard: Shard, pause_ms: int) ->
     shard.batch(shard.record("c", ACCOUNT), *(shard.record("c", payment(number, number)) for number in range(5)))
     shard.at(pause_ms)
     assert shown(shard.batch(shard.record("c", payment(5, 5)))) == [(5, "velocity")]
+
+
+@pytest.mark.parametrize("sizes", [[4, 6, 1], [4, 7], [11]])
+def test_a_backlog_of_many_minutes_forgets_no_history(shard: Shard, sizes: list[int]) -> None:
+    """The newest record of the backlog is another customer's; both customers are in one bucket."""
+    other = next(name for name in map(str, range(100)) if _bucket_of(name) == _bucket_of("c"))
+    shard.at(10 * HISTORY_MS)
+    shard.batch(shard.record("c", ACCOUNT), shard.record(other, Account(other, 3_000)))
+    minutes = [*range(10), 30]
+    paid = [
+        shard.record(customer, payment(minute, minute, customer=customer))._replace(sent_ms=minute * 60_000)
+        for minute, customer in zip(minutes, ["c"] * 10 + [other], strict=True)
+    ]
+    found: list[tuple[int, str]] = []
+    for size in sizes:
+        found += shown(shard.batch(*paid[:size]))
+        del paid[:size]
+    assert found == [(number, "velocity") for number in (5, 6, 7, 8, 9)]
 
 
 def test_a_timestamp_far_ahead_forgets_no_history_of_others(shard: Shard) -> None:

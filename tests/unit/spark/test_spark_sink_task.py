@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace.models import ManyMetadata, RecordRange
-from headrace_core.errors import HeadraceError, RecordTooLargeError, UnknownOutcomeError
+from headrace_core.errors import HeadraceError, RecordTooLargeError, RequestTimedOutError, UnknownOutcomeError
 from headrace_spark.errors import NullTopicError, SaveModeError, SinkWriteError
 from headrace_spark.retries import ATTEMPTS, attempts_text
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
@@ -130,6 +130,22 @@ def test_the_task_reads_its_first_rows_before_it_waits_for_the_producer() -> Non
     commit = write_rows(rows(), VALUE, "out", producer=opened, ensure=lambda *_: None, give_up=producer.close)
     assert events[:3] == ["read", "read", "opened"]
     assert commit.records == 2
+
+
+def test_a_producer_that_does_not_open_ends_the_task_and_names_no_topic() -> None:
+    given_up: list[bool] = []
+
+    def opened() -> FakeProducer:
+        raise RequestTimedOutError("no coordinator answered InitProducer")
+
+    with pytest.raises(SinkWriteError, match="no coordinator answered InitProducer") as caught:
+        write_rows(
+            batches(["a"]), VALUE, "out", producer=opened, ensure=lambda *_: None,
+            give_up=lambda: given_up.append(True), in_transaction=True,
+        )  # fmt: skip
+    assert str(caught.value).startswith("no coordinator")
+    assert "No row of the task is visible" in str(caught.value)
+    assert given_up == [True]
 
 
 def test_a_task_without_rows_commits_nothing() -> None:

@@ -143,11 +143,12 @@ def write_rows(
     sending = ""  # the topic of the current send; an error during a send names no partition
     try:
         for table in gathered(batches):
+            opened = producer()
             for sending, part in rows_by_topic(table, columns, topic, rows):
-                created = ensure(sending, producer())
+                created = ensure(sending, opened)
                 if created is not None:
                     tally.created.append(created)
-                sent.append(producer().send_arrow(sending, part))
+                sent.append(opened.send_arrow(sending, part))
             sending = ""
             rows += table.num_rows
             while sent and sent[0].done():

@@ -16,6 +16,8 @@ record timestamps, across both topics. All records of a customer are in one part
 the records of a batch by their timestamps, the rules use only the times in the payments, and a history ends by the
 timestamps of the customer's records. The wall clock decides only when a payment without an account becomes a dead
 letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
+
+**The histories of customers who no longer pay stay for seven days** (BUCKET_TTL_MS), and no longer than the account.
 """
 
 from __future__ import annotations
@@ -150,10 +152,14 @@ class Detector(StatefulProcessor):
         shard's records in this batch."""
         found: list[Row] = []
         stored = self._histories.getValue((bucket,))
-        # Only ``_customer`` decides whether a history is over, by the customer's own records. A history that is over
-        # for as long again is removed here; a producer's clock that is ahead must not remove all of them.
-        over_ms = min(newest_ms, now_ms) - HISTORY_MS
-        kept = {} if stored is None else {each[0]: tuple(each) for each in stored[0] if each[1] > over_ms}
+        # Only ``_customer`` decides whether a history is over, by the customer's own records. Here only histories are
+        # removed that are over for as long as Spark keeps a bucket: another customer's records may be much newer.
+        over_ms = min(newest_ms, now_ms) - BUCKET_TTL_MS
+        kept = (
+            {}
+            if stored is None
+            else {each[0]: tuple(each) for each in stored[0] if each[0] in by_customer or each[1] > over_ms}
+        )
         is_changed = False
         for customer, records in by_customer.items():
             records.sort(key=_order)
