@@ -22,7 +22,8 @@ import grpc.aio
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
-CHANNELS = 4
+#: Number of calls on one connection. A coordinator accepts 32, and gRPC holds further calls back.
+CALLS = 16
 
 
 def tell(**what: Any) -> None:
@@ -167,7 +168,8 @@ async def commits(asked: dict[str, Any], stubs: list[Any]) -> None:
 
 async def main(asked: dict[str, Any]) -> None:
     options = [*COMMON_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
-    channels = [grpc.aio.insecure_channel(asked["coordinator"], options=options) for _ in range(CHANNELS)]
+    calls = asked["at_once"] if "offsets" in asked else len(asked["groups"]) * asked["members"]
+    channels = [grpc.aio.insecure_channel(asked["coordinator"], options=options) for _ in range(-(-calls // CALLS))]
     stub_of: Any = groups_pb2_grpc.GroupsStub
     stubs = [stub_of(channel) for channel in channels]
     random.shuffle(asked["groups"])
