@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import types
@@ -15,6 +16,7 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace_pipelines import cli
 from headrace_pipelines.errors import StoppedError
+from headrace_pipelines.local_spark import settings_of
 from headrace_pipelines.outcome import Outcome
 from headrace_pipelines.registry import LIBRARY, Pipeline
 from headrace_pipelines.stopping import Stop
@@ -112,3 +114,14 @@ def test_sigterm_before_the_streams_ends_the_command_at_once(job: Any, tmp_path:
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "small", "--out", str(tmp_path)])
     assert ended.value.code == 143
+
+
+def test_executors_on_this_machine_are_quiet_and_listen_on_the_loopback_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert "spark.executor.extraJavaOptions" not in settings_of("local[2]")
+    assert "SPARK_LOCAL_IP" not in os.environ
+    settings = settings_of("local-cluster[2,1,1024]")
+    assert settings["spark.executor.extraJavaOptions"] == settings["spark.driver.extraJavaOptions"]
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
