@@ -103,7 +103,7 @@ def test_alerts_are_those_of_the_calculation_and_the_checkpoint_has_no_checksums
     traffic.result()
     _send_and_abort(servers)
     trace = ("trace", b"\x00\xff")
-    # The first one waits for its account in the state.
+    # The payment of the first record waits for its account in the state.
     waits = b' {"payment": 7, "customer": "stranger", "time_ms": %d, "cents": 900, "note": "\xc3\xa9"}\n' % START_MS
     bad = [
         (b"stranger", waits),
