@@ -83,7 +83,7 @@ SHARDS = (
             "long",
             "tests/integration/spark/test_pipelines_killed.py",
         ),
-        3600,
+        5400,
     ),
     Shard("leaks", ("env", "HEADRACE_FULL_LEAKS=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),
     Shard(

@@ -261,7 +261,7 @@ class Histories:
         """Apply the committed metadata, and drop decided requests.
 
         A log is created where the metadata place it. If the disk of this directory is lost, the controllers first learn
-        that the replica starts empty; after that the log is created. After a crash, a refusal or a loss between these
+        that the replica starts empty; only then is the log created. After a crash, a refusal or a loss between these
         two steps, no empty log can therefore be confused with the old log.
         """
         if not machine.is_up:

@@ -1,7 +1,7 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
 Each log needs a directory, ``partition.metadata`` and an empty segment, with names and bytes forced to the disk: five
-forced writes per log. Logs that are created together need five forced writes together, because the file system commits
+forced writes per log. Logs that are created together need five forced writes in total, because the file system commits
 files that are forced at the same time in one commit of its journal. The order of the steps is the same as for a single
 log:
 

@@ -1,8 +1,8 @@
 """gRPC channels: their targets, purposes and message sizes.
 
 gRPC shares one TCP connection among channels whose target and options are equal. Bulk data delays all other calls on
-the same connection. Because bulk data delay other calls on a connection, channels of each *purpose* have a different
-value of a channel option, and with it a separate connection.
+the same connection. Channels of each *purpose* therefore have a different value of a channel option, and with it a
+separate connection.
 """
 
 from __future__ import annotations

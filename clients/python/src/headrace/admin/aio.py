@@ -440,10 +440,10 @@ class AsyncAdmin(Face):
         prefix: str = "",
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). The arguments select ids by
-        their state, their producer id and their ``prefix``, and ids whose transaction has been open for at least
-        ``open_for_ms`` (KIP-994). The list is always complete. While a partition of ``__transaction_state`` has no
-        coordinator, the call waits; after ``timeout`` it raises RequestTimedOutError."""
+        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). An id is listed if
+        it meets all conditions: the states, the producer ids, the ``prefix``, and a transaction that has been open for
+        at least ``open_for_ms`` (KIP-994). The list is always complete. While a partition of ``__transaction_state``
+        has no coordinator, the call waits; after ``timeout`` it raises RequestTimedOutError."""
         numbers, ids = transactions.wanted_states(states), transactions.wanted_producers(producer_ids)
         least_ms = None if open_for_ms is None else arguments.whole("open_for_ms", open_for_ms)
         arguments.text("prefix", prefix)

@@ -56,7 +56,7 @@ class ReadEpochs:
     def divergent(self, position: int, found_epoch: int, end_offset: int) -> int:
         """The first offset at which the log may differ from the records that were read up to ``position``. The
         arguments are OffsetForLeaderEpoch's answer: ``found_epoch`` is the log's largest epoch that is not above
-        ``last``, ``end_offset`` ``end_offset`` the end of that epoch."""
+        ``last``, and ``end_offset`` is the end of that epoch."""
         foreign = next((offset for epoch, offset in self._starts if epoch > found_epoch), position)
         return min(position, end_offset, foreign)
 

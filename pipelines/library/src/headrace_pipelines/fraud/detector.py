@@ -54,9 +54,9 @@ HISTORY_MS = 600_000
 #: records for seven days by default, so a query that was stopped for longer has lost payments anyway.
 BUCKET_TTL_MS = 7 * 86_400_000
 #: Milliseconds that a payment waits for its account, from the batch that reads the payment. Payments and accounts come
-#: from different systems, and may be seconds apart. Spark judges the records of a batch before it fires timers. While
-#: the query is behind its topics by more than this time, no payment becomes a dead letter: its account may be among the
-#: records that the query has not read.
+#: from different systems, and may be seconds apart. Spark judges the records of a batch before it fires timers. If
+#: all records of a shard in a batch are older than this time, no payment of the shard becomes a dead letter in this
+#: batch: its account may be among the records that the query has not read.
 ACCOUNT_WAIT_MS = 5_000
 #: Most characters of a payment's headers, as JSON. Payments that wait keep their headers in the state.
 HEADERS_MAX = 16_384

@@ -233,7 +233,7 @@ class Verifications:
     """The verifications of a shard that are in progress.
 
     A marker cancels the verifications of the transactions that it ends. The coordinator may have confirmed the
-    transactions before it wrote the marker; offsets that are added after the marker would stay pending forever.
+    verifications before it wrote the marker; offsets that are added after the marker would stay pending forever.
     """
 
     __slots__ = ("_of",)
