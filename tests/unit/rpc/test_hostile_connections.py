@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,8 @@ import pytest
 
 from headrace_core.errors import InvalidRequestError, NetworkError, ServerBusyError
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, memory, open_channel, receiving
+from headrace_core.rpc import channel as channel_module
+from headrace_core.rpc.channel import CHANNELS_PER_CONNECTION
 from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CLIENT_CONNECTION_MAX, Listener, RequestBytes
 from headrace_core.rpc.streams import ServerStream, StreamHandler, read_message
 from headrace_core.testing.raw_http2 import (
@@ -457,6 +460,29 @@ def test_streams_of_one_connection_are_bounded() -> None:
             assert refused == struct.pack(">I", 11)  # ENHANCE_YOUR_CALM
             attacker.close()
             assert await is_served(server)
+
+    run(scenario)
+
+
+def test_channels_that_share_a_connection_leave_room_for_single_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each channel has two calls that do not end, and the calls of one more channel are answered."""
+    monkeypatch.setattr(channel_module, "_channels", itertools.count())
+
+    async def scenario() -> None:
+        async with serving(streams_max=STREAMS_PER_CLIENT_CONNECTION_MAX) as server:
+            channels = [
+                open_channel(server.listener.address, ChannelPurpose.CONTROL) for _ in range(CHANNELS_PER_CONNECTION)
+            ]
+            watches = []
+            for channel in channels:
+                stub: Any = metadata_pb2_grpc.MetadataStub(channel)  # type: ignore[no-untyped-call]
+                for _ in range(2):
+                    watches.append(stub.WatchMetadata(metadata_pb2.MetadataRequest()))
+                    await watches[-1].read()
+            for _ in range(10):
+                request = metadata_pb2.MetadataRequest(topics=["a", "b"])
+                assert (await stub.GetMetadata(request, timeout=TIMEOUT_S)).controller_id == 2
+            await asyncio.gather(*(channel.close() for channel in channels))
 
     run(scenario)
 
