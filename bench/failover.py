@@ -4,8 +4,8 @@ bench-failover`).
     failover.py [--kills 60] [--stops 5] [--moves 60] [--controllers 10] [--smoke] [--only kill,stop,move,controller]
                 [--save]
 
-Three brokers and three controllers as real processes, a topic of one partition with three replicas, and one producer
-with the SDK's defaults (acks=all, idempotent) that sends a record every 2 ms, linger 0. Four cases:
+Three brokers and three controllers are real processes. A topic has one partition with three replicas. One producer with
+the SDK's defaults (acks=all, idempotent, linger 0) sends a record every 2 ms. Four cases:
 
     kill        kill -9 of the partition's leader, to the first acknowledgement of a record that was sent after it; the
                 dead broker is restarted, and is in sync before the next kill
@@ -45,7 +45,8 @@ TIMEOUT_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``percentile`` of a sample's values must be at most ``limit``. With None the value is only reported."""
+    """``percentile`` of a sample's values must be at most ``limit``. If ``limit`` is None, the value is only
+    reported."""
 
     what: str
     sample: str

@@ -1,7 +1,7 @@
 """Measure the machine's own time for the disk writes of headline.py: three files, flushed on the same schedule. The
-measurement has no network and almost no program code. Each of three processes appends a portion's bytes to a file and
+measurement uses no network and almost no program code. Each of three processes appends a portion's bytes to a file and
 flushes the file, every few milliseconds. A portion is done when all three processes have written it, as with acks=all.
-No system that promises "on the disk of every in-sync replica" can be faster on that disk.
+A system that flushes each record on every in-sync replica cannot be faster than this time on the same disk.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Child processes of bench/groups.py, whose members are streams without an SDK and whose commits are calls without an
-SDK. The benchmark therefore measures only the coordinator.
+"""Child processes of bench/groups.py. Members are plain streams and commits are plain calls, both without the SDK. The
+benchmark therefore measures only the coordinator.
 
     group_streams.py '{"coordinator", "topic", "groups", "members", "seconds"}'    heartbeats at the coordinator's pace
     group_streams.py '{"coordinator", "topic", "groups", "offsets", "seconds", "at_once"}'    commits, so many at a time
@@ -31,7 +31,7 @@ def tell(**what: Any) -> None:
 
 
 class Stream:
-    """A member that reports at once that it reads its assignment."""
+    """A member that accepts each assignment at once, and reads no records."""
 
     def __init__(self, stub: Any, group: str, topic: str, latencies: list[float]) -> None:
         self._stub, self._group, self._topic, self._latencies = stub, group, topic, latencies

@@ -3,8 +3,8 @@
     headline.py --bootstrap HOST:PORT,... --topic T [--rate 500000] [--seconds 60] [--record-bytes 100] [--acks all]
 
 One process sends on a schedule, `send_arrow` of the due records every 5 ms, linger 0; another one reads with
-`fetch_arrow`. The first and the last record of every portion have its number and the time of its send (by the machine's
-clock, which sender and reader share). The script measures two latencies of every portion:
+`fetch_arrow`. The first and the last record of every portion have a stamp: the portion's number and the time of its
+send. Sender and reader share the machine's clock. The script measures two latencies of every portion:
 
     acked     from the send until all records of the portion are acknowledged
     received  from the send until the reader has the record; for both stamped records
@@ -39,7 +39,8 @@ _MAGIC_BYTES = 8
 
 
 class Portions:
-    """Tables of one size over random values, with a new stamp each time."""
+    """Makes tables of one size from random values. Each table has a new stamp (number and time) in its first and its
+    last record."""
 
     def __init__(self, rows: int, size: int, magic: bytes) -> None:
         self.rows, self._size, self._magic = rows, size, magic

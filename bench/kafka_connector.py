@@ -1,8 +1,8 @@
 """Spark's connector for Kafka as a peer: the connector's jars, and the Spark version that they are for.
 
-The newest Spark that the connector is published for is older than the Spark that Headrace needs. Both are fetched into
-build/bench: the jars by Maven (bench/java/spark-kafka.xml), and pyspark by pip, into a folder that comes first in
-PYTHONPATH. All other packages are those of this environment.
+The newest Spark that the connector is published for is older than the Spark that Headrace needs. Maven fetches the jars
+into build/bench (bench/java/spark-kafka.xml). Pip fetches that older version of pyspark into a folder of build/bench,
+which comes first in PYTHONPATH. All other packages are those of this environment.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class KafkaNode:
     a heap of 1 GiB each. Each topic has a replica on each node.
 
     ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start time and idle
-    memory. Java clients run in one JVM, which works ``warm_up_s`` before its first figure.
+    memory. Java clients run in one JVM, which warms up for ``warm_up_s`` seconds before its first measurement.
     """
 
     def __init__(

@@ -31,7 +31,8 @@ class WarmClient:
         self._warming = False  # a process that ends during its warm-up is not started again from within the warm-up
 
     def run(self, tool: str, *arguments: str, timeout_s: float) -> str:
-        """The tool's standard output, on a settled disk. Raises RuntimeError on failure or timeout."""
+        """Run the tool when the disk is idle, and return its standard output. Raises RuntimeError on failure or
+        timeout."""
         process = self.ready()
         settle()
         return self._ask(process, [tool, *arguments], timeout_s)

@@ -117,7 +117,8 @@ def commit() -> str:
 
 
 def warm_memory(gib: float) -> float:
-    """Touch ``gib`` GiB in a separate process, so that the host has them ready; returns the seconds it took.
+    """Touch ``gib`` GiB of memory in a separate process, so that the host has provided the pages; return the seconds
+    that this took.
 
     The first touch of a virtual machine's memory is many times slower than the second, and would distort the figures.
     """

@@ -3,9 +3,9 @@
     pipelines.py [--rounds 3] [--only REGEX] [--copies 20] [--rate 300] [--seconds 30] [--warm-gib 6] [--smoke] [--save]
 
 The jobs are clickstream (four queries, the real web log) and lake (three queries, flights, weather and planes into
-Delta and Iceberg). Both sides run the same transformations in `local[2]` with the same settings of Spark
-(pipelines_side.py), the same records in the same 2 partitions, one replica, and the same triggers. One Kafka node and
-one Headrace broker run side by side, and one side is idle while the other works. They take turns.
+Delta and Iceberg). Both sides run the same transformations in `local[2]`, with the same settings of Spark
+(pipelines_side.py) and the same triggers. Both sides have the same records in the same 2 partitions with one replica.
+One Kafka node and one Headrace broker run side by side, and one side is idle while the other works. They take turns.
 
 backlog   rows per second of the job over a topic with all records (AvailableNow): from the start of the first query to
           the end of the last one
@@ -14,8 +14,8 @@ steady    from the send of a record to its result, at a steady rate, with a trig
           the tables of both formats.
 
 Kafka acknowledges before records are on disk (its default), and Headrace after. Kafka's sink has at-least-once delivery
-only; Headrace is measured with both. Kafka's side has Spark 4.0.0, the newest that its connector is published for.
-The first round, and the first seconds of a steady run, do not count: the JVMs compile.
+only; Headrace is measured with at-least-once and exactly-once delivery. Kafka's side has Spark 4.0.0, the newest that
+its connector is published for. The first round, and the first seconds of a steady run, do not count: the JVMs compile.
 
 Needs Java 17, Maven and pip for what is missing in build/bench, and about 8 GiB of memory.
 """
@@ -64,23 +64,25 @@ from headrace_pipelines.lake import schema as lake
 from headrace_spark import find_java
 
 MIB = 1 << 20
-#: Longest time of a command to a driver in seconds.
+#: Maximum number of seconds that a driver may take for a command.
 COMMAND_S = 1200
 #: Seconds after a steady run in which all results must be visible.
 LATE_S = 120.0
 #: Seconds at the start of a steady run that do not count.
 WARM_UP_S = 15.0
 SMOKE_RECORDS = 2_000
-#: The topics of the warm-up have this prefix, and one in WARM_SHARE of the records.
+#: The topics of the warm-up have this prefix, and get one record in WARM_SHARE.
 WARM, WARM_SHARE = "warm-up.", 4
-#: The largest number of rows of a batch: of clickstream for each copy of the log, as in the library's jobs.
+#: The largest number of rows of a batch, as in the library's jobs. For clickstream, the number is for each copy of the
+#: log.
 ROWS = {"clickstream": 2_000, "lake": 30_000}
 _LINE = re.compile(rb'"line":"([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A side under one delivery of its sink; ``jobs`` that have such a sink."""
+    """A side (kafka or headrace) with one delivery guarantee of its sink. ``jobs`` are the jobs that are measured with
+    this guarantee."""
 
     name: str
     side: str
@@ -93,7 +95,7 @@ WAYS = (
     Way("headrace", "headrace", "exactly-once", ("clickstream", "lake")),
     Way("headrace.at-least-once", "headrace", "at-least-once", ("clickstream",)),
 )
-#: Topics that a job reads only, and topics that it writes.
+#: Topics that a job only reads, and topics that it writes.
 READS = {
     "clickstream": (clickstream.LOG,),
     "lake": tuple(source.topic for source in lake.SOURCES),
@@ -232,7 +234,7 @@ class Bench:
         return ROWS[job] * (self._asked.copies if job == "clickstream" else 1)
 
     def _check(self, what: str, way: Way, counts: dict[str, int]) -> None:
-        """All runs of a job over the same records have the same results."""
+        """Raise RuntimeError unless all runs of a job over the same records have the same results."""
         first = self._counts.setdefault(what, counts)
         if counts != first:
             raise RuntimeError(f"{way.name} {what}: {counts}, and another run had {first}")
@@ -322,7 +324,7 @@ def _warm(asked: argparse.Namespace) -> int:
 
 
 def _send(side: Side, topic: str, records: list[Sent], rate: float, note: Callable[[int, Sent], None]) -> None:
-    """Send records at a steady rate; ``note`` is called just before each."""
+    """Send records at a steady rate; call ``note`` just before each record."""
     with side.log.producer() as send:
         began = time.monotonic()
         for number, record in enumerate(records):
@@ -332,7 +334,8 @@ def _send(side: Side, topic: str, records: list[Sent], rate: float, note: Callab
 
 
 def _tell_batches(side: str, batches: dict[str, list[dict[str, Any]]]) -> None:
-    """Print the mean milliseconds of each part of a batch, of the second half of each query's batches with rows."""
+    """For each query, print the mean duration (ms) of each part of a batch. The means are over the second half of the
+    query's batches with rows."""
     for query, every in batches.items():
         late = every[len(every) // 2 :]
         parts = {part for batch in late for part in batch["ms"]}
@@ -410,13 +413,13 @@ def _measure(bench: Bench, samples: Samples, asked: argparse.Namespace) -> None:
 
 
 def _records(job: str, copies: int, most: int | None) -> dict[str, list[Sent]]:
-    """The records of a job by topic, at most ``most`` of each."""
+    """The records of a job by topic, at most ``most`` records of each topic."""
     every = {clickstream.LOG: log_lines(copies)} if job == "clickstream" else lake_records()
     return {topic: records[:most] for topic, records in every.items()}
 
 
 def _in_turn(ways: list[Way], number: int) -> list[Way]:
-    """The ways in the order of round ``number``: each round begins with another one."""
+    """The ways in the order of round ``number``: each round begins with another way."""
     first = number % len(ways)
     return ways[first:] + ways[:first]
 

@@ -75,10 +75,11 @@ class Log(Protocol):
     def delete(self, topics: Sequence[str]) -> None: ...
 
     def producer(self) -> Any:
-        """A context manager of a function Send. At its end all records are acknowledged, or RuntimeError is raised."""
+        """A context manager that gives a function Send. At its end all records are acknowledged, or RuntimeError is
+        raised."""
 
     def read(self, topic: str, ended: Event, take: Callable[[bytes], None]) -> None:
-        """Call ``take`` with the value of each record of a topic until the event ``ended``; committed records only."""
+        """Call ``take`` with the value of each committed record of a topic, until the event ``ended`` is set."""
 
 
 class HeadraceLog:

@@ -4,15 +4,15 @@
     pipelines_side.py kafka BOOTSTRAP DIRECTORY JAR...       with Spark's connector for Kafka
 
 The transformations are those of the library. Only the source and the sink differ. Each line of standard input is a
-command and its arguments, separated by tabs; after each answer, one line of JSON, a line "done" or "failed WHY" is
-printed (kafka_warm.py).
+command and its arguments, separated by tabs. An answer is one line of JSON, and then a line "done" or "failed WHY"
+(kafka_warm.py).
 
     backlog JOB DELIVERY SOURCE PREFIX ROWS    process the present records, and end: seconds, and rows by table
     start JOB DELIVERY SOURCE PREFIX ROWS      process records as they come
     stop                                       process the records so far, and stop: when each batch was visible
 
-The topics have the names that they have in the library, after SOURCE if the job reads them only, otherwise after
-PREFIX. ROWS is the largest number of rows of a batch.
+The names of topics are those of the library, with the prefix SOURCE if the job only reads the topic, otherwise with the
+prefix PREFIX. ROWS is the largest number of rows of a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyspark import __version__ as pyspark_version
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-#: The settings of both sessions. Nothing else is set for either, except what headrace_spark.session() sets by default.
+#: The settings of both sessions. Neither session has other settings, except the defaults of headrace_spark.session().
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -46,13 +46,13 @@ SETTINGS = {
 MASTER = "local[2]"
 #: Longest time of a job in seconds.
 JOB_S = 900
-#: The release of the lake's sources whose fields the records may have.
+#: The queries parse the fields of this release of the lake's sources. Release 2 includes the fields of release 1.
 RELEASE = 2
 
 
 def without_data_source() -> None:
-    """Let the library be imported with a Spark that is too old for our data source: ``headrace_spark`` is only a folder
-    of modules, and crash points, which belong to tests, do nothing."""
+    """Let the library be imported with a Spark that is too old for our data source. ``headrace_spark`` then is only a
+    folder of modules, and crash points (which only tests use) do nothing."""
     spec = find_spec("headrace_spark")
     assert spec is not None
     package = ModuleType("headrace_spark")
@@ -87,7 +87,8 @@ class Ends:
     servers: str
 
     def read(self, topic: str, rows: int = 0) -> dict[str, str]:
-        """Options of a stream, or of a batch, that reads a topic from its start. ``rows``: the most of a batch."""
+        """Options of a stream, or of a batch, that reads a topic from its start. ``rows``: the largest number of rows
+        of a batch."""
         own = {
             "headrace": {"headrace.bootstrap.servers": self.servers, "isolation.level": "read_committed"},
             "kafka": {"kafka.bootstrap.servers": self.servers, "kafka.isolation.level": "read_committed"},
@@ -106,7 +107,8 @@ class Ends:
 
 @dataclass
 class Run:
-    """A run of a job: its queries, and by query and batch when foreachBatch had written the batch."""
+    """A run of a job: its queries, and for each query and batch the time at which foreachBatch had written the
+    batch."""
 
     spark: SparkSession
     ends: Ends
@@ -120,7 +122,7 @@ class Run:
     visible: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def stream(self, topic: str, *, columns: str | None = None) -> DataFrame:
-        """A topic as a stream with headers, or with these columns only. Kafka's source always has all columns."""
+        """A topic as a stream: all columns with headers, or only ``columns``. Kafka's source always has all columns."""
         reader = self.spark.readStream.format(self.ends.format).options(**self.ends.read(topic, self.rows))
         if columns is None:
             return reader.option("includeHeaders", "true").load()
@@ -165,7 +167,7 @@ class Clickstream:
         self._run = run
 
     def start_first(self) -> None:
-        """The query that writes what the other queries read."""
+        """Start the query that writes the topic that the other queries read."""
         run = self._run
         arrived = parsing.parsed(run.stream(run.source + clickstream.LOG))
         once = arrived.withWatermark("timestamp", WATERMARK).dropDuplicatesWithinWatermark(["line"])
@@ -246,7 +248,7 @@ class Side:
         raise ValueError(f"no command {command}")
 
     def _new_run(self, trigger: dict[str, Any], delivery: str, source: str, prefix: str, rows: str) -> Run:
-        for query in self._spark.streams.active:  # of a run that failed
+        for query in self._spark.streams.active:  # stop the queries of a run that failed
             query.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True)
@@ -275,7 +277,8 @@ class Side:
 
 
 def _batches(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """By query its batches with rows: their ends by partition, their milliseconds, and when they were visible."""
+    """For each query, its batches with rows: the end offsets by partition, the durations (ms), and the time at which
+    the batch was visible."""
     return {name: _batches_of(query, run.visible.get(name, {})) for name, query in run.queries.items()}
 
 

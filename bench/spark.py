@@ -6,9 +6,9 @@ The query is an aggregate by partition over random 100-byte values in 6 partitio
 stream runs with AvailableNow and a maxOffsetsPerTrigger of one million. Times include the query's start; one round
 before the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled. The limit
 is a Python data source with ready batches (spark_ready.py). ``sink`` writes as many rows into 2 partitions, acks=all;
-``copy`` reads the value of the filled topic and writes it there. The limit of both is a Python sink that drops its
-batches (spark_sinks.py). ``--set`` sets a Spark configuration, ``--progress`` prints each micro-batch's durations to
-stderr.
+``copy`` reads the values of the filled topic and writes them into these 2 partitions. The limit of both is a Python
+sink that drops its batches (spark_sinks.py). ``--set`` sets a Spark configuration, ``--progress`` prints each
+micro-batch's durations to stderr.
 """
 
 from __future__ import annotations

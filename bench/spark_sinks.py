@@ -1,6 +1,6 @@
 """The sinks of bench/spark.py: ours, and one that drops its Arrow batches, which shows Spark's own limit.
 
-The rows are those of the Kafka connector's measurement in the peers' notes: ``lpad(id, 100, 'x')``, one column.
+The rows are ``lpad(id, 100, 'x')`` in one column, as in the measurement of Kafka's connector.
 """
 
 from __future__ import annotations

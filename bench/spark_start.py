@@ -29,7 +29,7 @@ def python_cpu_s() -> float:
 
 
 def measure(bootstrap: str, daemon: str) -> dict[str, float]:
-    """Run in a new process: the first write and the second, of 4 tasks on 2 cores."""
+    """Measure the first and the second write of a new process, each with 4 tasks on 2 cores."""
     import headrace_spark
 
     spark = headrace_spark.session("start", master="local[2]", spark_python_daemon_module=daemon)

@@ -23,8 +23,8 @@ class FlushWatch:
     def __init__(self, fs: CrashingFileSystem, directory: str, rng: random.Random) -> None:
         self.fs = fs
         self.path = ""
-        #: The number of records that only the page cache has, and the end offset of those on the first lost page. After
-        #: the records on the first lost page are committed, no write may touch that page again.
+        #: The number of records that only the page cache has, and the end offset of the records on the first lost page.
+        #: After the records on the first lost page are committed, no write may touch that page again.
         self.records_at_stake = 0
         self.end_offset = -1
         self.has_lost_power = False

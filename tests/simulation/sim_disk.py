@@ -33,8 +33,8 @@ class DiskRecord:
         self.start = 0
         self.start_term = 0
         self.hard_state: HardState | None = None
-        #: The entries of writes that a crash has interrupted, or that a full disk has refused since the last flush. A
-        #: crash may leave them on the disk or not.
+        #: The entries of writes that a crash has interrupted, or that a full disk has refused since the last flush.
+        #: Such entries may be on the disk after a crash, or not.
         self.pending_entries: tuple[Entry, ...] = ()
         self.pending_cut: int | None = None
         self.pending_hard_state: HardState | None = None

@@ -5,7 +5,7 @@ In addition to the guarantees of brokers (``broker_checks``):
 * A value is committed to a log once, and at the offset that its producer received.
 * For each marker in a log, the transaction's shard has a committed decision with the same outcome.
 * Under version 2 no batch is after the marker that ended its epoch, and no batch of a later epoch is before that
-  marker. A marker never ends a transaction of its own epoch or of a later epoch.
+  marker. Under version 2 a marker ends only transactions of earlier epochs.
 * The records of a shard make only legal transitions, and the epoch of a producer id never decreases.
 * A transaction is aborted only if a client requested it, or after its timeout; a prepared transaction has no timeout.
 * A producer is fenced only if another producer has taken over its transactional id.

@@ -25,7 +25,7 @@ class SmallDisks:
 
     def mount(self, cluster_directory: Path, name: str = NAME) -> str | None:
         """Mount a small disk for a broker of a cluster that is about to start in the directory; returns the broker's
-        name, or None without the right to mount."""
+        name, or None if this process may not mount."""
         path = cluster_directory / name
         path.mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={_BYTES}", "tmpfs", str(path)]

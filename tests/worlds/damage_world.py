@@ -19,8 +19,8 @@ from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import FlushPolicy, TopicPartition
 
-#: Each run damages one position in this many, other positions each day; with HEADRACE_FULL=1 all positions (`make
-#: verify`).
+#: Each run damages one of this number of positions, and other positions each day. With HEADRACE_FULL=1 (`make verify`)
+#: it damages all positions.
 STEP = 1 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 3
 ROOT = "/data"
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
@@ -157,7 +157,7 @@ def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, li
     log = directory.logs[ORDERS]
     if log.log_end_offset != image.log_end_offset:
         assert log.log_end_offset in image.tail, "more is missing than batches above the recovery point"
-        # A file cut at a batch border shows no sign of the lost rest.
+        # A file that is cut at a batch border shows no sign of the lost bytes.
         assert log.active.size == size or any("cut at position" in line and path in line for line in lines), lines
         judge_log(image, log, path, end_offset=log.log_end_offset)
         return Outcome.TORN

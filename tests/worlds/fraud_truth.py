@@ -4,8 +4,8 @@ code.
 DuckDB calculates the bursts. Velocity: the last six payments of 200 cents or more lie within ten minutes. Card testing:
 the last four payments below 200 cents lie within twenty minutes. The rules for travel and for amounts skip the payments
 that they find, so they are loops. Impossible travel: more than 100 km, and faster than 1,000 km/h, from the last place
-that was not impossible. Unusual amount: above four standard deviations of the logarithms of the usual amounts, where
-the account counts as five payments with a deviation of one half.
+that was not impossible. Unusual amount: the logarithm of the amount is more than four standard deviations above the
+mean of the usual amounts' logarithms. The account's usual amount counts as five payments with a deviation of one half.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ class InvalidTransactionTimeoutError(HeadraceError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The former transaction of the transactional id has not got all its markers yet."""
+    """Some markers of the transactional id's former transaction are not written yet."""
 
     code, number = "CONCURRENT_TRANSACTIONS", 51
 

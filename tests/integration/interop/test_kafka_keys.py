@@ -22,8 +22,8 @@ from tests.integration.interop.kafka_peer import jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
-#: Class that prints the keys -> Headrace's definition, and the minimum number of keys. (With fewer keys, the test has
-#: misread the output.)
+#: For each class of Kafka that prints keys: Headrace's definition of the keys, and the minimum number of keys. (With
+#: fewer keys, the test has misread the output.)
 PAGES = {
     "kafka.server.KafkaConfig": (SERVER, 300),
     "org.apache.kafka.storage.internals.log.LogConfig": (TOPIC, 30),

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
 #: Minutes of payments in test_state_memory_and_lag_stay_flat; `make verify` sets 60.
 MINUTES = float(os.environ.get("HEADRACE_FRAUD_MINUTES", "0"))
 SAMPLE_S = 1.0
-#: How much a figure may grow in the last three quarters of a run, by its slope, and still be flat.
+#: The growth of a figure in the last three quarters of a run (by its slope) up to which the figure counts as flat.
 GROWTH_MAX = 0.1
 #: The payments of this number of seconds do not count as lag, because a batch is reading them.
 BATCH_S = 2

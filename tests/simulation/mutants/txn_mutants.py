@@ -148,7 +148,7 @@ def _complete_after_one_marker(self: _StateMachine, request: MarkersWritten, now
 
 
 def _any_report_counts(self: _StateMachine, request: MarkersWritten, now_ms: int) -> Decision:
-    """Count a late report about the previous transaction for the present one."""
+    """Count a late report about the previous transaction as a report about the present transaction."""
     transaction = self.transactions.get(request.transactional_id)
     if transaction is not None:
         request = request._replace(identity=transaction.identity)

@@ -19,7 +19,7 @@ REPORTED = ("pss_mib", "grpc_threads")
 #: Prefixes of the names of gRPC's native threads. A growing number of these threads is no sign of a leak
 #: (docs/soak.md), so they are counted separately.
 GRPC_THREADS = ("event_engine", "grpc_", "lifeguard", "timer_manager", "resolver-", "default-exec")
-#: The median of the late window may exceed that of the early window by this share.
+#: The median of the late window may exceed the median of the early window by this share.
 GROWTH_MAX = 0.05
 #: The early window, in minutes. The late window is the last hour, or in a shorter run the time after minute 30.
 EARLY = (10.0, 30.0)
@@ -27,7 +27,8 @@ EARLY = (10.0, 30.0)
 MINUTES_MIN = 45.0
 #: A restarted process counts from this age on, in seconds: its start is not the steady state.
 AGE_MIN_S = 30.0
-#: The growth of a controller in one state (active or follower) is judged if each window has this many samples of it.
+#: The growth of a controller in one state (active or follower) is judged if each window has this many samples of that
+#: state.
 STATE_SAMPLES_MIN = 60
 #: Bounds for runs of any length, per process.
 RSS_MIB_MAX = {"controller": 400, "broker": 400, "coordinator": 400, "client": 600}

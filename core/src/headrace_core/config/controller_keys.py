@@ -43,9 +43,9 @@ CLUSTER = (
         "broker.session.disconnect.grace.ms",
         500,
         "How long the controllers wait for a new heartbeat before they fence a broker whose heartbeat stream "
-        "broke. For each further break of the same process within a short time the value doubles, up "
-        "to broker.session.timeout.ms. The connections of a dead process break at once, so its partitions get "
-        "new leaders before its session expires.",
+        "broke. Each further break of the stream within broker.session.timeout.ms of the previous break doubles the "
+        "wait, up to broker.session.timeout.ms. A new registration of the broker resets the wait. The connections of "
+        "a dead process break at once, so its partitions get new leaders before its session expires.",
         source=HEADRACE,
         low=0,
     ),

@@ -130,7 +130,7 @@ class PartitionLog(LogReader):
         self._roll_jitter_ms = self._draw_jitter()
         self.topic_id = topic_id
         self.flushed_end = log_end_offset  #: Offset below which all records are durable.
-        #: (all segments, the segments whose transaction indexes may have entries)
+        #: The pair (all segments, segments whose transaction indexes may have entries).
         self._known_with_aborted: tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]] = (), ()
         self._rolled_ms = -1  #: Time of the log's last roll; -1: no roll since the log was opened.
 

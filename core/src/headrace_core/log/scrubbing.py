@@ -50,7 +50,7 @@ def scrub_segment(
     """Read all written bytes of ``segment``; ``spend(bytes)`` waits to limit the rate. Raises OSError. Raises
     CorruptLogError when a second read shows the damage again and the segment is still in the log (not replaced or cut
     between the two reads)."""
-    cuts = log.cuts  # read this count before anything that a truncation changes
+    cuts = log.cuts  # read this count first: a truncation changes what the following lines read
     segments = log.segments
     at = segments.index(segment) if segment in segments else len(segments)
     following = segments[at + 1].base_offset if at + 1 < len(segments) else None
@@ -182,8 +182,8 @@ class _IndexesBeside:
 
 
 def _txn_index_fault(fs: FileSystem, log: PartitionLog, segment: LogSegment) -> str | None:
-    """Compare a sealed segment's transaction index file with the log. The offsets of an entry may be lower than those
-    that the log gives now: compaction or a deletion may have removed the first records of a transaction."""
+    """Compare a sealed segment's transaction index file with the log. The offsets of an entry may be lower than the
+    offsets in the present log: compaction or a deletion may have removed the first records of a transaction."""
     path = segment.txn_index.file.path
     found: dict[int, AbortedTransaction] = {}
     try:

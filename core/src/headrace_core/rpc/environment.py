@@ -4,11 +4,11 @@
 and add 0.2 ms of latency, so both are switched off. Measure both settings of ``GRPC_EXPERIMENTS`` again at each upgrade
 of grpcio. ``GRPC_EXPERIMENTS`` works only if it is set before grpc is imported.
 
-``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take gRPC's pollers apart in the child. With an open client, one fork
-in ten aborted in the child (SIGABRT) before the child could start another program. PySpark starts its Java process by a
-fork (``subprocess`` with a ``preexec_fn``). Without gRPC's fork handlers, the child of a fork can start another
-program. The SDK itself handles a child that continues in Python (engine/io_thread.py). ``GRPC_ENABLE_FORK_SUPPORT``
-works only if it is set before gRPC is first used.
+``GRPC_ENABLE_FORK_SUPPORT`` is false unless the user sets it: gRPC's fork handlers shut down gRPC's pollers in the
+child. With an open client, one fork in ten aborted in the child (SIGABRT) before the child could start another program.
+PySpark starts its Java process by a fork (``subprocess`` with a ``preexec_fn``). Without gRPC's fork handlers, the
+child of a fork can start another program. The SDK itself handles a child that continues in Python
+(engine/io_thread.py). ``GRPC_ENABLE_FORK_SUPPORT`` works only if it is set before gRPC is first used.
 
 ``tune_malloc``: record batches are large short-lived buffers. By default glibc maps and unmaps each buffer, and the
 kernel zeroes the buffer's pages every time. Only Headrace's server processes call ``tune_malloc``, because a library

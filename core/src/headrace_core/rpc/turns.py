@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
 #: Seconds that one turn takes, and seconds of the pause after the turn (PAUSE_S): long work takes a quarter of the
-#: event loop's time. The pause after a longer or shorter turn is longer or shorter in proportion.
+#: event loop's time. The pause is in proportion to the length of the turn, and at most PAUSE_S_MAX.
 TURN_S = 0.003
 PAUSE_S = 0.009
 PAUSE_S_MAX = 1.0

@@ -95,10 +95,10 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="from_ms", type=_time, default=0, metavar="TIME",
         help="only dead letters written since TIME: 2026-11-21T08:00:00 (UTC), -2h (two hours ago), or milliseconds; "
-        "refused if older ones wait",
+        "refused if older dead letters wait",
     )  # fmt: skip
     parser.add_argument(
-        "--skip-older", action="store_true", help="with --from: leave the older ones out; later replays do so too"
+        "--skip-older", action="store_true", help="with --from: leave older dead letters out, also in later replays"
     )
     parser.add_argument(
         "--tries-max", type=int, default=3, metavar="N", help="replay a record at most N times (default %(default)s)"

@@ -160,7 +160,8 @@ class Expectations:
         )
 
     def _judged(self, frame: DataFrame) -> DataFrame:
-        """``frame`` with the names of the violated rules of each row; null for a row that has a reason already."""
+        """Return ``frame`` with an added column: the names of the rules that the row violates. The column is null for a
+        row that already has a ``reason``."""
         if REASON not in frame.columns:
             frame = frame.withColumn(REASON, F.lit(None).cast("string"))
         elif not isinstance(frame.schema[REASON].dataType, StringType):

@@ -183,7 +183,7 @@ def kill_session(leader: int) -> None:
     """Send SIGKILL to all processes of the session that ``leader`` leads: a driver, its JVM, its workers."""
     deadline = time.monotonic() + 60
     while members := _members(leader):
-        for pid in sorted(members, key=os.getpid().__eq__):  # kill this process, if it is a member, last
+        for pid in sorted(members, key=os.getpid().__eq__):  # if this process is a member, kill it last
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() >= deadline:

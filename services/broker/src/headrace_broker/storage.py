@@ -114,7 +114,8 @@ class Storage:
     ) -> None:
         #: Emitted with a damaged log and its error; the receiver of the signal then calls ``quarantine``.
         self.damaged = Signal[[PartitionLog, CorruptLogError]]()
-        #: Emitted with partitions that went offline, alone or with their log directory, and with the reason.
+        #: Emitted with the partitions that went offline, and the reason. Either one partition's move failed, or a whole
+        #: log directory failed.
         self.failed = Signal[[Iterable[TopicPartition], str]]()
         #: Emitted with the writer of a directory that began to refuse appends; retention can then free space in the
         #: directory.

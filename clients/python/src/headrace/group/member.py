@@ -195,7 +195,7 @@ class Member:
         self._answered_at = 0.0  # time at which the last request that got a response was sent
         self._shard_epoch = 0  # only a coordinator with a larger shard epoch can remove the member; 0: unknown
         self._newest_epoch = 0  # the largest shard epoch seen since the last response
-        self._vacant_at = float("-inf")  # before this time, no later coordinator owned the shard
+        self._vacant_at = float("-inf")  # before this time, no later coordinator owned the shard.
         # The member's coordinator lost the shard before it could remove the member, and no new coordinator has
         # responded.
         self._is_orphaned = False

@@ -363,7 +363,7 @@ def _partitions(consumer: Any, topic: str, only: list[int] | None) -> list[Topic
 def _position(
     consumer: Any, partitions: list[TopicPartition], choice: _Choice, exit_at_end: bool
 ) -> dict[TopicPartition, int]:
-    """Seek every partition to its start; return the end offsets of the partitions that have a limit."""
+    """Seek every partition to its start. Return the stop offsets of the partitions that have one."""
     beginnings, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
 
     def at(time_ms: int | None) -> dict[TopicPartition, int | None]:

@@ -169,7 +169,7 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
     ends = log_ends(client, parts, timeout_s=_ENDS_S)
     if gap := ends.gap():
         what, why = gap
-        note(f"no answer about {what}: {why}; their lag is the coordinator's last sample")
+        note(f"no answer about {what}: {why}; the lag shown there is the coordinator's last sample")
     _note_orphaned(client, [group for group, _ in pairs], timeout_s)
     return [group_lag.document(group, lag, ends.known) for group, lag in pairs]
 

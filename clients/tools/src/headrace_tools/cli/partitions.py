@@ -206,7 +206,7 @@ def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
             f'{file}: must be {{"version": 1, "partitions": [{{"topic", "partition", "replicas"}}]}} ({error!r})'
         ) from None
     if len(dict(found)) != len(found):
-        raise InvalidArgumentError(f"{file}: names a partition twice")
+        raise InvalidArgumentError(f"{file}: a partition is named twice; name each partition once")
     return found
 
 

@@ -141,7 +141,7 @@ def no_coordinator(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no-coordinator",
             Severity.ERROR,
-            f"no coordinator is alive: {' and '.join(names)} stand still",
+            f"no coordinator is alive: {' and '.join(names)} make no progress",
             " and ".join(f"all {name}" for name in names),
             "start one: `headrace up --data DIR --coordinators 1`, or python -m headrace_coordinator --config FILE",
         )

@@ -6,11 +6,11 @@ the same as in separate processes, but a node cannot crash like a process. ``kil
 connections, and leaves its files as a crash would. In-process nodes cannot be paused. Each node has its own addresses
 and ports.
 
-**Event loop.** Nodes share the event loop of the clients (engine/io_thread.py). grpc.aio has one poller per process,
-which for every event wakes each event loop that it has ever met. An event loop that has ended stays bound to the
-poller, with its descriptors. An event loop per cluster would leak three descriptors each, and would pass events from
-thread to thread. One event loop for all nodes and clients is as fast as an event loop per cluster. The price of the
-shared event loop: a callback that blocks the I/O thread also blocks the nodes.
+**Event loop.** Nodes share the event loop of the clients (engine/io_thread.py). In each process grpc.aio has one
+poller. For every event the poller wakes each event loop that has used grpc.aio. An event loop that has ended stays
+bound to the poller, with its descriptors. An event loop per cluster would leak three descriptors each, and would pass
+events from thread to thread. One event loop for all nodes and clients is as fast as an event loop per cluster. The
+price of the shared event loop: a callback that blocks the I/O thread also blocks the nodes.
 
 ``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
 signal, wait. The NodeHandles are not stored in ``cluster.json``, because the `down` of another command would then kill

@@ -1,6 +1,6 @@
 """The rolling restart: wait until the cluster is whole, restart one node, wait again.
 
-Only one rolling restart of a cluster can run at a time, because it holds a lock (flock) on the cluster's ``config``
+Only one rolling restart of a cluster can run at a time: a roll holds a lock (flock) on the cluster's ``config``
 directory, which no other command locks. The restart of each node holds the cluster's own lock, as ``headrace restart``
 does.
 """
@@ -100,7 +100,7 @@ class RollingRestart:
         for each in notes:
             self._tell(f"note: {each}")
         done: list[Restarted] = []
-        while waiting and not self._ends():  # at this point the last look always shows a healthy cluster
+        while waiting and not self._ends():  # here the latest check has found a healthy cluster
             node = next_node(waiting, None if seen.quorum is None else seen.quorum.leader_id)
             self._tell(f"[{total - len(waiting) + 1}/{total}] {node}: restarting")
             self._now = (total - len(waiting), total, f"{node} restarts")

@@ -15,7 +15,7 @@ def conversions(viewed: DataFrame) -> DataFrame:
     """Each download with each page that the same address viewed at most WITHIN before it (schema.CONVERSION).
 
     An inner join emits a pair as soon as both rows have arrived. The watermark and WITHIN say how long Spark keeps the
-    rows of each side. A tick has no address and matches nothing.
+    rows of each side. A tick (a record that only moves the event time) has no address and matches nothing.
     """
     downloads = viewed.where(is_download(F.col("path"))).select(
         F.col("address").alias("visitor"), F.col("time").alias("downloaded"), F.col("path").alias("download")

@@ -269,8 +269,8 @@ class Job:
 def _check(figures: dict[str, Any], *, is_continued: bool) -> None:
     """Every line is a request, a dead letter, or counted as late; every view is in a session and in a count.
 
-    A continued run does not know what the queries of earlier runs have dropped, so it only checks that there is not
-    too much.
+    The queries of earlier runs may have dropped rows. A continued run therefore only checks that there are not too many
+    rows.
     """
     late = figures["late_dropped"]
     dead = sum(figures["dead_letters"].values())

@@ -10,7 +10,8 @@ from .sessions import FUNNEL
 
 
 def summarized(requests: DataFrame, sessions: DataFrame, counts: DataFrame) -> Outcome:
-    """Count requests, crawlers, visitors, sessions, views by page and errors; as details, views and the funnel.
+    """Count requests, crawlers, visitors, sessions, views by page and errors. The details are the number of views, and
+    the funnel.
 
     A *request* is a good line. A *visitor* is an address with a request that is no crawler request. An *error* is a
     request with a status of 400 or more.

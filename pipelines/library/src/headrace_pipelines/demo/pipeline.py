@@ -132,7 +132,7 @@ class Answer:
 
     by_origin: list[Totals]
     by_carrier: list[Totals]
-    #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None if none left)
+    #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None if no flight left)
     by_hour: dict[tuple[str, int], tuple[int, float | None]]
     #: Number of rows of the result: combinations of hour, airport and carrier with a scheduled departure.
     groups: int

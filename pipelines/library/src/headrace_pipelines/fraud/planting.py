@@ -101,7 +101,7 @@ class _Bank:
         self._size = max(20, min(CUSTOMERS, payments // PAYMENTS_OF_A_CUSTOMER))
         self._step_ms = DAY_MS / PAYMENTS_A_DAY / self._size
         self._now = float(START_MS)
-        self._later: list[tuple[int, int, Event]] = []  # a heap by time
+        self._later: list[tuple[int, int, Event]] = []  # a heap of later events, earliest first
         self._order, self._names = itertools.count(), itertools.count()
         self._numbers, self._frauds = itertools.count(), itertools.count()
         self._customers: deque[Customer] = deque()

@@ -125,6 +125,6 @@ def _place(value: Any) -> Place | None:
         return None
     if isinstance(value, list) and len(value) == 2 and all(type(each) in (int, float) for each in value):
         latitude, longitude = value
-        if abs(latitude) <= 90 and abs(longitude) <= 180:  # before float(), which refuses large integers
+        if abs(latitude) <= 90 and abs(longitude) <= 180:  # checked before float(), which refuses large integers
             return float(latitude), float(longitude)
     raise InvalidRecordError("place: no latitude and longitude")

@@ -109,6 +109,6 @@ def _producer(servers: str) -> Producer:
             "linger.ms": 20,
             "batch.size": 262_144,
             "transactional.id": "lake.feed",
-            "transaction.timeout.ms": 300_000,  # a busy machine may need more than the default, a minute
+            "transaction.timeout.ms": 300_000,  # a busy machine may need more than the default of a minute
         }
     )

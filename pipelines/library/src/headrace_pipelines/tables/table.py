@@ -161,7 +161,7 @@ class LakeTable(ABC):
                 return False
         new = new_fields(rows.schema, columns, self.name)
         if any(field.name in keys for field in new):
-            how = "append"  # append: in all rows of the table this key column is null, so no new row replaces one
+            how = "append"  # the key column is new, so no row of the table has the key of a new row
         self._commit(aligned(rows, pa.schema([*columns, *new])), new, how, keys, batch)
         return True
 

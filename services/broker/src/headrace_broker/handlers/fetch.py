@@ -146,7 +146,7 @@ class FetchStream(StreamHandler[Any]):
         self._requests_bytes = 0
         self._unread = 0  # bytes of this stream's answers, as counted in the broker's total
         self._current: Any = None  # the fetch request in progress
-        self._committed = False  # whether the request in progress is read_committed
+        self._committed = False  # whether the request in progress is read_committed.
         #: For each partition with committed bytes that a transaction held back at the last look: the last stable
         #: offset.
         self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}

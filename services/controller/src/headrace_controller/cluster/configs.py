@@ -168,7 +168,8 @@ def _new_value(image: MetadataImage, resource: ConfigResource, key: ConfigKey, o
 def _check_length(name: str, text: str) -> None:
     if len(text) > VALUE_CHARACTERS_MAX:
         raise InvalidConfigError(
-            f"{name[:100]}: a value of {len(text)} characters, at most {VALUE_CHARACTERS_MAX} are allowed"
+            f"{name[:100]}: a value of {len(text)} characters, at most {VALUE_CHARACTERS_MAX} are allowed; "
+            "shorten the value"
         )
 
 

@@ -91,7 +91,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
             refused
             + (
                 f"{', '.join(strangers)} does not support it; upgrade it first (a broker that is gone permanently "
-                "stops to count when it has no replicas)"
+                "no longer counts once it has no replicas)"
             )
         )
     if item.level < now:

@@ -93,8 +93,9 @@ class Placer:
 
     def _even_out(self, placed: list[tuple[int, ...]]) -> None:
         """Change followers in ``placed``, which are all counted already, until the replica counts of the brokers are
-        even. In the result, any two brokers differ by at most one in replicas of the topic. Of two brokers that differ
-        by one in replicas of the topic, the broker with more has at most one more replica in all."""
+        even. In the result, any two brokers differ by at most one in replicas of the topic. If two brokers differ by
+        one replica of the topic, the broker with more replicas of the topic has at most one more replica of all
+        topics."""
         followed: dict[int, list[int]] = {}
         for number, replicas in enumerate(placed):
             for broker_id in replicas[1:]:

@@ -183,7 +183,9 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def UpdateFeatures(self, request: admin_pb2.UpdateFeaturesRequest, context: Any) -> Any:
         if len(request.updates) > _UPDATES_MAX:
-            raise InvalidRequestError(f"the request has {len(request.updates)} updates, at most {_UPDATES_MAX}")
+            raise InvalidRequestError(
+                f"the request has {len(request.updates)} updates, at most {_UPDATES_MAX} are allowed; split the request"
+            )
         updates = tuple(
             FeatureUpdate(item.name, item.level, _upgrade_type(item.upgrade_type)) for item in request.updates
         )

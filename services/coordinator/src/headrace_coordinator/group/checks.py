@@ -38,7 +38,8 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if (size := len(group_id.encode())) > settings.name_bytes_max:
         raise InvalidGroupIdError(
-            f"the group id is too long: {size} bytes, at most {settings.name_bytes_max} are allowed"
+            f"the group id is too long: {size} bytes, at most {settings.name_bytes_max} are allowed; choose a "
+            "shorter group.id"
         )
 
 
@@ -51,7 +52,7 @@ def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
     for what in ("member_id", "instance_id", "rack", "client_id", "client_host", "assignor"):
         value = getattr(request, what)
         if value is not None and len(value.encode()) > settings.name_bytes_max:
-            raise InvalidRequestError(f"{what} has more than {settings.name_bytes_max} bytes")
+            raise InvalidRequestError(f"{what} has more than {settings.name_bytes_max} bytes; shorten it")
     if request.instance_id == "":
         raise InvalidRequestError("instance_id is empty: leave it out, or set group.instance.id")
     if request.member_epoch < JOIN_EPOCH:
@@ -97,7 +98,8 @@ def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
     if request.topic_regex:
         if (size := len(request.topic_regex.encode())) > settings.regex_bytes_max:
             raise InvalidRegularExpressionError(
-                f"the topic pattern is too long: {size} bytes, at most {settings.regex_bytes_max} are allowed"
+                f"the topic pattern is too long: {size} bytes, at most {settings.regex_bytes_max} are allowed; "
+                "use a shorter pattern"
             )
         compile_pattern(request.topic_regex)
 

@@ -32,8 +32,9 @@ from .messages import LagStatus
 from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
-COMMITS_APART_MS = 1_000  #: Milliseconds between two commits below which they share one entry of the window of commits.
-#: Milliseconds without a commit that STOP needs at least while fewer than ten commits of the partition are known.
+COMMITS_APART_MS = 1_000  #: Commits that are less than this many milliseconds apart share an entry of the window.
+#: While fewer than ten commits of a partition are known, STOP needs at least this number of milliseconds without a
+#: commit.
 SILENCE_MS = 60_000
 
 

@@ -286,8 +286,9 @@ class OffsetsLogic:
         limit = min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
         if len(offset.metadata) > limit // UTF8_BYTES_MAX and (size := len(offset.metadata.encode())) > limit:
             return OffsetMetadataTooLargeError(
-                f"{_where(offset)}: the metadata has {size} bytes, more than {limit} (offset.metadata.max.bytes, and "
-                f"at most the {STRING_BYTES_MAX} that fit into Kafka's record)"
+                f"{_where(offset)}: the metadata has {size} bytes, more than the limit of {limit}: the smaller of "
+                f"offset.metadata.max.bytes and {STRING_BYTES_MAX} bytes (the maximum in Kafka's record); commit "
+                "shorter metadata"
             )
         return self._unknown(offset) if self._topics is not None else None
 
@@ -570,5 +571,6 @@ def _check_group_id(group_id: str) -> None:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if len(group_id.encode()) > STRING_BYTES_MAX:
         raise InvalidGroupIdError(
-            f"the group id is too long: {len(group_id.encode())} bytes, at most {STRING_BYTES_MAX} are allowed"
+            f"the group id is too long: {len(group_id.encode())} bytes, at most {STRING_BYTES_MAX} are allowed; "
+            "choose a shorter group.id"
         )

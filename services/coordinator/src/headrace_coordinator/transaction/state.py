@@ -84,11 +84,12 @@ class Transaction(NamedTuple):
     written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. If the transaction is not
     open and no markers are being written, ``producer_id`` and ``producer_epoch`` are the identity of the next
     transaction. ``next_*``: the producer's identity after the end of the transaction, if it differs from
-    ``producer_id`` and ``producer_epoch``. The identity changes when the epochs run out (with a new producer id), or
-    when ``keep_prepared`` gives the owner a new identity. ``previous_producer_id``: the producer id of the transaction
-    that ended last. ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request
-    is recognized. ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request.
-    ``version``: the client's transaction version (KIP-890).
+    ``producer_id`` and ``producer_epoch``. The identity changes when the producer's epochs are used up, because the
+    producer then gets a new producer id. The identity also changes when a new producer takes over the prepared
+    transaction (``keep_prepared``). ``previous_producer_id``: the producer id of the transaction that ended last.
+    ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized.
+    ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request. ``version``: the
+    client's transaction version (KIP-890).
     """
 
     producer_id: int
