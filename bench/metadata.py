@@ -59,7 +59,7 @@ CLUSTER = "bench"
 BROKERS = 30
 FACTOR = 3
 TERM = 1
-#: Number of topics created one by one, and of heartbeats that a broker misses.
+#: The number of topics that are created one by one, and the number of missed heartbeats of a broker.
 SINGLE = 2_000
 SESSION_MS = 9_000
 

@@ -236,7 +236,7 @@ def clean(samples: Samples, sizes: Sizes) -> None:
         one.produce("long", sizes.long_records, size=1000, api="arrow")
         size = sum(path.stat().st_size for path in one.local.directory.rglob("long-*/*.log"))
         samples.add("clean.bytes", size / 2**30, "GiB")
-        samples.add("clean.first_restart", one.restart(), "s")  # the stop flushes the data of log.flush=os
+        samples.add("clean.first_restart", one.restart(), "s")  # the stop flushes what log.flush=os left
         samples.add("clean.restart", one.restart(), "s")
         samples.add("clean.start", one.own_start_s(), "s")
 

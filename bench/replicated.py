@@ -50,7 +50,7 @@ from replicated_bars import judge
 
 #: Requests per second of the latency cases; 0: one record in flight.
 RATES = (0, 1_000, 10_000, 50_000)
-#: Record size of the headline.
+#: Record size of the workload *headline* in bytes.
 RECORD_BYTES = 100
 KAFKA_FLUSHES = {"default": {}, "flushed": {"flush.messages": "1"}}
 

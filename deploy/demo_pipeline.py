@@ -119,7 +119,7 @@ def run(servers: str, master: str, records: int) -> bool:
 
 
 def main() -> int:
-    # pandas 3 is newer than pyspark's own tests; this program uses no pandas.
+    # pyspark warns of pandas 3, with which it was not tested; this program uses no pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     try:
         right = run(

@@ -25,7 +25,7 @@ def retired() -> dict[str, str]:
 
 
 def uses(path: Path, words: dict[str, str]) -> Iterator[str]:
-    """A message ``file:line: message`` for each retired word in the identifiers of a file."""
+    """Yield a message ``file:line: message`` for each retired word in the identifiers of a file."""
     text = path.read_text().lower()
     if not any(word.lower() in text for word in words):
         return

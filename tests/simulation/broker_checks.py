@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: The controllers refuse one proposal of a leader at most this many times because a member is fenced. In a first run
 #: without the guard against fenced members, 4 of 59 schedules had 5 or 6 refusals of one proposal. With the guard no
-#: schedule had more than 1.
+#: schedule had more than one refusal of a proposal.
 REFUSALS_MAX = 3
 
 

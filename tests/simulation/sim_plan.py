@@ -132,8 +132,8 @@ class Plan(Schedule):
     snapshot_chunk_bytes: int
     message_bytes_max: int
     in_flight_messages_max: int
-    #: The spread of election timeouts. 1.0 is the product's default. With 0.0 all timeouts are equal, so votes are
-    #: split all the time.
+    #: The spread of election timeouts. The product has a spread of 1.0. With a spread of 0.0 all timeouts are equal, so
+    #: votes are split all the time.
     spread: float
     #: Size of the segments of the metadata log. An entry has 100 to 700 bytes, and a schedule writes about 80 KiB, so
     #: that the log rolls many times; with the default SEGMENT_BYTES the log never rolls.

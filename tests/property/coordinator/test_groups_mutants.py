@@ -51,10 +51,10 @@ def changed_topics_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups.Groups, "_review", lambda self, turn, group: None)
 
 
-#: For each broken guard, the shortest list of steps in which the machine fails. A list begins with the group's settings
-#: (assignor, interval, static members), followed by the machine's rules. If a list no longer fails after a change of
-#: the groups, find another list: draw random rules, keep a list that fails only without the guard, and remove every
-#: rule that is not needed.
+#: For each broken guard, the shortest list of steps in which the test's state machine fails. A list begins with the
+#: group's settings (assignor, interval, static members), followed by the machine's rules. If a list no longer fails
+#: after a change of the groups, find another list: draw random rules, keep a list that fails only without the guard,
+#: and remove every rule that is not needed.
 STORIES: dict[Patch, tuple[Begin, tuple[Step, ...]]] = {
     crossing_heartbeats_count: (
         ("uniform", 0, False),

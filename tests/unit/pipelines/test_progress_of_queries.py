@@ -68,7 +68,7 @@ Thread State: RUNNABLE"""
 
 
 class StandIn:
-    """A query that starts as Spark's do, and then fails with ``error``, or is ready."""
+    """A query that starts as Spark's queries do, and then fails with ``error``, or is ready."""
 
     def __init__(self, error: str | None) -> None:
         self._error = error

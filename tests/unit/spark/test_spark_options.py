@@ -37,7 +37,7 @@ def test_defaults_are_the_kafka_sources() -> None:
         ({"subscribePattern": "("}, "not a regular expression"),
         ({"assign": "a"}, "assign"),
         ({"assign": "{}"}, "must name at least one partition"),
-        ({"assign": '{"a":{"0":1}}'}, "expected for instance"),
+        ({"assign": '{"a":{"0":1}}'}, "must be JSON such as"),
     ],
 )
 def test_exactly_one_strategy_that_names_something(given: dict[str, str], message: str) -> None:

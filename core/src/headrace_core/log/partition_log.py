@@ -924,7 +924,7 @@ class PartitionLog(LogReader):
         offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
 
         Raises OffsetOutOfRangeError if the records were deleted, CorruptLogError, OSError, and OffsetNotAvailableError
-        (the log was cut). ``read_committed`` returns the records, too.
+        (the log was cut). The method ``read_committed`` returns the records and the aborted transactions together.
         """
         cuts = self.cuts
         while True:

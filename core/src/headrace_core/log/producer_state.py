@@ -184,7 +184,7 @@ class ProducerTable:
         self._entries = {entry.producer_id: entry for entry in entries}
         #: End offset of the producer table: the table has the state after all records before this offset.
         self.next_offset = next_offset
-        #: Local time that the next updates of the producer table record, in milliseconds of a monotonic clock.
+        #: Local time, in milliseconds of a monotonic clock, which the next updates of the producer table store.
         self.local_ms = 0.0
         #: Aborted transactions that the owner has not yet added to the transaction index.
         self.aborted: list[AbortedTransaction] = []

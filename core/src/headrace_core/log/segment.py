@@ -198,7 +198,8 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Write bytes after the published end; readers see the bytes only after ``publish``. After an OSError a part of
         the bytes may be written; after other errors no byte is written."""
-        # ``publish`` needs the value: look it up before the write, because a damaged log raises here.
+        # ``publish`` needs the largest timestamp. Look it up before the write, because the lookup raises in a damaged
+        # log.
         _ = self.largest_timestamp
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:

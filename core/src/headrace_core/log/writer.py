@@ -513,7 +513,7 @@ def _waited_ms(active: LogSegment, config: LogConfig, appends: Sequence[Append],
     """Return the age of a segment with the new appends, by Kafka's rule as in ``PartitionLog``. The age is the span of
     the records' timestamps if the first record has a timestamp, else the time since the segment was created."""
     first_ms = active.first_timestamp_ms
-    if first_ms is None:  # the segment existed at the start; its first append looks the timestamp up
+    if first_ms is None:  # the segment is older than this process; its first append looks up the timestamp
         return LONG_MAX
     if first_ms < 0:
         return now_ms - active.created_ms

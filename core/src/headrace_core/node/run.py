@@ -33,9 +33,9 @@ _owns_process = False
 #: Thresholds of the garbage collector in a broker and in a coordinator. Requests create few reference cycles, so rare
 #: garbage collections of many objects cost less than frequent small ones. (By default, Python starts a garbage
 #: collection after 700 allocations.) The product of the first two thresholds bounds the pause of a collection of young
-#: objects. 50,000 objects take about 30 ms, and 8,000 unfinished calls have 260,000 objects. The last threshold decides
-#: how long unreachable objects that live for minutes stay in memory, such as the log of a deleted topic with its file
-#: descriptor.
+#: objects. A collection of 50,000 objects takes about 30 ms, and 8,000 unfinished calls have 260,000 objects. The last
+#: threshold decides how long unreachable objects that live for minutes stay in memory, such as the log of a deleted
+#: topic with its file descriptor.
 GC_THRESHOLDS = (5_000, 10, 20)
 
 #: Function that runs a server until the event is set, then stops the server cleanly and returns.

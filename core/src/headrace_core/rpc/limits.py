@@ -226,7 +226,8 @@ class RequestCheck:
                             return self._too_many(step.count)
                     if step.is_name and size > NAME_BYTES_MAX:
                         return InvalidRequestError(
-                            f"{self._method}: a {step.name} has {size} bytes, at most {NAME_BYTES_MAX} are accepted"
+                            f"{self._method}: a {step.name} has {size} bytes, at most {NAME_BYTES_MAX} are accepted; "
+                            "shorten it"
                         )
                     if step.inner:
                         wrong = self._walk(data, at, min(at + size, end), step.inner, counts)

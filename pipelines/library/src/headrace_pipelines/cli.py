@@ -130,7 +130,7 @@ def _list(known: Mapping[str, Pipeline], output: str) -> int:
 
 
 def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
-    # pandas 3 is newer than pyspark's own tests; the pipelines use no pandas.
+    # pyspark warns of pandas 3, with which it was not tested; the pipelines use no pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     stop = Stop()
     stop.listen()

@@ -31,7 +31,7 @@ from .stopping import Stop
 
 #: The function of a pipeline that starts its queries.
 Start = Callable[[SparkSession, Site], Started]
-#: Settings of the sessions of pipelines.
+#: Settings of the Spark sessions of pipelines.
 SETTINGS = {"spark.sql.session.timeZone": "UTC"}
 #: Seconds between two requests for the lags.
 _ASK_S = 2.0

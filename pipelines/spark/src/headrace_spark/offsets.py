@@ -72,7 +72,7 @@ def parse_timestamps(option: str, text: str) -> PartitionOffsets:
 
 def parse_partitions(option: str, text: str) -> list[TopicPartition]:
     """Parse an option value such as ``{"topicA": [0, 1], "topicB": [2, 4]}``."""
-    wrong = InvalidConfigError(f'{option}: expected for instance {{"topicA":[0,1],"topicB":[2,4]}}, got {text!r}')
+    wrong = InvalidConfigError(f'{option}: must be JSON such as {{"topicA":[0,1],"topicB":[2,4]}}, not {text!r}')
     decoded = _decode(text, wrong)
     found: list[TopicPartition] = []
     for topic, partitions in decoded.items():
@@ -85,7 +85,7 @@ def parse_partitions(option: str, text: str) -> list[TopicPartition]:
 
 
 def _parse_map(option: str, text: str, example: str) -> PartitionOffsets:
-    wrong = InvalidConfigError(f"{option}: expected for instance {example}; got {text!r}")
+    wrong = InvalidConfigError(f"{option}: must be JSON such as {example}, not {text!r}")
     decoded = _decode(text, wrong)
     found: PartitionOffsets = {}
     for topic, partitions in decoded.items():

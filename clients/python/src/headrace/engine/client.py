@@ -146,7 +146,7 @@ class Engine:
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
         """Await ``attempt_once(timeout_s)`` until it succeeds, fails with a final error, or ``deadline`` passes."""
         attempt = 0
-        why = ""  # the cause of the last failure, but not the timeout of a last attempt that had no time
+        why = ""  # the cause of the last failure, except the timeout of an attempt without time
         while True:
             left = deadline - time.monotonic()
             try:

@@ -196,7 +196,7 @@ class Coordinators:
         found: dict[str, Any] = dict.fromkeys(group_ids)
         waiting = list(found)
         lost: set[str] = set()
-        why: dict[str, HeadraceError] = {}  # keep the cause, not the timeout of a last attempt that had no time
+        why: dict[str, HeadraceError] = {}  # the last attempt may have no time left: keep the earlier cause
         attempt = 0
         while waiting:
             left_s = max(deadline - time.monotonic(), 0.01)

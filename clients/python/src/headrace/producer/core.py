@@ -439,5 +439,6 @@ def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
 
 def deadline_error(topic: str, block_s: float) -> RequestTimedOutError:
     return RequestTimedOutError(
-        f"topic {topic!r}: the record could not be queued within max.block.ms={block_s * 1000:g}"
+        f"topic {topic!r}: the record could not be queued within max.block.ms={block_s * 1000:g}; "
+        "check the brokers with `headrace doctor`"
     )

@@ -30,7 +30,7 @@ class Trouble(enum.StrEnum):
     NAME = "name"  # the name cannot be resolved
     REFUSED = "refused"  # no process listens
     SILENT = "silent"  # the node answers neither the connection attempt nor the health check
-    UNREACHABLE = "unreachable"  # the machine has no route to the node, or a similar network error
+    UNREACHABLE = "unreachable"  # the machine has no route to the node, or the network has a similar error
     NOT_SERVING = "not serving"  # the node answers the health check with NOT_SERVING
 
 

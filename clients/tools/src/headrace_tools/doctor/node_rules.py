@@ -455,7 +455,7 @@ def feature_level(facts: Facts) -> Iterator[Finding]:
             f"the cluster is at metadata.version {level.finalized_level}, which these nodes do not support: "
             + ", ".join(deaf),
             ", ".join(deaf),
-            "upgrade them; or lower the level if no data would be lost (`headrace features downgrade`)",
+            "upgrade these nodes; or lower the level if no data would be lost (`headrace features downgrade`)",
         )
         return
     common = min(node.metadata_version_max for _, node in nodes)

@@ -27,7 +27,8 @@ class TransactionHistory:
     """Aborted and open transactions, fed with every control and every transactional batch, in the log's order."""
 
     def __init__(self) -> None:
-        #: Aborted transactions; the first offset of each is the offset of its first batch that compaction left.
+        #: Aborted transactions. The first offset of a transaction is the offset of its first batch that compaction has
+        #: kept.
         self.aborted: list[AbortedTransaction] = []
         self.open: dict[int, int] = {}  #: For each producer id: the first offset of the producer's open transaction.
 

@@ -108,7 +108,7 @@ class Job:
     def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
         self._spark, self._servers, self._places = spark, servers, places
         self._show, self._stop, self._rows = show, stop, rows
-        # Rows that earlier runs have read: the log has no gaps and no markers of transactions.
+        # The position is the number of rows that earlier runs have read, because the log has no gaps and no markers.
         positions = {each.query: each.position for each in checkpoints(places.root / "checkpoints")}
         self._read_before = positions.get("requests", 0)
 

@@ -13,7 +13,7 @@ from headrace_core.errors import HeadraceError
 
 
 def main() -> int:
-    # pandas 3 is newer than pyspark's own tests; the demo uses no pandas.
+    # pyspark warns of pandas 3, with which it was not tested; the demo uses no pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from ..show import Show
     from .job import run

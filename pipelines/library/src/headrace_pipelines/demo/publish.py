@@ -62,7 +62,7 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.create_topics(new)
 
 
-#: Number of records between two records whose acknowledgement the demo awaits after the leader was killed.
+#: After the leader was killed, the demo waits for the acknowledgement of one record in this number of records.
 _WATCHED_EVERY = 20
 
 

@@ -58,7 +58,7 @@ BUCKET_TTL_MS = 7 * 86_400_000
 #: all records of a shard in a batch are older than this time, no payment of the shard becomes a dead letter in this
 #: batch: its account may be among the records that the query has not read.
 ACCOUNT_WAIT_MS = 5_000
-#: Most characters of a payment's headers, as JSON. Payments that wait keep their headers in the state.
+#: Maximum number of characters of a payment's headers, as JSON. Payments that wait keep their headers in the state.
 HEADERS_MAX = 16_384
 #: Bad records are written in frames of about this size, so that large ones are not in memory together.
 FRAME_BYTES = 8_000_000

@@ -248,7 +248,9 @@ def _check_registration(image: MetadataImage, request: RegisterCoordinator) -> N
             f"{image.cluster_id}"
         )
     if len(request.incarnation_id) != ID_BYTES or request.wanted_id < -1:
-        raise InvalidRequestError("incarnation_id must have 16 bytes, and the id must not be negative")
+        raise InvalidRequestError(
+            f"incarnation_id must have {ID_BYTES} bytes, and the wanted id must be -1 (none) or above"
+        )
     if not 0 < len(request.endpoints) <= ENDPOINTS_MAX or len(request.rack or "") > NAME_MAX:
         raise InvalidRequestError(
             f"{len(request.endpoints)} endpoints (1 to {ENDPOINTS_MAX} are allowed), or a rack of more than "

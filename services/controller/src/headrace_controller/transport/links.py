@@ -337,8 +337,7 @@ class _Dialer:
                 return
             if expected is not None and key.node_id != expected.node_id:
                 raise InvalidVoterKeyError(
-                    f"wrong controller: expected {expected} at {address}, which is {key}; check "
-                    "controller.quorum.voters"
+                    f"wrong controller at {address}: expected {expected}, found {key}; check controller.quorum.voters"
                 )
             outage.over()
             backoff.reset()
