@@ -269,7 +269,7 @@ class SimulatedCoordinator:
         scheduler.after(delay_ms, lambda: self._beat(life, wants_shutdown=wants_shutdown))
 
     def _haunt(self, who: CoordinatorRegistered) -> None:
-        """Send a heartbeat of an earlier life."""
+        """Send a heartbeat with the id and epoch of an earlier registration of this coordinator."""
         request = CoordinatorHeartbeat(who.coordinator_id, who.coordinator_epoch)
         self.movers.ask(request, lambda image, result: self._judge(who, image, result))
 

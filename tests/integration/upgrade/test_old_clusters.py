@@ -146,7 +146,7 @@ def read_in_group(cluster: OldCluster, topic: str) -> int:
 
 
 def write(cluster: OldCluster, topic: str, value: bytes, **settings: Any) -> int:
-    """The offset of a new producer's record."""
+    """Write a record with a producer that is created for it; return the offset of the record."""
     with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
         return int(producer.send(topic, value).result(WAIT_S).offset)
 

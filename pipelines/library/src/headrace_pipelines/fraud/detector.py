@@ -118,7 +118,8 @@ class Detector(StatefulProcessor):
         self._accounts = handle.getMapState("accounts", "customer STRING", ACCOUNT)
         self._histories = handle.getMapState("histories", "bucket INT", HISTORIES, BUCKET_TTL_MS)
         self._parked = handle.getMapState("parked", "customer STRING", PARKED)
-        self._behind: dict[Any, int] = {}  # shards that are behind their topics, and the time of this batch
+        #: By shard: the processing time (ms) of the last batch whose records of the shard were all older than the wait.
+        self._behind: dict[Any, int] = {}
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues

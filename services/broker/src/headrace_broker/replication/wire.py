@@ -62,7 +62,10 @@ def hello_of(request: Any) -> Hello:
     hello = request.hello
     lane = _LANES_OF.get(hello.lane)
     if lane is None:
-        raise InvalidRequestError(f"the hello of broker {hello.broker_id} names no lane ({hello.lane})")
+        raise InvalidRequestError(
+            f"the first request of broker {hello.broker_id} on a Follow stream has the unknown lane {hello.lane}: it "
+            "must be 1 (LIVE) or 2 (CATCH_UP)"
+        )
     if request.joins or request.leaves or request.acks:
         raise InvalidRequestError(f"the hello of broker {hello.broker_id} has fields that a hello must not have")
     return Hello(

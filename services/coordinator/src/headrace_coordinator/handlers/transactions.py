@@ -126,8 +126,9 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         identity = _identity(request)
         if identity.producer_id < 0 or not 0 <= identity.epoch <= EPOCH_MAX or request.sequence < 0:
             raise InvalidRequestError(
-                f"producer {identity.producer_id} with epoch {identity.epoch} and sequence {request.sequence} sends "
-                f"offsets: none may be negative, and an epoch is at most {EPOCH_MAX}"
+                f"cannot commit offsets of producer {identity.producer_id}, epoch {identity.epoch}, sequence "
+                f"{request.sequence}: producer id, epoch and sequence must not be negative, and the epoch must be at "
+                f"most {EPOCH_MAX}"
             )
         if not request.transactional_id:
             raise InvalidRequestError("the transactional id is empty: set transactional.id")
