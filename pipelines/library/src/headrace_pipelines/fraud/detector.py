@@ -17,7 +17,8 @@ the records of a batch by their timestamps, the rules use only the times in the 
 timestamps of the customer's records. The wall clock decides only when a payment without an account becomes a dead
 letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
 
-**The histories of customers who no longer pay stay for seven days** (BUCKET_TTL_MS), and no longer than the account.
+**A history that has ended stays in the state for up to seven days** (BUCKET_TTL_MS), but the rules do not use the
+history. The record that closes an account removes the customer's history.
 """
 
 from __future__ import annotations
