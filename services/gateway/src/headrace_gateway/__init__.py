@@ -1,0 +1,1 @@
+"""The Kafka gateway: Kafka's wire protocol for clients, gRPC to the cluster."""

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol as values: bytes to messages and back. No module of this package does I/O."""

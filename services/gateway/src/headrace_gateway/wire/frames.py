@@ -1,0 +1,63 @@
+"""Frames and headers: ``[length: int32] [header] [body]`` in both directions.
+
+Request header version 1 has type, version, correlation id and client id; version 2 (flexible requests) adds tagged
+fields. Its client id is never compact. Response header version 0 is the correlation id; version 1 adds tagged fields. A
+response to ApiVersions always has version 0, because a client reads it before it knows the broker (KIP-511).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .apis import VERSIONS, Api, is_flexible
+from .primitives import Cursor, WireError, pack_int32
+
+LENGTH_BYTES = 4
+#: Maximum bytes of a request other than Produce: the largest request that a node takes by gRPC.
+REQUEST_BYTES_MAX = 8 * 1024 * 1024
+
+
+class RequestHeader(NamedTuple):
+    """``body``: the position of the request's body in the frame. ``is_supported``: whether ``version`` is served; the
+    header of another version ends the connection, except for ApiVersions, whose answer names the versions."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str
+    body: int
+    is_supported: bool
+
+
+def read_header(frame: bytes) -> RequestHeader:
+    """Read the header of a request; ``frame`` is without its length. Raises WireError for an unknown type or a header
+    that is cut short."""
+    cursor = Cursor(frame)
+    number, version, correlation_id = cursor.int16(), cursor.int16(), cursor.int32()
+    try:
+        api = Api(number)
+    except ValueError:
+        raise WireError(f"request type {number} is unknown") from None
+    versions = VERSIONS[api]
+    if not versions.low <= version <= versions.high:
+        return RequestHeader(api, version, correlation_id, "", len(frame), False)
+    client_id = cursor.string() or ""
+    if is_flexible(api, version):
+        cursor.skip_tagged()
+    return RequestHeader(api, version, correlation_id, client_id, cursor.position, True)
+
+
+def response_start(api: Api, version: int, correlation_id: int) -> bytearray:
+    """The beginning of a response's frame: four bytes for the length, then the header. Append the body, then call
+    ``finish``."""
+    out = bytearray(LENGTH_BYTES)
+    out += pack_int32(correlation_id)
+    if api is not Api.API_VERSIONS and is_flexible(api, version):
+        out.append(0)
+    return out
+
+
+def finish(out: bytearray, more: int = 0) -> bytearray:
+    """Set the length of a frame, of which ``more`` bytes follow after ``out``; returns ``out``."""
+    out[:LENGTH_BYTES] = pack_int32(len(out) - LENGTH_BYTES + more)
+    return out

@@ -1,0 +1,177 @@
+"""Kafka's primitive types on the wire (KIP-482 for the compact forms): a bounded cursor that reads them, and functions
+that append them to a bytearray.
+
+A stranger's bytes cost at most a constant for each byte: a length or a count is checked against the bytes that are left
+before anything is made of it, and one message has at most ``ITEMS_MAX`` items (structures, strings, numbers in arrays,
+tagged fields).
+"""
+
+from __future__ import annotations
+
+import struct
+
+#: Maximum number of items in one message. A message with this many takes about 0.1 s to read.
+ITEMS_MAX = 200_000
+
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_UINT16, _FLOAT64 = struct.Struct(">H"), struct.Struct(">d")
+_VARINT_BYTES_MAX = 5
+
+pack_int16, pack_int32, pack_int64 = _INT16.pack, _INT32.pack, _INT64.pack
+pack_uint16, pack_float64 = _UINT16.pack, _FLOAT64.pack
+
+
+class WireError(ValueError):
+    """The bytes are no message of the type and version that their header names. The text says at which byte."""
+
+
+class Cursor:
+    """Reads primitive values from ``data``, which is one whole message. Every method raises WireError at the end of
+    the data."""
+
+    __slots__ = ("_items", "data", "end", "position")
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data)
+        self._items = ITEMS_MAX
+
+    def left(self) -> int:
+        return self.end - self.position
+
+    def fail(self, what: str) -> WireError:
+        return WireError(f"{what} at byte {self.position} of {self.end}")
+
+    def count_items(self, count: int) -> None:
+        """Count ``count`` more items of the message; raises WireError when the message has too many."""
+        self._items -= count
+        if self._items < 0:
+            raise self.fail(f"more than {ITEMS_MAX} items")
+
+    def skip(self, size: int) -> int:
+        """Move ``size`` bytes on; returns the position before."""
+        position = self.position
+        if size < 0 or size > self.end - position:
+            raise self.fail(f"{size} bytes expected, {self.end - position} left")
+        self.position = position + size
+        return position
+
+    def boolean(self) -> bool:
+        return self.data[self.skip(1)] != 0
+
+    def int8(self) -> int:
+        value = self.data[self.skip(1)]
+        return value - 256 if value > 127 else value
+
+    def int16(self) -> int:
+        return _INT16.unpack_from(self.data, self.skip(2))[0]  # type: ignore[no-any-return]
+
+    def uint16(self) -> int:
+        return _UINT16.unpack_from(self.data, self.skip(2))[0]  # type: ignore[no-any-return]
+
+    def int32(self) -> int:
+        return _INT32.unpack_from(self.data, self.skip(4))[0]  # type: ignore[no-any-return]
+
+    def int64(self) -> int:
+        return _INT64.unpack_from(self.data, self.skip(8))[0]  # type: ignore[no-any-return]
+
+    def float64(self) -> float:
+        return _FLOAT64.unpack_from(self.data, self.skip(8))[0]  # type: ignore[no-any-return]
+
+    def uuid(self) -> bytes:
+        """16 bytes."""
+        start = self.skip(16)
+        return self.data[start : start + 16]
+
+    def varint(self) -> int:
+        """An unsigned varint of at most 32 bits."""
+        value = 0
+        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+            byte = self.data[self.skip(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > 0xFFFFFFFF:
+                    break
+                return value
+        raise self.fail("a varint above 32 bits")
+
+    def bytes_of(self, length: int) -> bytes | None:
+        """``length`` bytes; None for -1."""
+        if length == -1:
+            return None
+        start = self.skip(length)
+        return self.data[start : self.position]
+
+    def text_of(self, length: int) -> str | None:
+        """``length`` bytes of UTF-8; None for -1."""
+        if length == -1:
+            return None
+        start = self.skip(length)
+        self.count_items(1)
+        try:
+            return str(self.data[start : self.position], "utf-8")
+        except UnicodeDecodeError:
+            self.position = start
+            raise self.fail("a text that is not UTF-8") from None
+
+    def string(self) -> str | None:
+        return self.text_of(self.int16())
+
+    def compact_string(self) -> str | None:
+        return self.text_of(self.varint() - 1)
+
+    def bytestring(self) -> bytes | None:
+        return self.bytes_of(self.int32())
+
+    def compact_bytestring(self) -> bytes | None:
+        return self.bytes_of(self.varint() - 1)
+
+    def skip_tagged(self) -> None:
+        """Skip a section of tagged fields."""
+        count = self.varint()
+        self.count_items(count)
+        for _ in range(count):
+            self.varint()
+            self.skip(self.varint())
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def put_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out += b"\xff\xff"
+        return
+    data = value.encode("utf-8", "surrogateescape")
+    out += pack_int16(len(data))
+    out += data
+
+
+def put_compact_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out.append(0)
+        return
+    data = value.encode("utf-8", "surrogateescape")
+    put_varint(out, len(data) + 1)
+    out += data
+
+
+def put_bytestring(out: bytearray, value: bytes | memoryview | None) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+        return
+    out += pack_int32(len(value))
+    out += value
+
+
+def put_compact_bytestring(out: bytearray, value: bytes | memoryview | None) -> None:
+    if value is None:
+        out.append(0)
+        return
+    put_varint(out, len(value) + 1)
+    out += value
