@@ -19,6 +19,7 @@ IMAGES = {
         "services/controller": (),
         "services/broker": (),
         "services/coordinator": (),
+        "services/gateway": (),
         "clients/python": ("zstd", "snappy"),
         "clients/tools": (),
     },

@@ -41,6 +41,7 @@ DISTRIBUTIONS = {
     "services/controller": "",
     "services/broker": "",
     "services/coordinator": "",
+    "services/gateway": "",
     "clients/python": "[arrow,zstd,snappy]",
     "clients/tools": "[cluster]",
     "pipelines/spark": "",

@@ -24,6 +24,7 @@ EDGE = re.compile(
       core/src/headrace_core/(rpc|membership)/.*
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
+    | services/gateway/src/headrace_gateway/(?!wire/).*   # it translates, but for Kafka's bytes
     | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker
     | services/broker/src/headrace_broker/verifier\.py    # the calls to coordinators of transactions
     | clients/python/src/headrace/engine/.*
@@ -74,7 +75,7 @@ MAY_IMPORT = {
     "headrace_tools": _FORMATS | {"headrace"},
     "headrace_spark": {"headrace_core", "headrace"},
     "headrace_pipelines": {"headrace_core", "headrace", "headrace_tools", "headrace_spark"},
-    "headrace_gateway": _FORMATS | {"headrace"},
+    "headrace_gateway": _FORMATS,
     "headrace_registry": _FORMATS | {"headrace"},
     "headrace_console": _FORMATS | {"headrace", "headrace_tools"},
 }
@@ -121,7 +122,7 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 HEAVY = {"pyarrow", "pandas", "numpy", "pyspark", "typer", "rich", "zstandard", "cramjam", "msgspec", "matplotlib"}
-SERVICES = {"headrace_broker", "headrace_controller", "headrace_coordinator"}
+SERVICES = {"headrace_broker", "headrace_controller", "headrace_coordinator", "headrace_gateway"}
 
 
 def test_importing_the_sdk_loads_nothing_but_itself() -> None:

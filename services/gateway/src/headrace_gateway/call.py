@@ -1,0 +1,66 @@
+"""One request of a Kafka client while it is handled: what a handler may use."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from .wire.apis import Api
+from .wire.schema import Message
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .client import Client
+    from .settings import GatewaySettings
+    from .upstream import Upstream
+
+
+class Call:
+    """A request of ``client``. The calls to nodes raise HeadraceError."""
+
+    __slots__ = ("api", "client", "client_id", "cluster", "settings", "upstream", "version")
+
+    def __init__(
+        self,
+        client: Client,
+        api: Api,
+        version: int,
+        client_id: str,
+        cluster: Cluster,
+        upstream: Upstream,
+        settings: GatewaySettings,
+    ) -> None:
+        self.client = client
+        self.api = api
+        self.version = version
+        self.client_id = client_id
+        self.cluster = cluster
+        self.upstream = upstream
+        self.settings = settings
+
+    async def any_broker(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
+        """Call an unfenced broker, the one whose port the client uses if it can. Another broker is asked only when the
+        request was surely not sent."""
+        return await self.upstream.any_broker(self.client, stub, method, request, timeout_ms)
+
+    async def broker(
+        self, broker_id: int, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
+    ) -> Any:
+        """Call one broker."""
+        return await self.upstream.broker(self.client, broker_id, stub, method, request, timeout_ms)
+
+    async def coordinator(
+        self, kind: str, key: str, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
+    ) -> Any:
+        """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
+        NOT_COORDINATOR, the call is repeated once if the metadata name another owner by then."""
+        return await self.upstream.coordinator(self.client, kind, key, stub, method, request, timeout_ms)
+
+    async def applied(self, metadata_offset: int, timeout_ms: float) -> None:
+        """Wait until this gateway has applied the metadata log below ``metadata_offset``."""
+        await self.cluster.state.wait_for(metadata_offset, int(timeout_ms))
+
+
+#: Returns the fields of the answer; None: the request has no answer. A HeadraceError that a handler raises becomes the
+#: answer's top-level error code; a handler whose answers have none catches it itself.
+Handler = Callable[[Call, Message], Awaitable[dict[str, Any] | None]]

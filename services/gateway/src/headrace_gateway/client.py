@@ -1,0 +1,56 @@
+"""Who a Kafka connection is, for everything that acts on the client's behalf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import quote
+
+ANONYMOUS = "User:ANONYMOUS"
+BOOTSTRAP = -1  #: Client.broker_id of a connection to the bootstrap port.
+CLIENT_ID_CHARS_MAX = (
+    255  #: A longer client id is cut in the metadata of calls; gRPC limits a call's metadata to 8 KiB.
+)
+
+PRINCIPAL_KEY, HOST_KEY, CLIENT_ID_KEY = "headrace-principal", "headrace-client-host", "headrace-client-id"
+
+
+class Client:
+    """The client at the other end of one connection.
+
+    ``listener``: name of the Kafka listener; ``broker_id``: the broker whose port the client uses, or BOOTSTRAP.
+    ``client_id`` is that of the latest request.
+    """
+
+    __slots__ = ("_closing", "_metadata", "_metadata_of", "broker_id", "client_id", "host", "listener", "principal")
+
+    def __init__(self, *, host: str, listener: str, broker_id: int, principal: str = ANONYMOUS) -> None:
+        self.host = host
+        self.listener = listener
+        self.broker_id = broker_id
+        self.principal = principal
+        self.client_id = ""
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._metadata_of: str | None = None
+        self._closing: list[Callable[[], None]] = []
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of each gRPC call for this client: who asks, from where. Nodes take it only from a gateway."""
+        if self._metadata_of != self.client_id:
+            self._metadata_of = self.client_id
+            self._metadata = (
+                (PRINCIPAL_KEY, quote(self.principal, safe=":")),
+                (HOST_KEY, self.host),
+                (CLIENT_ID_KEY, quote(self.client_id[:CLIENT_ID_CHARS_MAX], safe="")),
+            )
+        return self._metadata
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the connection has ended."""
+        self._closing.append(callback)
+
+    def closed(self) -> None:
+        """The connection has ended."""
+        closing, self._closing = self._closing, []
+        for callback in closing:
+            callback()

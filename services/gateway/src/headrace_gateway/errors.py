@@ -1,0 +1,36 @@
+"""Kafka's error numbers of our errors. Our codes and numbers are Kafka's, apart from those from 1000 on."""
+
+from __future__ import annotations
+
+from headrace_core.errors import HeadraceError
+
+NONE = 0
+UNKNOWN_SERVER_ERROR = -1
+NETWORK_EXCEPTION = 13
+FETCH_SESSION_ID_NOT_FOUND = 70
+INVALID_FETCH_SESSION_EPOCH = 71
+
+_OURS = 1_000
+#: Our own numbers -> the nearest number of Kafka, by what a client does then: try again, or give up.
+_NEAREST = {
+    1001: 6,  # FENCED_BROKER: NOT_LEADER_OR_FOLLOWER
+    1002: 56,  # DISK_FULL: KAFKA_STORAGE_ERROR
+    1003: 56,  # CORRUPT_LOG: KAFKA_STORAGE_ERROR
+    1004: 6,  # SERVER_SHUTTING_DOWN: NOT_LEADER_OR_FOLLOWER
+    1005: 7,  # SERVER_BUSY: REQUEST_TIMED_OUT
+    1006: 7,  # VOTER_CHANGE_IN_PROGRESS: REQUEST_TIMED_OUT
+    1007: 7,  # REPLICA_NOT_CAUGHT_UP: REQUEST_TIMED_OUT
+    1008: UNKNOWN_SERVER_ERROR,  # DIVERGING_METADATA
+    1009: 16,  # FENCED_SHARD_EPOCH: NOT_COORDINATOR
+    1010: 16,  # UNEXPECTED_LOG_END: NOT_COORDINATOR
+}
+
+
+def kafkas(code: int) -> int:
+    """Kafka's number for the number in a ``headrace.v1.Error`` (0: no error)."""
+    return code if code < _OURS else _NEAREST.get(code, UNKNOWN_SERVER_ERROR)
+
+
+def number(error: HeadraceError | None) -> int:
+    """Kafka's number of an error; 0 for None."""
+    return NONE if error is None else kafkas(error.number)
