@@ -394,7 +394,7 @@ def test_watch_of_many_topics_costs_what_changed() -> None:
 
     names = Names()
     asked = SimpleNamespace(all_topics=False, topics=names)
-    watch = MetadataWatch(asked, lambda: None, lambda watcher: lambda: None)  # type: ignore[arg-type,return-value]
+    watch = MetadataWatch(asked, lambda: None, lambda watcher: lambda: None, lambda: 0.0)  # type: ignore[arg-type,return-value]
     assert names.walks == 1
     for _ in range(3):
         watch._changed(MetadataImage(), MetadataDelta(from_offset=0, next_offset=1))

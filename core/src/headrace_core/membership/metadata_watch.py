@@ -1,5 +1,10 @@
-"""WatchMetadata on controllers and brokers: send the metadata response at once, and again after each change of the
-response."""
+"""WatchMetadata on every node: send the metadata response at once, and again after each change of the response.
+
+A node that is cut off from the controllers learns of no change, but its clients may still reach it. Such a client would
+wait for news that never come, and read from a leader that is none any more. So a watch ends when the node's metadata
+are older than ``TOO_OLD_MS``, and the client opens the next watch at another node. (GetMetadata is still answered:
+clients can go on while there is no quorum.)
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,15 @@ from typing import Any
 
 from headrace_protos.v1 import metadata_pb2
 
+from ..errors import FencedBrokerError
 from ..metadata import MetadataDelta, MetadataImage
 from ..rpc.streams import PushHandler, ServerPush
 from .metadata_view import concerns
+
+#: Milliseconds after which the controllers have fenced a node that has no contact with them, and moved its leaderships
+#: (broker.session.timeout.ms is 9 s by default).
+TOO_OLD_MS = 10_000.0
+LOOK_S = 1.0  #: Seconds between two looks at the metadata's age.
 
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
 
@@ -23,24 +34,33 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
         request: metadata_pb2.MetadataRequest,
         answer: Callable[[], Awaitable[metadata_pb2.MetadataResponse]],
         subscribe: Callable[[Watcher], Callable[[], None]],
+        age_ms: Callable[[], float | None],
     ) -> None:
         """``answer``: returns the present response to ``request``. ``subscribe(watcher)`` returns a function that
-        removes the watcher."""
+        removes the watcher. ``age_ms`` returns the age of the node's metadata; None: unknown."""
         self._request = request
         self._topics = frozenset(request.topics)
         self._answer = answer
+        self._age_ms = age_ms
         self._has_news = True
         self._subscribe = subscribe
         self._push: ServerPush[metadata_pb2.MetadataResponse] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def serve(self, context: Any) -> None:
-        """Serve the WatchMetadata call until the client ends it."""
+        """Serve the WatchMetadata call until the client ends it. Raises FencedBrokerError when the node's metadata are
+        too old."""
         self._push = ServerPush(context)
         self._unsubscribe = self._subscribe(self._changed)
-        await self._push.run(self)
+        await self._push.run(self, idle_s=LOOK_S)
 
     def next(self, is_due: bool) -> Awaitable[tuple[metadata_pb2.MetadataResponse, int]] | None:
+        age_ms = self._age_ms()
+        if age_ms is not None and age_ms > TOO_OLD_MS:
+            raise FencedBrokerError(
+                f"this node has had no contact with the controllers for {age_ms / 1000:.0f} s, so it does not learn of "
+                "changes; watch another node"
+            )
         if not self._has_news:
             return None
         self._has_news = False

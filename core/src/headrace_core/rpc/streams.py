@@ -266,8 +266,8 @@ class PushHandler(Generic[Response]):
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
         """Return the next message and its approximate size in bytes. If making the message takes long, return an
         awaitable of the pair (message, size). Return None if the handler has no message now; the method is called again
-        after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent. An exception
-        raised in ``next`` ends the call with that error."""
+        after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent; without one, the
+        method is called again after ``idle_s``. An exception raised in ``next`` ends the call with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:
@@ -319,8 +319,11 @@ class ServerPush(Generic[Response]):
         try:
             while not (self.closed or self._ending):
                 due_s = None if idle_s is None else last_s + idle_s
-                message = handler.next(is_due=due_s is not None and self._loop.time() >= due_s)
+                is_due = due_s is not None and self._loop.time() >= due_s
+                message = handler.next(is_due=is_due)
                 if message is None:
+                    if is_due:  # the handler had nothing to say: ask again after the next ``idle_s``
+                        last_s, due_s = self._loop.time(), self._loop.time() + (idle_s or 0)
                     await self._sleep(due_s)
                     continue
                 if not isinstance(message, tuple):

@@ -9,8 +9,8 @@ from .wire.apis import Api
 from .wire.schema import Message
 
 if TYPE_CHECKING:
-    from .cluster import Cluster
     from .client import Client
+    from .cluster import Cluster
     from .settings import GatewaySettings
     from .upstream import Upstream
 

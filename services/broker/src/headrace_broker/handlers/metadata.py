@@ -75,7 +75,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         metadata = self._broker.metadata
         await metadata.wait_for(max(request.min_metadata_offset, 1), self._broker.limits.request_timeout_ms)
-        watch = MetadataWatch(request, lambda: self._response(request), metadata.watch)
+        watch = MetadataWatch(request, lambda: self._response(request), metadata.watch, lambda: metadata.lag.ms)
         await watch.serve(context)
 
     async def _response(self, request: Any) -> Any:

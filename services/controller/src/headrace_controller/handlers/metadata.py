@@ -42,7 +42,9 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
 
     async def WatchMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
         await self._wait_applied(request, context)
-        watch = MetadataWatch(request, lambda: self._response(request), self._driver.subscribe)
+        watch = MetadataWatch(
+            request, lambda: self._response(request), self._driver.subscribe, lambda: self._following.lag.ms
+        )
         await watch.serve(context)
 
     async def _wait_applied(

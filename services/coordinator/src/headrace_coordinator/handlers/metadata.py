@@ -25,7 +25,8 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         await self._wait_applied(request)
-        watch = MetadataWatch(request, lambda: self._response(request), self._metadata.watch)
+        metadata = self._metadata
+        watch = MetadataWatch(request, lambda: self._response(request), metadata.watch, lambda: metadata.lag.ms)
         await watch.serve(context)
 
     async def FindCoordinator(self, request: Any, context: Any) -> Any:
