@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from headrace_pipelines.local_spark import settings_of
 from headrace_pipelines.outcome import Outcome
 from headrace_pipelines.registry import LIBRARY, Pipeline
 from headrace_pipelines.stopping import Stop
+from headrace_spark.java import find_java
+from headrace_spark.session import JVM_WARNINGS_TO_STDERR
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +117,19 @@ def test_sigterm_before_the_streams_ends_the_command_at_once(job: Any, tmp_path:
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "small", "--out", str(tmp_path)])
     assert ended.value.code == 143
+
+
+def test_warnings_of_the_jvm_do_not_go_to_stdout() -> None:
+    """`headrace-pipelines run -o json` prints one JSON document; a JVM writes its own warnings to stdout by default."""
+    assert " ".join(JVM_WARNINGS_TO_STDERR) in settings_of("local[2]")["spark.driver.extraJavaOptions"]
+    java = str(find_java() / "bin" / "java")
+    said = [
+        subprocess.run([java, *options, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        for options in (["-Xlog:all=info"], [each.replace("warning", "info") for each in JVM_WARNINGS_TO_STDERR])
+    ]
+    assert "[info]" in said[0].stdout
+    assert said[1].stdout == ""
+    assert "[info]" in said[1].stderr
 
 
 def test_executors_on_this_machine_are_quiet_and_listen_on_the_loopback_address(

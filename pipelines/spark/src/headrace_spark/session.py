@@ -15,6 +15,14 @@ from .java import find_java
 from .retries import is_local
 from .source import HeadraceDataSource
 
+#: Options of a JVM whose warnings go to stderr. By default a JVM writes them to stdout, into the middle of what a
+#: program prints there: "[12.345s][warning][os,thread] Failed to start thread ..."
+JVM_WARNINGS_TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+_DRIVER_OPTIONS = (
+    f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
+    *JVM_WARNINGS_TO_STDERR,
+)
+
 #: Default settings of a local session; docs/spark.md explains each setting.
 LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -22,7 +30,7 @@ LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
+    "spark.driver.extraJavaOptions": " ".join(_DRIVER_OPTIONS),
 }
 
 #: Settings of a session with the shortest path from a record to the result; docs/spark-running.md has the figures.
