@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kio.schema.errors import ErrorCode
+
 from headrace_core.errors import BY_CODE, UnknownTopicIdError
 from headrace_gateway.errors import kafkas, number
-from kio.schema.errors import ErrorCode
 
 KNOWN = {each.value: each.name.upper() for each in ErrorCode}
 #: Kafka names the exception, not the code, in these.

@@ -11,11 +11,12 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from kio.serial import entity_reader, entity_writer
+
 from headrace_gateway.wire import schema
 from headrace_gateway.wire.apis import VERSIONS, Api, is_flexible, title
 from headrace_gateway.wire.frames import finish, read_header, response_start
 from headrace_gateway.wire.primitives import ITEMS_MAX, WireError, put_varint
-from kio.serial import entity_reader, entity_writer
 
 EVERY = [(api, version) for api, (low, high, _) in VERSIONS.items() for version in range(low, high + 1)]
 BODIES = {"request": schema.request_body, "response": schema.response_body}
