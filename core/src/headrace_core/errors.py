@@ -156,6 +156,18 @@ class InvalidRequiredAcksError(HeadraceError):
     code, number = "INVALID_REQUIRED_ACKS", 21
 
 
+class IllegalGenerationError(HeadraceError):
+    """The generation of a classic group's member is not the group's generation; join again."""
+
+    code, number = "ILLEGAL_GENERATION", 22
+
+
+class InconsistentGroupProtocolError(HeadraceError):
+    """The member supports no protocol that all members of the classic group support, or the group has another type."""
+
+    code, number = "INCONSISTENT_GROUP_PROTOCOL", 23
+
+
 class InvalidGroupIdError(HeadraceError):
     """The group id is empty or too long; set group.id."""
 
@@ -166,6 +178,18 @@ class UnknownMemberIdError(HeadraceError):
     """The group has no such member: it left, its session timed out, or it never joined; join again."""
 
     code, number = "UNKNOWN_MEMBER_ID", 25
+
+
+class InvalidSessionTimeoutError(HeadraceError):
+    """The session timeout is outside of group.min.session.timeout.ms and group.max.session.timeout.ms."""
+
+    code, number = "INVALID_SESSION_TIMEOUT", 26
+
+
+class RebalanceInProgressError(HeadraceError):
+    """The classic group is rebalancing; join again."""
+
+    code, number = "REBALANCE_IN_PROGRESS", 27
 
 
 class InvalidCommitOffsetSizeError(HeadraceError):
@@ -374,6 +398,12 @@ class OffsetNotAvailableError(RetriableError):
     """The leader's high watermark has not caught up after its election; retry."""
 
     code, number = "OFFSET_NOT_AVAILABLE", 78
+
+
+class MemberIdRequiredError(HeadraceError):
+    """A new member of a classic group joins again with the member id of this response (KIP-394)."""
+
+    code, number = "MEMBER_ID_REQUIRED", 79
 
 
 class PreferredLeaderNotAvailableError(RetriableError):

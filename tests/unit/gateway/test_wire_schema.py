@@ -179,7 +179,7 @@ def test_headers_of_both_kinds_are_read() -> None:
     assert read_header(flexible) == (Api.METADATA, 12, 7, "", len(flexible), True)
 
 
-def test_a_header_of_an_unserved_version_is_told_apart_from_an_unknown_type() -> None:
+def test_a_header_of_an_unserved_version_differs_from_an_unknown_type() -> None:
     assert not read_header(b"\x00\x12\x00\x63\x00\x00\x00\x07\xff\xff").is_supported
     with pytest.raises(WireError, match="request type 99 is unknown"):
         read_header(b"\x00\x63\x00\x00\x00\x00\x00\x07\xff\xff")

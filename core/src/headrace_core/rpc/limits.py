@@ -72,6 +72,17 @@ LIMITS: Mapping[str, RequestLimits] = {
             "heartbeat.owned.topics.partitions": 100_000,
         }
     ),
+    "Groups/Heartbeat": RequestLimits(
+        {
+            "heartbeat.topics.names": 10_000,
+            "heartbeat.owned.topics": 10_000,
+            "heartbeat.owned.topics.partitions": 100_000,
+        }
+    ),
+    "Groups/JoinGroup": RequestLimits({"protocols": 100}, 1 * MIB),
+    "Groups/SyncGroup": RequestLimits({"assignments": ITEMS_MAX}),
+    "Groups/ClassicHeartbeat": _NONE,
+    "Groups/LeaveGroup": RequestLimits({"members": ITEMS_MAX}),
     "Groups/CommitOffsets": RequestLimits(_items("offsets", most=PARTITIONS_MAX), COMMIT_BYTES_MAX),
     "Groups/FetchOffsets": RequestLimits({"groups": 1_000, "groups.partitions.partitions": PARTITIONS_MAX}),
     "Groups/DeleteOffsets": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),

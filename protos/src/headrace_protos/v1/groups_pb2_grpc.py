@@ -39,6 +39,31 @@ class GroupsStub:
                 request_serializer=headrace__protos_dot_v1_dot_groups__pb2.MembershipRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.MembershipResponse.FromString,
                 _registered_method=True)
+        self.Heartbeat = channel.unary_unary(
+                '/headrace.v1.Groups/Heartbeat',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.HeartbeatResponse.FromString,
+                _registered_method=True)
+        self.JoinGroup = channel.unary_unary(
+                '/headrace.v1.Groups/JoinGroup',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.JoinGroupRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.JoinGroupResponse.FromString,
+                _registered_method=True)
+        self.SyncGroup = channel.unary_unary(
+                '/headrace.v1.Groups/SyncGroup',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.SyncGroupRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.SyncGroupResponse.FromString,
+                _registered_method=True)
+        self.ClassicHeartbeat = channel.unary_unary(
+                '/headrace.v1.Groups/ClassicHeartbeat',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.ClassicHeartbeatRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.ClassicHeartbeatResponse.FromString,
+                _registered_method=True)
+        self.LeaveGroup = channel.unary_unary(
+                '/headrace.v1.Groups/LeaveGroup',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.LeaveGroupRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.LeaveGroupResponse.FromString,
+                _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/headrace.v1.Groups/CommitOffsets',
                 request_serializer=headrace__protos_dot_v1_dot_groups__pb2.CommitOffsetsRequest.SerializeToString,
@@ -94,6 +119,46 @@ class GroupsServicer:
         group, later requests are heartbeats, and the coordinator pushes new assignments at once. When a member's stream
         breaks, the coordinator removes a dynamic member after group.consumer.connection.grace.ms, and a static member
         after its session timeout. If a member opens a second membership stream, its first stream ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Heartbeat(self, request, context):
+        """Heartbeat of a member of a KIP-848 group without a stream, such as a Kafka client behind a gateway: joins, reports,
+        leaves. The coordinator removes the member after its session timeout. A member sends one heartbeat at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinGroup(self, request, context):
+        """The following four calls are Kafka's classic group protocol: the members choose the assignor, and one member, the
+        leader, computes the assignment. A group id has one type at a time: classic or consumer (KIP-848).
+
+        Joins a classic group, or joins it again. The response comes when all members have joined, at the latest after the
+        group's rebalance timeout.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SyncGroup(self, request, context):
+        """Returns the member's assignment in this generation; the leader's request brings all assignments.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClassicHeartbeat(self, request, context):
+        """Keeps a member of a classic group alive. REBALANCE_IN_PROGRESS: join again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaveGroup(self, request, context):
+        """Removes members of a classic group, which leave or which an operator removes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,6 +235,31 @@ def add_GroupsServicer_to_server(servicer, server):
                     request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.MembershipRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_groups__pb2.MembershipResponse.SerializeToString,
             ),
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.HeartbeatRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'JoinGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.JoinGroupRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.JoinGroupResponse.SerializeToString,
+            ),
+            'SyncGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SyncGroup,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.SyncGroupRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.SyncGroupResponse.SerializeToString,
+            ),
+            'ClassicHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClassicHeartbeat,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.ClassicHeartbeatRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.ClassicHeartbeatResponse.SerializeToString,
+            ),
+            'LeaveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaveGroup,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.LeaveGroupRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.LeaveGroupResponse.SerializeToString,
+            ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
                     request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.CommitOffsetsRequest.FromString,
@@ -243,6 +333,141 @@ class Groups:
             '/headrace.v1.Groups/Membership',
             headrace__protos_dot_v1_dot_groups__pb2.MembershipRequest.SerializeToString,
             headrace__protos_dot_v1_dot_groups__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/Heartbeat',
+            headrace__protos_dot_v1_dot_groups__pb2.HeartbeatRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/JoinGroup',
+            headrace__protos_dot_v1_dot_groups__pb2.JoinGroupRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.JoinGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/SyncGroup',
+            headrace__protos_dot_v1_dot_groups__pb2.SyncGroupRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.SyncGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClassicHeartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/ClassicHeartbeat',
+            headrace__protos_dot_v1_dot_groups__pb2.ClassicHeartbeatRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.ClassicHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaveGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/LeaveGroup',
+            headrace__protos_dot_v1_dot_groups__pb2.LeaveGroupRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.LeaveGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""Who a Kafka connection is, for everything that acts on the client's behalf."""
+"""The client of a Kafka connection, for everything that acts on the client's behalf."""
 
 from __future__ import annotations
 
