@@ -206,30 +206,6 @@ NETWORK = (
         low=1,
     ),
     accepted(
-        "queued.max.request.bytes",
-        -1,
-        "How many bytes of requests may wait before the broker reads no more requests; -1: no limit.",
-        "a broker stops reading a stream at 16 MiB in flight, and all streams at 64 MiB",
-        kind=Kind.LONG,
-    ),
-    accepted(
-        "max.request.partition.size.limit",
-        2_000,
-        "How many partitions one answer of DescribeTopicPartitions holds (KIP-966).",
-        "Headrace does not have the request DescribeTopicPartitions; docs/reference/limits.md lists the limits of "
-        "requests",
-        low=1,
-    ),
-    accepted(
-        "max.connections.per.ip",
-        INT_MAX,
-        "How many connections a broker takes from one address.",
-        _CONNECTIONS,
-        low=0,
-        scope=Scope.CLUSTER_WIDE,
-        source="KIP-308",
-    ),
-    accepted(
         "max.connections.per.ip.overrides",
         "",
         "Limits on connections for single addresses, as host:count.",
@@ -244,21 +220,6 @@ NETWORK = (
         low=0,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-612",
-    ),
-    accepted(
-        "connections.max.idle.ms",
-        600_000,
-        "How long a connection may be idle before it is closed.",
-        "has no effect: gRPC keeps an idle connection open, which costs only a socket",
-        kind=Kind.LONG,
-    ),
-    accepted(
-        "max.incremental.fetch.session.cache.slots",
-        1_000,
-        "How many incremental fetch sessions a broker keeps.",
-        "a fetch session is a stream, and ends with the stream",
-        low=0,
-        source="KIP-227",
     ),
     accepted(
         "fetch.purgatory.purge.interval.requests",

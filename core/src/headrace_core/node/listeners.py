@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidConfigError
@@ -50,15 +50,19 @@ class Voter:
     address: str
 
 
-def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[ListenerAddress, ...]:
-    """Parse the listeners of a configuration value; InvalidConfigError names the item and the legal form."""
+def parse_listeners(
+    items: Iterable[str], *, key: str = "listeners", names: Container[str] | None = LISTENER_NAMES
+) -> tuple[ListenerAddress, ...]:
+    """Parse the listeners of a configuration value; InvalidConfigError names the item and the legal form. ``names``:
+    the legal names, in lower case; None: any name, which is in upper case in the result, as in Kafka."""
     found: list[ListenerAddress] = []
     for item in items:
         match = _ADDRESS.match(item)
         if match is None:
-            raise InvalidConfigError(f"{key}={item}: write name://host:port, such as client://127.0.0.1:9095")
-        name = match["name"].lower()
-        if name not in LISTENER_NAMES:
+            example = "client://127.0.0.1:9095" if names is not None else "PLAINTEXT://127.0.0.1:9092"
+            raise InvalidConfigError(f"{key}={item}: write name://host:port, such as {example}")
+        name = match["name"].lower() if names is not None else match["name"].upper()
+        if names is not None and name not in names:
             raise InvalidConfigError(
                 f"{key}={item}: unknown listener name {match['name']}; must be client (for clients), external (for "
                 "clients outside of the nodes' network) or internal (for nodes)"
@@ -126,14 +130,19 @@ def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddres
     return tuple(addresses)
 
 
-def check_advertised(listeners: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> None:
-    """Raise InvalidConfigError unless each advertised listener exists and can be connected to."""
+def check_advertised(
+    listeners: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress], *, prefix: str = ""
+) -> None:
+    """Raise InvalidConfigError unless each advertised listener exists and can be connected to. ``prefix``: what
+    precedes "listeners" and "advertised.listeners" in the keys' names."""
     names = {listener.name for listener in listeners}
     for listener in wanted:
         if listener.name not in names:
-            raise InvalidConfigError(f"advertised.listeners={listener}: listeners does not have this listener")
+            raise InvalidConfigError(
+                f"{prefix}advertised.listeners={listener}: {prefix}listeners does not have this listener"
+            )
         if listener.host in _WILDCARDS:
             raise InvalidConfigError(
-                f"advertised.listeners={listener}: clients cannot connect to {listener.host or 'an empty host'}; "
-                "name a host that they can reach"
+                f"{prefix}advertised.listeners={listener}: clients cannot connect to "
+                f"{listener.host or 'an empty host'}; name a host that they can reach"
             )

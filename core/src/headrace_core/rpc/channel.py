@@ -36,6 +36,7 @@ class ChannelPurpose(enum.StrEnum):
     RAFT = "raft"
     REPLICATION = "replication"
     CATCH_UP = "catch-up"  # connections that replicate to replicas far behind the leader
+    GATEWAY = "gateway"  # a gateway's single calls, which may last minutes
 
 
 #: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so unacknowledged heartbeats end the connections to
@@ -52,8 +53,13 @@ UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
 )
 
-_UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.RAFT)
-_BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
+_UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.RAFT, ChannelPurpose.GATEWAY)
+_BETWEEN_PEERS = (
+    ChannelPurpose.RAFT,
+    ChannelPurpose.REPLICATION,
+    ChannelPurpose.CATCH_UP,
+    ChannelPurpose.GATEWAY,
+)
 
 
 #: Maximum number of a process's channels that share one connection. Each channel has one or two long-lived calls, and a

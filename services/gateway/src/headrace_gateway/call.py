@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from .wire.apis import Api
+from .wire.frames import RequestHeader
 from .wire.schema import Message
 
 if TYPE_CHECKING:
@@ -64,3 +65,10 @@ class Call:
 #: Returns the fields of the answer; None: the request has no answer. A HeadraceError that a handler raises becomes the
 #: answer's top-level error code; a handler whose answers have none catches it itself.
 Handler = Callable[[Call, Message], Awaitable[dict[str, Any] | None]]
+
+#: Parts of an answer's frame, with its length and its header.
+AnswerParts = tuple[bytes | bytearray | memoryview, ...]
+#: Handles a request without a task of its own. Arguments: the call, the request's header, its frame (whose body begins
+#: at ``header.body``), and a function that takes the answer, or None for no answer; call it exactly once, at any time.
+#: Raises WireError for a frame that is no request of the type.
+FastHandler = Callable[[Call, RequestHeader, bytes, Callable[[AnswerParts | None], None]], None]

@@ -1,0 +1,180 @@
+"""The parts of a gateway: this module builds, starts and stops them.
+
+``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot; a gateway keeps
+no other data. It follows the metadata log, and opens the ports for Kafka's clients when the metadata are current.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headrace_core.clock import SystemClock
+from headrace_core.log.files import RealFileSystem
+from headrace_core.membership.controllers import Controllers
+from headrace_core.membership.image_store import ImageStore
+from headrace_core.membership.metadata_follower import MetadataFollower
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.membership.node_description import NodeService
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.freshness import Freshness
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.ids import random_id
+from headrace_core.node.listeners import INTERNAL, ListenerAddress
+from headrace_core.node.meta_properties import read_all_meta
+from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.node.tasks import NodeTasks
+from headrace_core.rpc.server import Listener
+from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
+
+from .cluster import Cluster, GatewayEntry
+from .connection import SWEEP_S, Connections
+from .handlers.table import FAST, HANDLERS
+from .listeners import Listeners
+from .settings import GatewaySettings
+from .upstream import Upstream
+
+logger = logging.getLogger("headrace.gateway")
+
+
+class Gateway:
+    """A gateway in one event loop. Call ``start``, then ``run`` until the gateway should stop, then ``stop``."""
+
+    def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
+        self.config = config
+        self.settings = GatewaySettings.of(config)
+        self.clock = SystemClock()
+        self.events = events or Emitter()
+        self.metrics = Metrics()
+        self.gateway_id = random_id()
+        self._fs = RealFileSystem()
+        self._started_ms = self.clock.now_ms()
+        self._started_monotonic_ms = self.clock.monotonic_ms()
+        self._controllers = Controllers(config.controller_addresses)
+        self._freshness = Freshness()
+        self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
+        self._own: tuple[GatewayEntry, ...] = ()
+        self.cluster = Cluster(self.metadata, self.living_gateways)
+        self.upstream = Upstream(self.cluster)
+        self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST)
+        self.listeners = Listeners(self.settings, self.connections)
+        self._internal: Listener | None = None
+        self._addresses: tuple[ListenerAddress, ...] = ()
+        self._follower: MetadataFollower | None = None
+        self._cluster_id = ""
+        self._tasks = NodeTasks("gateway")
+        self._is_current = False  # True once the metadata are current: from then on every change is applied
+        self._is_listening = False
+
+    def living_gateways(self) -> tuple[GatewayEntry, ...]:
+        """The living gateways, this one included."""
+        return self._own
+
+    async def start(self) -> None:
+        """Start the gateway; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
+        too."""
+        config = self.config
+        self._cluster_id = read_all_meta(config.log_dirs, node_id=config.node_id, fs=self._fs)[0].cluster_id
+        internal = await self._bind()
+        store = ImageStore(self._fs, config.log_dirs[0], self._cluster_id, self.clock)
+        follower = self._follower = MetadataFollower(
+            self._controllers,
+            self._cluster_id,
+            node_id=config.node_id,
+            on_change=self._metadata_changed,
+            freshness=self._freshness,
+            clock=self.clock,
+            events=self.events,
+            metrics=self.metrics,
+        )
+        await follower.load(store)
+        self._tasks.start(follower.run(), "metadata")
+        await self._tasks.unless_failed(follower.wait_current())
+        self._is_current = True
+        self.metadata.advance(follower.image, MetadataDelta(0, follower.image.next_offset))
+        await self.listeners.start(self.metadata.image.brokers)
+        self._own_changed()
+        self._is_listening = True
+        if await self.listeners.follow(self.metadata.image.brokers):  # the metadata changed while the ports opened
+            self._own_changed()
+        self._tasks.start(self._sweep(), "sweep of connections")
+        follower.keep(
+            store,
+            after_bytes=config.values["metadata.log.max.record.bytes.between.snapshots"],
+            after_ms=config.values["metadata.log.max.snapshot.interval.ms"],
+        )
+        await internal.serving(True)
+        self._addresses = (*self.listeners.addresses, ListenerAddress(INTERNAL, internal.host, internal.port))
+        write_state(config.state_file, RuntimeState.of("gateway", config.node_id, self._started_ms, self._addresses))
+        self.events.emit(
+            NodeStarted(
+                role="gateway",
+                node_id=config.node_id,
+                address=self.bootstrap_servers,
+                seconds=(self.clock.monotonic_ms() - self._started_monotonic_ms) / 1000,
+            )
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port of the first Kafka listener, as clients get it."""
+        return self.listeners.addresses[0].address
+
+    @property
+    def internal_address(self) -> str:
+        """host:port of the gRPC listener."""
+        assert self._internal is not None
+        return self._internal.address
+
+    async def _bind(self) -> Listener:
+        wanted = self.config.listener(INTERNAL)
+        assert wanted is not None  # NodeConfig checks it
+        internal = self._internal = Listener(INTERNAL, wanted.host or "[::]", wanted.port, takes_bulk=False)
+        NodeService("gateway", lambda: self.config.node_id, lambda: self._cluster_id, self.clock).register(internal)
+        await internal.start()
+        return internal
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raises an error if another cause ends the gateway."""
+        await self._tasks.run_until(stop)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.connections.sweep()
+
+    async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if self._is_listening and delta.brokers and await self.listeners.follow(image.brokers):
+            self._own_changed()
+        if self._is_current:
+            self.metadata.advance(image, delta)
+
+    def _own_changed(self) -> None:
+        self._own = (GatewayEntry(self.gateway_id, self.listeners.ports()),)
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop the gateway, in any state of its start. ``at_once`` stops without notice, as close to a crash as
+        possible. Idempotent."""
+        if self._internal is not None:
+            await self._internal.serving(False)
+        self.listeners.close()
+        self.connections.close(at_once=at_once)
+        await self._tasks.cancel()
+        await self.upstream.close()
+        if self._internal is not None:
+            await self._internal.stop(0)
+        if self._follower is not None and not at_once:
+            await self._follower.save()
+        remove_state(self.config.state_file)
+        self.events.emit(NodeStopped(role="gateway", node_id=self.config.node_id, clean=not at_once))
+
+
+async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
+    """Run a gateway until ``stop`` is set, as ``python -m headrace_gateway`` does. If the call of ``serve`` is
+    cancelled, the gateway stops at once."""
+    from headrace_core.node.run import serve_until
+    from headrace_core.telemetry import log_events
+
+    events = Emitter()
+    events.subscribe(log_events(logger))
+    await serve_until(Gateway(config, events=events), stop)

@@ -1,0 +1,181 @@
+"""The cluster as Kafka's clients see it: the brokers' ids at the addresses of gateways.
+
+Every gateway chooses the same gateway for a broker and a client, so that a client that changes from one gateway to
+another sees no address change (librdkafka closes its connections when an address changes). The choice is rendezvous
+hashing (Thaler and Ravishankar, 1998) over broker id, client host and client id, with at most
+``ceil(brokers / gateways)`` brokers for each gateway. One client's brokers are therefore spread over the gateways, and
+when a gateway dies, only its brokers get other addresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from headrace_core.errors import CoordinatorNotAvailableError
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.metadata import BrokerImage, MetadataImage, TopicImage
+from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, address_of, owner_of, shard_of
+from headrace_core.node.listeners import CLIENT
+from headrace_core.types import join_address
+
+from .client import Client
+
+GROUP, TRANSACTION = "group", "transaction"  #: Kinds of coordinators.
+_SHARDS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
+_CLIENTS_MAX = 2_000  #: Maximum number of clients whose addresses are cached.
+
+
+class ClientsRequest(Protocol):
+    """The client that gets addresses, and the client id of its request: call.Call."""
+
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def client_id(self) -> str: ...
+
+
+class Node(NamedTuple):
+    """A broker as a client sees it: ``host`` and ``port`` are a gateway's."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class ListenerPorts(NamedTuple):
+    """Addresses of one Kafka listener of a gateway. ``broker_ports``: port by broker id."""
+
+    host: str
+    bootstrap_port: int
+    broker_ports: Mapping[int, int]
+
+
+class GatewayEntry(NamedTuple):
+    """A living gateway and its Kafka listeners by name."""
+
+    gateway_id: bytes
+    listeners: Mapping[str, ListenerPorts]
+
+
+class Cluster:
+    """What handlers read of the cluster. ``state`` has the applied metadata image. ``gateways`` returns the living
+    gateways, this one included; the same object as long as nothing changes."""
+
+    def __init__(self, state: MetadataState, gateways: Callable[[], Sequence[GatewayEntry]]) -> None:
+        self.state = state
+        self._gateways = gateways
+        self._of: tuple[object, object] = (None, None)
+        self._nodes: dict[tuple[str, str, str], dict[int, Node]] = {}
+
+    @property
+    def image(self) -> MetadataImage:
+        """The applied metadata image."""
+        return self.state.image
+
+    @property
+    def age_ms(self) -> float | None:
+        """Age of the image; None: unknown."""
+        return self.state.lag.ms
+
+    def topic(self, name: str) -> TopicImage | None:
+        return self.state.image.topic(name)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        return self.state.image.topics.get(topic_id)
+
+    def controller_id(self) -> int:
+        """The broker id that clients get as the controller: the lowest unfenced broker; -1: none. Every broker forwards
+        a controller's requests."""
+        brokers = self.state.image.brokers
+        return min((each.broker_id for each in brokers.values() if not each.fenced), default=-1)
+
+    def nodes(self, call: ClientsRequest, *, include_fenced: bool = False) -> list[Node]:
+        """The unfenced brokers, or all registered ones, by id; addresses on the client's listener."""
+        nodes, brokers = self._nodes_of(call), self.state.image.brokers
+        return [node for broker_id, node in nodes.items() if include_fenced or not brokers[broker_id].fenced]
+
+    def node(self, call: ClientsRequest, broker_id: int) -> Node | None:
+        """An unfenced broker; None if there is no such broker."""
+        broker = self.state.image.brokers.get(broker_id)
+        return None if broker is None or broker.fenced else self._nodes_of(call).get(broker_id)
+
+    def broker_address(self, broker_id: int) -> str | None:
+        """host:port of a registered broker's gRPC listener for clients; None if there is no such broker."""
+        broker = self.state.image.brokers.get(broker_id)
+        return None if broker is None else grpc_address(broker)
+
+    def coordinator_node(self, call: ClientsRequest, kind: str, key: str) -> Node:
+        """The broker that clients get as coordinator of ``key``: the leader of the key's shard, else another broker,
+        because every gateway serves a coordinator's requests on every port. Raises CoordinatorNotAvailableError without
+        brokers."""
+        topic = self.topic(_SHARDS[kind])
+        partitions = () if topic is None else topic.partitions
+        shard = shard_of(key, len(partitions) or 1)
+        node = self.node(call, partitions[shard].leader) if partitions else None
+        if node is not None:
+            return node
+        nodes = self.nodes(call)
+        if not nodes:
+            raise CoordinatorNotAvailableError("no broker is available; retry")
+        return nodes[shard % len(nodes)]
+
+    def owner_address(self, kind: str, key: str) -> str:
+        """host:port of the coordinator that owns the shard of ``key``. Raises CoordinatorNotAvailableError."""
+        return address_of(owner_of(self.state.image, _SHARDS[kind], key).coordinator, CLIENT)
+
+    def _nodes_of(self, call: ClientsRequest) -> dict[int, Node]:
+        brokers, gateways = self.state.image.brokers, self._gateways()
+        if self._of[0] is not brokers or self._of[1] is not gateways:
+            self._of = (brokers, gateways)
+            self._nodes.clear()
+        client = call.client
+        key = (client.listener, client.host, call.client_id)
+        nodes = self._nodes.get(key)
+        if nodes is None:
+            if len(self._nodes) >= _CLIENTS_MAX:
+                self._nodes.clear()
+            nodes = self._nodes[key] = nodes_of(brokers, gateways, *key)
+        return nodes
+
+
+def grpc_address(broker: BrokerImage) -> str | None:
+    endpoint = broker.endpoint(CLIENT)
+    return None if endpoint is None else join_address(endpoint.host, endpoint.port)
+
+
+def nodes_of(
+    brokers: Mapping[int, BrokerImage], gateways: Sequence[GatewayEntry], listener: str, host: str, client_id: str
+) -> dict[int, Node]:
+    """The address of each broker, by id, for one client; brokers whose port no gateway has on ``listener`` are left
+    out."""
+    with_listener = [(each.gateway_id, each.listeners[listener]) for each in gateways if listener in each.listeners]
+    most = math.ceil(len(brokers) / max(len(with_listener), 1))
+    load: dict[bytes, int] = {}
+    salt = f"{host}\0{client_id}\0".encode("utf-8", "surrogatepass")
+    nodes: dict[int, Node] = {}
+    for broker_id in sorted(brokers):
+        ranked = sorted(
+            (
+                (_weight(salt, broker_id, gateway_id), gateway_id, ports)
+                for gateway_id, ports in with_listener
+                if broker_id in ports.broker_ports
+            ),
+            reverse=True,
+            key=lambda each: each[:2],
+        )
+        chosen = next((each for each in ranked if load.get(each[1], 0) < most), ranked[0] if ranked else None)
+        if chosen is None:
+            continue
+        _, gateway_id, ports = chosen
+        load[gateway_id] = load.get(gateway_id, 0) + 1
+        nodes[broker_id] = Node(broker_id, ports.host, ports.broker_ports[broker_id], brokers[broker_id].rack)
+    return nodes
+
+
+def _weight(salt: bytes, broker_id: int, gateway_id: bytes) -> bytes:
+    return hashlib.blake2b(salt + broker_id.to_bytes(4, "big") + gateway_id, digest_size=8).digest()

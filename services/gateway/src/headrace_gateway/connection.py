@@ -1,0 +1,474 @@
+"""Kafka connections: frames in, answers out in the order of the requests.
+
+A connection processes one request after another, as Kafka's brokers do. Only Produce requests overlap: up to
+``PIPELINE`` of them, because the client may send as many before the first answer. A handler runs as a task; a handler
+in FAST gets a callback instead of a task. An idle connection has no task and no timer: one sweep each second closes
+connections that are idle, that stall, or whose client does not read its answers.
+
+A connection stops reading while
+
+* enough frames wait (QUEUED_BYTES),
+* its client has not read WRITE_BYTES of answers,
+* the budget of all connections is used up, and its own frame is large (budget.py).
+
+Bytes that are no request end the connection at once, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+from headrace_core.errors import HeadraceError, UnsupportedVersionError
+
+from . import errors
+from .budget import SMALL_FRAME_BYTES, Budget
+from .call import AnswerParts, Call, FastHandler, Handler
+from .client import Client
+from .cluster import Cluster
+from .settings import GatewaySettings
+from .upstream import Upstream
+from .wire.apis import VERSIONS, Api, title
+from .wire.frames import LENGTH_BYTES, REQUEST_BYTES_MAX, RequestHeader, finish, read_header, response_start
+from .wire.primitives import WireError
+from .wire.schema import has_response_field, request_body, response_body
+
+logger = logging.getLogger("headrace.gateway")
+
+PIPELINE = 5  #: Maximum Produce requests of one connection in progress: Kafka's max.in.flight with idempotence.
+QUEUED_BYTES = 64 * 1024  #: Bytes of waiting requests from which a connection reads no more.
+WRITE_BYTES = 1024 * 1024  #: Bytes of unsent answers from which a connection reads and starts no more requests.
+HEADER_BYTES_MIN = 8  #: Bytes of the shortest request: type, version and correlation id.
+
+SWEEP_S = 1.0  #: Seconds between two sweeps, and the unit of a connection's ages.
+STALLED_WRITE_S = 30  #: A client that reads none of its waiting answers for this long is disconnected.
+STALLED_READ_S = 5  #: While memory is short, a client that sends nothing of its unfinished frame is disconnected.
+#: Bytes per second at which a client must send a frame while it reads beyond the limit, after the first STALLED_READ_S.
+BYTES_PER_S_MIN = 256 * 1024
+CLOSING_S = 5  #: Seconds for the last answers of a connection that the gateway closes.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
+
+LOG_LINES_PER_S = 10  #: Maximum log lines about clients' mistakes.
+
+_PRODUCE = Api.PRODUCE.to_bytes(2, "big")
+
+
+class Connections:
+    """All Kafka connections of a gateway, their limits and what they share. Call ``sweep`` each SWEEP_S."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        cluster: Cluster,
+        upstream: Upstream,
+        handlers: Mapping[Api, Handler],
+        fast: Mapping[Api, FastHandler],
+    ) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.upstream = upstream
+        self.handlers = handlers
+        self.fast = fast
+        self.budget = Budget(settings.queued_bytes_max)
+        self.open: set[Connection] = set()
+        self.of_host: Counter[str] = Counter()
+        self.now = 0  #: Sweeps so far, which is the clock of the connections, in seconds.
+        self._idle = max(int(settings.idle_ms / 1_000), 1) if settings.idle_ms >= 0 else None
+        self._lines_left = LOG_LINES_PER_S
+        self._lines_lost = 0
+
+    def add(self, connection: Connection, host: str) -> bool:
+        """Count a new connection; False if a limit refuses it."""
+        if len(self.open) >= self.settings.connections_max:
+            self.log("refused a connection of %s: max.connections=%d", host, self.settings.connections_max)
+            return False
+        if self.of_host[host] >= self.settings.connections_per_ip_max:
+            self.log("refused a connection of %s: max.connections.per.ip=%d", host, self.of_host[host])
+            return False
+        self.open.add(connection)
+        self.of_host[host] += 1
+        return True
+
+    def remove(self, connection: Connection, host: str) -> None:
+        if connection in self.open:
+            self.open.remove(connection)
+            self.of_host[host] -= 1
+            if not self.of_host[host]:
+                del self.of_host[host]
+
+    def sweep(self) -> None:
+        """Close connections that are idle or stalled."""
+        self.now += 1
+        self._lines_left = LOG_LINES_PER_S
+        if self._lines_lost:
+            logger.warning("%d more lines about clients were left out", self._lines_lost)
+            self._lines_lost = 0
+        for connection in list(self.open):
+            connection.check(self.now, self._idle)
+
+    def log(self, text: str, *values: object) -> None:
+        """Log a client's mistake, at most LOG_LINES_PER_S times each second."""
+        if self._lines_left > 0:
+            self._lines_left -= 1
+            logger.warning(text, *values)
+        else:
+            self._lines_lost += 1
+
+    def close(self, *, at_once: bool) -> None:
+        """Close all connections; requests in progress are cancelled."""
+        for connection in list(self.open):
+            connection.end(at_once=at_once)
+
+
+class _Request:
+    """A request in progress. ``answer``: parts of the answer's frame once ``is_done``; None: no answer."""
+
+    __slots__ = ("answer", "is_done", "is_produce", "size", "task")
+
+    def __init__(self, size: int, is_produce: bool) -> None:
+        self.size = size
+        self.is_produce = is_produce
+        self.is_done = False
+        self.answer: AnswerParts | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Connection(asyncio.Protocol):
+    """One connection to the port of ``broker_id`` (BOOTSTRAP: the bootstrap port) of a Kafka listener."""
+
+    __slots__ = (
+        "_active",
+        "_buffer",
+        "_closing_since",
+        "_frame_since",
+        "_frames",
+        "_held",
+        "_is_reading",
+        "_is_stalled",
+        "_is_starting",
+        "_queued",
+        "_requests",
+        "_shared",
+        "_stalled_since",
+        "_stalled_size",
+        "_transport",
+        "client",
+    )  # fmt: skip
+
+    def __init__(self, shared: Connections, listener: str, broker_id: int) -> None:
+        self.client = Client(host="", listener=listener, broker_id=broker_id)
+        self._shared = shared
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()  # of one unfinished frame, with its length
+        self._frames: deque[bytes] = deque()  # frames that wait, without their length
+        self._queued = 0  # bytes in _frames
+        self._requests: deque[_Request] = deque()  # in progress or with an answer that is not yet written, in order
+        self._held = 0  # bytes of this connection in the budget
+        self._is_reading = True
+        self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
+        self._is_starting = False
+        self._active = self._frame_since = self._stalled_since = shared.now
+        self._stalled_size = 0
+        self._closing_since = -1
+
+    # -- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.client.host = str(peer[0]) if peer else "unknown"
+        if not self._shared.add(self, self.client.host):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._active = self._shared.now
+        connected = transport.get_extra_info("socket")
+        if connected is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing_since >= 0:
+            return
+        self._active = self._shared.now
+        self._held += len(data)
+        self._shared.budget.used += len(data)
+        buffer = self._buffer
+        if not buffer and len(data) >= LENGTH_BYTES and int.from_bytes(data[:4], "big") == len(data) - LENGTH_BYTES:
+            if not self._is_acceptable(data):
+                return
+            self._frames.append(data[LENGTH_BYTES:])
+            self._queued += len(data)
+        else:
+            if not buffer:
+                self._frame_since = self._shared.now
+            buffer += data
+            if not self._split():
+                return
+        self._start()
+
+    def eof_received(self) -> None:
+        return None  # close: a client that sends no more has no use for answers, as in Kafka
+
+    def pause_writing(self) -> None:
+        self._is_stalled = True
+        self._stalled_since = self._shared.now
+        self._stalled_size = self._unsent()
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        self._is_stalled = False
+        self._start()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing_since = self._shared.now
+        self._transport = None
+        self._shared.remove(self, self.client.host)
+        self._frames.clear()
+        self._buffer = bytearray()
+        self._shared.budget.finished(self)
+        self._shared.budget.release(self._held)
+        self._held = 0
+        requests, self._requests = self._requests, deque()
+        for request in requests:
+            if request.task is not None:
+                request.task.cancel()
+        self.client.closed()
+
+    # -- frames -------------------------------------------------------------------------------------------------------
+
+    def _is_acceptable(self, start: bytes | bytearray, position: int = 0) -> bool:
+        """Check the length of a frame, with as much of its beginning as has arrived; an illegal one ends the
+        connection."""
+        size = int.from_bytes(start[position : position + 4], "big", signed=True)
+        most = self._shared.settings.request_bytes_max
+        if size < HEADER_BYTES_MIN or size > most:
+            self._refuse(f"a frame of {size} bytes; between {HEADER_BYTES_MIN} and socket.request.max.bytes={most}")
+            return False
+        kind = start[position + 4 : position + 6]
+        if size > REQUEST_BYTES_MAX and len(kind) == len(_PRODUCE) and kind != _PRODUCE:
+            self._refuse(f"a request of {size} bytes; at most {REQUEST_BYTES_MAX}, unless it is a Produce request")
+            return False
+        return True
+
+    def _split(self) -> bool:
+        """Move the complete frames from the buffer to the queue; False if the connection ends."""
+        buffer, position = self._buffer, 0
+        while len(buffer) - position >= LENGTH_BYTES:
+            if not self._is_acceptable(buffer, position):
+                return False
+            end = position + LENGTH_BYTES + int.from_bytes(buffer[position : position + 4], "big")
+            if end > len(buffer):
+                break
+            self._frames.append(bytes(memoryview(buffer)[position + LENGTH_BYTES : end]))
+            self._queued += end - position
+            position = end
+        if position:
+            self._buffer = buffer[position:]
+            self._frame_since = self._shared.now
+            self._shared.budget.finished(self)
+        return True
+
+    def read_on(self) -> None:
+        """Continue to read after a pause for the budget."""
+        self._frame_since = self._active = self._shared.now
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        """Pause or resume reading."""
+        transport = self._transport
+        if transport is None or self._closing_since >= 0:
+            return
+        is_reading = not self._is_stalled
+        if is_reading and self._frames:
+            is_reading = self._queued < QUEUED_BYTES and not self._shared.budget.is_short
+        if is_reading and len(self._buffer) > SMALL_FRAME_BYTES:
+            is_reading = self._shared.budget.may_read(self)
+        if is_reading is not self._is_reading:
+            self._is_reading = is_reading
+            if is_reading:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start as many waiting requests as may run now."""
+        if self._is_starting:
+            return
+        self._is_starting = True
+        try:
+            self._start_waiting()
+        finally:
+            self._is_starting = False
+        self._set_reading()
+
+    def _start_waiting(self) -> None:
+        frames, requests = self._frames, self._requests
+        while frames and not self._is_stalled and self._closing_since < 0:
+            is_produce = frames[0].startswith(_PRODUCE)
+            if requests and not (is_produce and len(requests) < PIPELINE and requests[-1].is_produce):
+                break
+            frame = frames.popleft()
+            self._queued -= len(frame) + LENGTH_BYTES
+            try:
+                self._begin(frame, is_produce)
+            except WireError as error:
+                self._refuse(str(error))
+                return
+            except Exception:
+                logger.exception("a request could not be read; the connection to %s is closed", self.client.host)
+                self.end()
+                return
+
+    def _begin(self, frame: bytes, is_produce: bool) -> None:
+        """Start a request. Raises WireError for bytes that are no request that the gateway serves."""
+        shared = self._shared
+        header = read_header(frame)
+        api, version = header.api, header.version
+        request = _Request(len(frame) + LENGTH_BYTES, is_produce)
+        if not header.is_supported:
+            if api is not Api.API_VERSIONS:
+                raise WireError(f"{title(api)} version {version} is not served")
+            self._requests.append(request)
+            self._answered(request, (_unknown_version(header.correlation_id),))
+            return
+        self.client.client_id = header.client_id
+        call = Call(self.client, api, version, header.client_id, shared.cluster, shared.upstream, shared.settings)
+        fast = shared.fast.get(api)
+        if fast is not None:
+            self._requests.append(request)
+
+            fast(call, header, frame, functools.partial(self._answered, request))
+            return
+        handler = shared.handlers.get(api)
+        if handler is None:
+            raise WireError(f"{title(api)} is not served")
+        message = request_body(api, version).read(frame, header.body)
+        self._requests.append(request)
+        request.task = asyncio.get_running_loop().create_task(self._handle(request, handler, call, header, message))
+
+    async def _handle(
+        self, request: _Request, handler: Handler, call: Call, header: RequestHeader, message: Any
+    ) -> None:
+        try:
+            try:
+                fields = await handler(call, message)
+            except HeadraceError as error:
+                fields = _failed(call, error)
+            out = None
+            if fields is not None:
+                out = response_start(call.api, call.version, header.correlation_id)
+                response_body(call.api, call.version).write(fields, out)
+                finish(out)
+        except Exception:
+            logger.exception("%s version %d failed; the connection is closed", title(call.api), call.version)
+            self.end()
+            return
+        self._answered(request, None if out is None else (out,))
+
+    def _answered(self, request: _Request, parts: AnswerParts | None) -> None:
+        """Keep the answer of a request, and write all answers that are next in order. ``parts`` are a whole frame."""
+        request.answer = parts
+        request.is_done = True
+        request.task = None
+        transport, requests = self._transport, self._requests
+        if transport is None:
+            return
+        while requests and requests[0].is_done:
+            done = requests.popleft()
+            self._held -= done.size
+            self._shared.budget.release(done.size)
+            if done.answer is not None and not transport.is_closing():
+                if len(done.answer) == 1:
+                    transport.write(done.answer[0])
+                else:
+                    transport.writelines(done.answer)
+        self._active = self._shared.now
+        if self._frames:
+            self._start()
+        elif not self._is_reading:
+            self._set_reading()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def check(self, now: int, idle: int | None) -> None:
+        """Close the connection if it is idle or stalled. ``now``: seconds; ``idle``: limit in seconds, None: none."""
+        transport, budget = self._transport, self._shared.budget
+        if transport is None:
+            return
+        if self._closing_since >= 0:
+            if now - self._closing_since >= CLOSING_S:
+                transport.abort()
+        elif self._is_stalled:
+            size = self._unsent()
+            if size < self._stalled_size:
+                self._stalled_size, self._stalled_since = size, now
+            elif now - self._stalled_since >= STALLED_WRITE_S:
+                self._shared.log("%s does not read its answers; the connection is closed", self.client.host)
+                transport.abort()
+        elif self._buffer and self._is_reading and budget.is_short and self._is_slow(now):
+            self._shared.log("%s sends a request too slowly while memory is short; closed", self.client.host)
+            transport.abort()
+        elif idle is not None and not self._requests and now - self._active >= idle:
+            self.end()
+
+    def _is_slow(self, now: int) -> bool:
+        """Whether the client keeps others waiting with an unfinished frame."""
+        if now - self._active >= STALLED_READ_S:
+            return True
+        size = int.from_bytes(self._buffer[:4], "big")
+        allowed_s = STALLED_READ_S + size // BYTES_PER_S_MIN
+        return self._shared.budget.ahead is self and now - self._frame_since >= allowed_s
+
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _refuse(self, what: str) -> None:
+        """End the connection after bytes that are no legal request."""
+        self._shared.log("%s sent no legal request (%s); the connection is closed", self.client.host, what[:200])
+        self.end()
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Close the connection. Requests in progress are cancelled; answers that were written still leave, unless
+        ``at_once``."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._closing_since < 0:
+            self._closing_since = self._shared.now
+        if at_once:
+            transport.abort()
+        else:
+            transport.close()
+
+
+def _failed(call: Call, error: HeadraceError) -> dict[str, Any]:
+    """The answer of a handler that raised ``error``; raises it again if the answers of its type have no top-level
+    error code."""
+    if not has_response_field(call.api, call.version, "error_code"):
+        raise error
+    fields: dict[str, Any] = {"error_code": errors.number(error)}
+    if has_response_field(call.api, call.version, "error_message"):
+        fields["error_message"] = str(error)
+    return fields
+
+
+def _unknown_version(correlation_id: int) -> bytearray:
+    """The answer to ApiVersions of an unknown version: it has version 0, and names the versions that the gateway
+    serves (KIP-511)."""
+    api = Api.API_VERSIONS
+    row = {"api_key": int(api), "min_version": VERSIONS[api].low, "max_version": VERSIONS[api].high}
+    out = response_start(api, 0, correlation_id)
+    response_body(api, 0).write({"error_code": UnsupportedVersionError.number, "api_keys": [row]}, out)
+    return finish(out)

@@ -1,0 +1,78 @@
+"""FindCoordinator (KIP-699): the broker id at which a client sends requests for a group or a transactional id.
+
+Our coordinators are processes of their own, and every gateway calls them. A client therefore gets the leader of the
+key's shard, which is the coordinator that Kafka's tools expect. The internal topic is created at its first use, by a
+broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError
+from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
+
+from ..call import Call
+from ..cluster import GROUP, TRANSACTION
+from ..errors import INVALID_REQUEST, NONE, number
+from ..wire.schema import Message
+
+#: Kinds by Kafka's key type: kind, shards' topic, our coordinator type. Type 2, share groups, is not served.
+_KINDS = {
+    0: (GROUP, OFFSETS_TOPIC, metadata_pb2.COORDINATOR_TYPE_GROUP),
+    1: (TRANSACTION, TRANSACTIONS_TOPIC, metadata_pb2.COORDINATOR_TYPE_TRANSACTION),
+}
+_BATCH_VERSION = 4  #: First version with several keys.
+
+
+async def find_coordinator(call: Call, request: Message) -> dict[str, Any]:
+    keys = list(dict.fromkeys(request.coordinator_keys)) if call.version >= _BATCH_VERSION else [request.key]
+    kind = _KINDS.get(request.key_type)
+    if kind is None:
+        message = f"coordinator type {request.key_type} is not served"
+        found = [_error(key, INVALID_REQUEST, message) for key in keys]
+    else:
+        found = await _find(call, keys, *kind)
+    return {"coordinators": found} if call.version >= _BATCH_VERSION else found[0]
+
+
+async def _find(call: Call, keys: list[str], kind: str, topic: str, coordinator_type: Any) -> list[dict[str, Any]]:
+    cluster = call.cluster
+    if cluster.topic(topic) is None and keys:
+        try:
+            await _create(call, keys[0], coordinator_type)
+        except HeadraceError as error:
+            code = CoordinatorNotAvailableError.number
+            return [_error(key, code, str(error)) for key in keys]
+    found = []
+    for key in keys:
+        try:
+            cluster.owner_address(kind, key)
+            node = cluster.coordinator_node(call, kind, key)
+        except HeadraceError as error:
+            found.append(_error(key, number(error), str(error)))
+        else:
+            found.append(
+                {
+                    "key": key,
+                    "error_code": NONE,
+                    "error_message": None,
+                    "node_id": node.broker_id,
+                    "host": node.host,
+                    "port": node.port,
+                }
+            )
+    return found
+
+
+async def _create(call: Call, key: str, coordinator_type: Any) -> None:
+    """Let a broker create the topic of the shards; a look-up of any key does."""
+    timeout_ms = call.settings.request_timeout_ms
+    request = metadata_pb2.FindCoordinatorRequest(type=coordinator_type, keys=[key])
+    answer = await call.any_broker(metadata_pb2_grpc.MetadataStub, "FindCoordinator", request, timeout_ms)
+    await call.applied(answer.metadata_offset, timeout_ms)
+
+
+def _error(key: str, code: int, message: str) -> dict[str, Any]:
+    return {"key": key, "error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}

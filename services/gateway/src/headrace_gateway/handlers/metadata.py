@@ -1,0 +1,266 @@
+"""Metadata and DescribeTopicPartitions, from the applied metadata image.
+
+A topic's part of the answer is cached until the topic or the set of offline replicas changes, because clients of a
+large cluster ask for all topics again and again.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from headrace_core.errors import HeadraceError, InvalidTopicError
+from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from headrace_core.metadata.shards import INTERNAL_TOPICS
+from headrace_core.rpc.limits import limit_of, pages
+from headrace_core.rpc.turns import Turns
+from headrace_core.types import NO_LEADER, check_topic_name
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
+
+from ..call import Call
+from ..cluster import Cluster
+from ..errors import (
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    LEADER_NOT_AVAILABLE,
+    NONE,
+    REPLICA_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    kafkas,
+)
+from ..wire.schema import NO_UUID, Message
+from .operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+
+#: First version of Metadata whose requests may name topics by their ids; the ids of versions 10 and 11 were not served
+#: by any release of Kafka (KIP-516).
+_TOPIC_IDS_VERSION = 12
+
+
+async def metadata(call: Call, request: Message) -> dict[str, Any]:
+    """Versions 0 to 13. An empty list means all topics in version 0, and no topics from version 1 on."""
+    cluster = call.cluster
+    wanted = request.topics
+    if wanted is None or (call.version == 0 and not wanted):
+        names = list(cluster.image.topic_ids)
+        missing: list[dict[str, Any]] = []
+    else:
+        if call.version < _TOPIC_IDS_VERSION and any(
+            topic.name is None or topic.topic_id != NO_UUID for topic in wanted
+        ):
+            return _cluster_part(call, request, [_error_topic(INVALID_REQUEST, each.name or "") for each in wanted])
+        names, missing = await _named(call, request)
+    parts = _view(cluster)
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    topics = []
+    async with Turns(len(names)) as turns:
+        image = cluster.image
+        for name in names:
+            topic = image.topic(name)
+            if topic is not None:
+                part = parts.of(image, topic)
+                if call.version == 0:
+                    part = {**part, "partitions": [_version_0(image, each) for each in part["partitions"]]}
+                topics.append({**part, "topic_authorized_operations": operations})
+            elif wanted is not None and wanted:
+                topics.append(_error_topic(_unknown(name), name))
+            if turns.is_over():
+                await turns.next()
+    return _cluster_part(call, request, topics + missing)
+
+
+def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) -> dict[str, Any]:
+    cluster = call.cluster
+    asked = request.include_cluster_authorized_operations
+    return {
+        "brokers": [
+            {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
+            for node in cluster.nodes(call)
+        ],
+        "cluster_id": cluster.image.cluster_id,
+        "controller_id": cluster.controller_id(),
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    }
+
+
+async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of the requested topics, each once, and the entries of unknown topic ids. Creates missing topics, if
+    the request allows it: as in Kafka, ids have priority over names."""
+    ids = [topic.topic_id for topic in request.topics if topic.topic_id != NO_UUID]
+    if ids:
+        found = [(topic_id, call.cluster.topic_by_id(topic_id)) for topic_id in dict.fromkeys(ids)]
+        names = [topic.name for _, topic in found if topic is not None]
+        unknown = [
+            {**_error_topic(UNKNOWN_TOPIC_ID, None), "topic_id": topic_id} for topic_id, topic in found if topic is None
+        ]
+        return names, unknown
+    names = list(dict.fromkeys(topic.name or "" for topic in request.topics))
+    if not request.allow_auto_topic_creation:
+        return names, []
+    absent = [name for name in names if call.cluster.topic(name) is None and _unknown(name) != INVALID_TOPIC_EXCEPTION]
+    if not absent:
+        return names, []
+    refused = await _create(call, absent)
+    return [name for name in names if name not in refused], [_error_topic(code, each) for each, code in refused.items()]
+
+
+async def _create(call: Call, names: Sequence[str]) -> dict[str, int]:
+    """Let a broker create topics, if its auto.create.topics.enable allows it; returns the errors of topics that cannot
+    be created. Without an answer, the topics stay unknown, and the client repeats its request."""
+    refused: dict[str, int] = {}
+    timeout_ms = call.settings.request_timeout_ms
+    try:
+        for page in pages(names, limit_of("Metadata/GetMetadata", "topics")):
+            request = metadata_pb2.MetadataRequest(topics=page, allow_auto_topic_creation=True)
+            answer = await call.any_broker(metadata_pb2_grpc.MetadataStub, "GetMetadata", request, timeout_ms)
+            for topic in answer.topics:
+                if topic.error.code:
+                    refused[topic.name] = kafkas(topic.error.code)
+            await call.applied(answer.metadata_offset, timeout_ms)
+    except HeadraceError:
+        return refused
+    return refused
+
+
+def _unknown(name: str) -> int:
+    """The error of a topic that does not exist."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return INVALID_TOPIC_EXCEPTION
+    return UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _error_topic(code: int, name: str | None) -> dict[str, Any]:
+    return {"error_code": code, "name": name, "topic_authorized_operations": NOT_ASKED}
+
+
+class _View:
+    """The cached parts of topics in answers."""
+
+    def __init__(self) -> None:
+        self._brokers: object = None
+        self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []
+        self._topics: dict[bytes, tuple[TopicImage, dict[str, Any]]] = {}
+
+    def of(self, image: MetadataImage, topic: TopicImage) -> dict[str, Any]:
+        if image.brokers is not self._brokers:
+            self._brokers = image.brokers
+            offline = sorted(
+                (each.broker_id, each.fenced, each.online_directories)
+                for each in image.brokers.values()
+                if each.fenced or each.offline_directories
+            )
+            if offline != self._offline:
+                self._topics.clear()
+            self._offline = offline
+        if len(self._topics) > len(image.topics) + 1_000:  # deleted topics
+            self._topics.clear()
+        kept = self._topics.get(topic.topic_id)
+        if kept is None or kept[0] is not topic:
+            kept = self._topics[topic.topic_id] = (topic, _topic_part(image, topic))
+        return kept[1]
+
+
+_views: WeakKeyDictionary[Cluster, _View] = WeakKeyDictionary()
+
+
+def _view(cluster: Cluster) -> _View:
+    view = _views.get(cluster)
+    if view is None:
+        view = _views[cluster] = _View()
+    return view
+
+
+def _topic_part(image: MetadataImage, topic: TopicImage) -> dict[str, Any]:
+    return {
+        "error_code": NONE,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": [_partition_part(image, number, each) for number, each in enumerate(topic.partitions)],
+    }
+
+
+def _partition_part(image: MetadataImage, number: int, partition: PartitionImage) -> dict[str, Any]:
+    return {
+        "error_code": NONE if partition.leader != NO_LEADER else LEADER_NOT_AVAILABLE,
+        "partition_index": number,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": [each for each in partition.replicas if _is_offline(image, partition, each)],
+    }
+
+
+def _is_offline(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
+    """Whether a replica is offline, by Kafka's rule: its broker is fenced, or its directory is offline."""
+    broker: BrokerImage | None = image.brokers.get(broker_id)
+    return broker is None or broker.fenced or not broker.has_online(partition.directory_of(broker_id))
+
+
+def _version_0(image: MetadataImage, part: dict[str, Any]) -> dict[str, Any]:
+    """A partition for clients of version 0, which know no offline replicas: only brokers that are alive are named."""
+    alive = {broker_id for broker_id, broker in image.brokers.items() if not broker.fenced}
+    replicas = [each for each in part["replica_nodes"] if each in alive]
+    isr = [each for each in part["isr_nodes"] if each in alive]
+    code = part["error_code"]
+    if not code and (len(replicas) < len(part["replica_nodes"]) or len(isr) < len(part["isr_nodes"])):
+        code = REPLICA_NOT_AVAILABLE
+    return {**part, "error_code": code, "replica_nodes": replicas, "isr_nodes": isr}
+
+
+# -- DescribeTopicPartitions ------------------------------------------------------------------------------------------
+
+
+async def describe_topic_partitions(call: Call, request: Message) -> dict[str, Any]:
+    """KIP-966: topics in the order of their names, at most ``max.request.partition.size.limit`` partitions; a cursor
+    names the first partition of the next answer."""
+    image = call.cluster.image
+    cursor = request.cursor
+    is_all = not request.topics
+    if cursor is not None and cursor.partition_index < 0:
+        return {"topics": [_error_topic(INVALID_REQUEST, topic.name) for topic in request.topics]}
+    names = sorted(image.topic_ids) if is_all else sorted({topic.name for topic in request.topics})
+    if cursor is not None:
+        names = names[bisect.bisect_left(names, cursor.topic_name) :]
+    left = max(min(call.settings.described_partitions_max, request.response_partition_limit), 1)
+    topics: list[dict[str, Any]] = []
+    following: dict[str, Any] | None = None
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            if not is_all:
+                topics.append({**_error_topic(_unknown(name), name), "topic_id": NO_UUID})
+            continue
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if not left:
+            following = {"topic_name": name, "partition_index": first}
+            break
+        end = min(first + left, len(topic.partitions))
+        topics.append(
+            {
+                "error_code": NONE,
+                "name": name,
+                "topic_id": topic.topic_id,
+                "is_internal": name in INTERNAL_TOPICS,
+                "partitions": [
+                    {
+                        **_partition_part(image, number, topic.partitions[number]),
+                        "eligible_leader_replicas": topic.partitions[number].elr,
+                        "last_known_elr": topic.partitions[number].last_known_elr,
+                    }
+                    for number in range(first, end)
+                ],
+                "topic_authorized_operations": TOPIC_OPERATIONS,
+            }
+        )
+        left -= max(end - first, 0)
+        if end < len(topic.partitions):
+            following = {"topic_name": name, "partition_index": end}
+            break
+    return {"topics": topics, "next_cursor": following}

@@ -1,0 +1,24 @@
+"""Authorized operations in answers (KIP-430): a bit for each operation's code in Kafka's AclOperation.
+
+Without an authorizer, every client may do everything, so an answer that is asked for operations has all of the
+resource's operations, as in Kafka.
+"""
+
+from __future__ import annotations
+
+NOT_ASKED = -(1 << 31)  #: Integer.MIN_VALUE: the client did not ask for the operations.
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+#: Kafka's AclEntry.supportedOperations of each type of resource.
+TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+GROUP_OPERATIONS = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+CLUSTER_OPERATIONS = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)

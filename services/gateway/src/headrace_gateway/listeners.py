@@ -1,0 +1,103 @@
+"""The ports of a gateway: for each Kafka listener a bootstrap port, and a port for each registered broker id.
+
+The port says which broker a client means, because Kafka's tools send some requests to one broker (its log directories,
+its configuration). A port opens when its broker registers and closes when the broker is unregistered; a fenced broker
+keeps its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Collection, Mapping
+
+from headrace_core.node.listeners import ListenerAddress, advertised
+
+from .client import BOOTSTRAP
+from .cluster import ListenerPorts
+from .connection import Connection, Connections
+from .settings import GatewaySettings
+
+logger = logging.getLogger("headrace.gateway")
+
+BACKLOG = 1_024  #: Connections that the kernel keeps until the gateway accepts them.
+
+
+class Listeners:
+    """All listening sockets of a gateway. ``addresses``: the bootstrap addresses that clients get."""
+
+    def __init__(self, settings: GatewaySettings, connections: Connections) -> None:
+        self._settings = settings
+        self._connections = connections
+        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+        self._ports: dict[str, dict[int, int]] = {}
+        self._refused: set[tuple[str, int]] = set()
+        self._changing = asyncio.Lock()
+        self.addresses: tuple[ListenerAddress, ...] = ()
+
+    async def start(self, broker_ids: Collection[int]) -> None:
+        """Open the bootstrap ports and the ports of ``broker_ids``. Raises OSError."""
+        bound = []
+        for listener in self._settings.listeners:
+            port = await self._open(listener, BOOTSTRAP, listener.port)
+            bound.append(ListenerAddress(listener.name, listener.host, port))
+            self._ports[listener.name] = {}
+        self.addresses = advertised(bound, self._settings.advertised)
+        await self.follow(broker_ids)
+
+    async def follow(self, broker_ids: Collection[int]) -> bool:
+        """Open and close ports so that exactly ``broker_ids`` have ports; returns whether anything changed. A port that
+        cannot be opened is logged and left out, until the broker registers again."""
+        async with self._changing:
+            return await self._follow(broker_ids)
+
+    async def _follow(self, broker_ids: Collection[int]) -> bool:
+        has_changed = False
+        for listener in self._settings.listeners:
+            ports = self._ports[listener.name]
+            for broker_id in [each for each in ports if each not in broker_ids]:
+                del ports[broker_id]
+                self._servers.pop((listener.name, broker_id)).close()
+                has_changed = True
+            self._refused = {each for each in self._refused if each[1] in broker_ids}
+            for broker_id in sorted(set(broker_ids) - ports.keys()):
+                if (listener.name, broker_id) in self._refused:
+                    continue
+                base = self._settings.broker_ports.get(listener.name)
+                wanted = 0 if base is None else base + broker_id
+                try:
+                    ports[broker_id] = await self._open(listener, broker_id, wanted)
+                    has_changed = True
+                except (OSError, OverflowError) as error:
+                    self._refused.add((listener.name, broker_id))
+                    logger.error("no port for broker %d on listener %s: %s", broker_id, listener.name, error)
+        return has_changed
+
+    def ports(self) -> Mapping[str, ListenerPorts]:
+        """The addresses of each listener, as clients get them."""
+        return {
+            address.name: ListenerPorts(address.host.strip("[]"), address.port, dict(self._ports[address.name]))
+            for address in self.addresses
+        }
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        servers, self._servers = self._servers, {}
+        for server in servers.values():
+            server.close()
+
+    async def _open(self, listener: ListenerAddress, broker_id: int, port: int) -> int:
+        connections, name = self._connections, listener.name
+        loop, host = asyncio.get_running_loop(), listener.host.strip("[]")
+
+        def accepted() -> Connection:
+            return Connection(connections, name, broker_id)
+
+        if host in ("", "::") and socket.has_dualstack_ipv6():
+            both = socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+            server = await loop.create_server(accepted, sock=both, backlog=BACKLOG)
+        else:
+            server = await loop.create_server(accepted, host or "0.0.0.0", port, backlog=BACKLOG, reuse_address=True)
+        self._servers[(name, broker_id)] = server
+        return int(server.sockets[0].getsockname()[1])

@@ -1,0 +1,69 @@
+"""The gateway's settings, derived from the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace_core.config import fields_from, from_key
+from headrace_core.config.server_keys import SERVER
+from headrace_core.errors import InvalidConfigError
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.listeners import ListenerAddress, check_advertised, parse_listeners
+
+QUEUED_BYTES = 64 * 1024 * 1024  #: queued.max.request.bytes of -1, which means no limit in Kafka.
+REQUEST_BYTES = 104_857_600  #: Kafka's default of socket.request.max.bytes; ours is for gRPC requests.
+
+_PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """``broker_ports``: base of the broker ids' ports by listener name; a missing listener uses free ports.
+    ``request_bytes_max``: limit of a frame."""
+
+    listeners: tuple[ListenerAddress, ...] = ()
+    advertised: tuple[ListenerAddress, ...] = ()
+    broker_ports: Mapping[str, int]
+    request_bytes_max: int = REQUEST_BYTES
+    queued_bytes_max: int = from_key(
+        SERVER, "queued.max.request.bytes", lambda value: value if value >= 0 else QUEUED_BYTES
+    )
+    connections_max: int = from_key(SERVER, "max.connections")
+    connections_per_ip_max: int = from_key(SERVER, "max.connections.per.ip")
+    idle_ms: int = from_key(SERVER, "connections.max.idle.ms")
+    request_timeout_ms: int = from_key(SERVER, "request.timeout.ms")
+    fetch_bytes_max: int = from_key(SERVER, "fetch.max.bytes")
+    fetch_sessions_max: int = from_key(SERVER, "max.incremental.fetch.session.cache.slots")
+    described_partitions_max: int = from_key(SERVER, "max.request.partition.size.limit")
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> GatewaySettings:
+        """The settings of a node. Raises InvalidConfigError."""
+        values = config.values
+        listeners = parse_listeners(values["kafka.listeners"], key="kafka.listeners", names=None)
+        if not listeners:
+            raise InvalidConfigError("kafka.listeners is empty; name one, such as PLAINTEXT://127.0.0.1:9092")
+        advertised = parse_listeners(values["kafka.advertised.listeners"], key="kafka.advertised.listeners", names=None)
+        check_advertised(listeners, advertised, prefix="kafka.")
+        return cls(
+            listeners=listeners,
+            advertised=advertised,
+            broker_ports=_broker_ports(values["kafka.broker.ports"], listeners),
+            request_bytes_max=config.given.get("socket.request.max.bytes", REQUEST_BYTES),
+            **fields_from(cls, values),
+        )
+
+
+def _broker_ports(items: Sequence[str], listeners: Sequence[ListenerAddress]) -> dict[str, int]:
+    ports: dict[str, int] = {}
+    for item in items:
+        match = _PORTS.match(item)
+        if match is None or not 1 <= int(match["base"]) <= 65535:
+            raise InvalidConfigError(f"kafka.broker.ports={item}: write NAME:BASE, such as PLAINTEXT:19092")
+        name = match["name"].upper()
+        if not any(listener.name == name for listener in listeners):
+            raise InvalidConfigError(f"kafka.broker.ports={item}: kafka.listeners does not have this listener")
+        ports[name] = int(match["base"])
+    return ports

@@ -1,0 +1,201 @@
+"""gRPC calls to brokers and coordinators on behalf of Kafka clients.
+
+A node accepts only 32 calls at once on one connection, and a JoinGroup can last minutes. Each node therefore has a pool
+of channels, each with a connection of its own: a call takes the first channel with fewer than ``CALLS_MAX`` calls in
+flight, and a new channel opens when all are full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    CoordinatorNotAvailableError,
+    HeadraceError,
+    LeaderNotAvailableError,
+    NetworkError,
+    NotCoordinatorError,
+    RequestTimedOutError,
+    ServerBusyError,
+)
+from headrace_core.membership.node_links import NodeLinks
+from headrace_core.rpc.channel import ChannelPurpose, open_channel
+from headrace_core.rpc.status import error_from_rpc
+
+from .client import BOOTSTRAP, Client
+from .cluster import Cluster, grpc_address
+
+CALLS_MAX = 24  #: Maximum calls in flight on one channel; a node accepts 32 on a connection.
+CHANNELS_MAX = 250  #: Maximum channels to one node: 6,000 calls in flight.
+TIMEOUT_MS_MAX = 3_600_000  #: Limit of the timeouts that clients ask for.
+#: How long a call waits for metadata that name another coordinator, after NOT_COORDINATOR.
+NEWER_METADATA_S = 0.5
+
+Stub = Callable[[grpc.aio.Channel], Any]
+
+
+class Upstream:
+    """Calls to nodes; one object per gateway. All methods raise HeadraceError. ``timeout_ms`` limits a whole call."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pools: NodeLinks[_Pool] = NodeLinks(cluster.state)
+
+    async def close(self) -> None:
+        await self._pools.close()
+
+    async def any_broker(self, client: Client, stub: Stub, method: str, request: Any, timeout_ms: float) -> Any:
+        """Call an unfenced broker, the one whose port the client uses if it can. Another broker is asked only when the
+        request was surely not sent."""
+        deadline = _deadline(timeout_ms)
+        failure: HeadraceError | None = None
+        for address in self._addresses(client.broker_id):
+            try:
+                return await self.call(client, address, stub, method, request, deadline)
+            except NetworkError as error:
+                if error.was_sent:
+                    raise
+                failure = error
+        raise failure or LeaderNotAvailableError("no broker is available; retry")
+
+    async def broker(
+        self, client: Client, broker_id: int, stub: Stub, method: str, request: Any, timeout_ms: float
+    ) -> Any:
+        """Call one broker. BrokerIdNotRegisteredError for an unknown id, NetworkError if it cannot be reached."""
+        address = self._cluster.broker_address(broker_id)
+        if address is None:
+            raise BrokerIdNotRegisteredError(f"no broker has the id {broker_id}")
+        return await self.call(client, address, stub, method, request, _deadline(timeout_ms))
+
+    async def coordinator(
+        self, client: Client, kind: str, key: str, stub: Stub, method: str, request: Any, timeout_ms: float
+    ) -> Any:
+        """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
+        NOT_COORDINATOR, or without a connection, the call is repeated once if the metadata name another owner within
+        NEWER_METADATA_S. Raises NotCoordinatorError and CoordinatorNotAvailableError."""
+        deadline = _deadline(timeout_ms)
+        address = self._cluster.owner_address(kind, key)
+        try:
+            return await self.call(client, address, stub, method, request, deadline)
+        except NotCoordinatorError as error:
+            failure: HeadraceError = error
+        except NetworkError as error:
+            if error.was_sent:  # the client looks up the coordinator again, and repeats the request
+                raise NotCoordinatorError(str(error)) from None
+            failure = CoordinatorNotAvailableError(str(error))
+        other = await self._other_owner(kind, key, address, min(deadline, time.monotonic() + NEWER_METADATA_S))
+        if other is None:
+            raise failure
+        try:
+            return await self.call(client, other, stub, method, request, deadline)
+        except NetworkError as error:
+            raise NotCoordinatorError(str(error)) from None
+
+    async def call(self, client: Client, address: str, stub: Stub, method: str, request: Any, deadline: float) -> Any:
+        """Call ``method`` of the node at ``address``. ``deadline``: on the clock of time.monotonic."""
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise RequestTimedOutError(f"{method}: timed out before the request was sent")
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = _Pool(address)
+        channel = pool.take()
+        try:
+            return await channel.method(stub, method)(request, timeout=left_s, metadata=client.metadata)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure, address) from None
+        except grpc.aio.UsageError:  # the channel was closed: the node has left the cluster
+            lost = NetworkError(f"{address}: the node is not registered any more")
+            lost.was_sent = False
+            raise lost from None
+        finally:
+            channel.calls -= 1
+
+    def _addresses(self, preferred: int) -> list[str]:
+        """Addresses of the unfenced brokers; the preferred broker first."""
+        brokers = [each for each in self._cluster.image.brokers.values() if not each.fenced]
+        if preferred != BOOTSTRAP:
+            brokers.sort(key=lambda each: each.broker_id != preferred)
+        else:  # prefer a broker with an open channel, because its connection exists
+            brokers.sort(key=lambda each: grpc_address(each) not in self._pools)
+        return [address for each in brokers if (address := grpc_address(each)) is not None]
+
+    async def _other_owner(self, kind: str, key: str, address: str, deadline: float) -> str | None:
+        """Wait until the metadata name another owner than ``address``; None if they do not before ``deadline``."""
+        changed = asyncio.Event()
+        unwatch = self._cluster.state.watch(lambda image, delta: changed.set())
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.001)):
+                while True:
+                    changed.clear()
+                    try:
+                        owner = self._cluster.owner_address(kind, key)
+                    except CoordinatorNotAvailableError:
+                        owner = address
+                    if owner != address:
+                        return owner
+                    await changed.wait()
+        except TimeoutError:
+            return None
+        finally:
+            unwatch()
+
+
+def _deadline(timeout_ms: float) -> float:
+    return time.monotonic() + min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1_000
+
+
+class _Channel:
+    """A channel with a connection of its own, and its stubs' methods."""
+
+    __slots__ = ("_channel", "_methods", "_stubs", "calls")
+
+    def __init__(self, address: str) -> None:
+        self._channel = open_channel(address, ChannelPurpose.GATEWAY)
+        self._stubs: dict[Stub, Any] = {}
+        self._methods: dict[tuple[Stub, str], Any] = {}
+        self.calls = 0  #: Calls in flight.
+
+    def method(self, stub: Stub, name: str) -> Any:
+        method = self._methods.get((stub, name))
+        if method is None:
+            if stub not in self._stubs:
+                self._stubs[stub] = stub(self._channel)
+            method = self._methods[(stub, name)] = getattr(self._stubs[stub], name)
+        return method
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class _Pool:
+    """Channels to one node."""
+
+    __slots__ = ("_address", "_channels")
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channels: list[_Channel] = []
+
+    def take(self) -> _Channel:
+        """A channel with room for a call, which is counted; the caller subtracts it from ``calls``. The first channels
+        are filled first. Raises ServerBusyError."""
+        for channel in self._channels:
+            if channel.calls < CALLS_MAX:
+                channel.calls += 1
+                return channel
+        if len(self._channels) >= CHANNELS_MAX:
+            raise ServerBusyError(f"{self._address}: {CALLS_MAX * CHANNELS_MAX} calls are in progress; retry")
+        channel = _Channel(self._address)
+        channel.calls = 1
+        self._channels.append(channel)
+        return channel
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close() for channel in self._channels))
