@@ -83,6 +83,7 @@ OTHER_SCOPES = {
     "listener.security.protocol.map": "every listener is PLAINTEXT",
     "log.retention.check.interval.ms": "ours can be altered",
     "max.connections": "gRPC takes it when the listener opens",
+    "max.connections.per.ip": "a gateway reads it at its start",
 }
 OTHER_TYPES = {
     "linger.ms": "fractions of a millisecond are allowed",

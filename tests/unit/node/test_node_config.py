@@ -28,10 +28,7 @@ def config_of(role: str = "controller", **more: str) -> NodeConfig:
 def test_keys_of_kafkas_that_something_else_stands_in_for_are_taken_with_a_note() -> None:
     given = {"queued_max_requests": "5", "max_connection_creation_rate": "7", "fetch_max_bytes": "4096"}
     notes = config_of("broker", **given).notes()
-    assert [note.partition(":")[0] for note in notes] == [
-        "queued.max.requests",
-        "max.incremental.fetch.session.cache.slots",
-    ]
+    assert [note.partition(":")[0] for note in notes] == ["queued.max.requests", "max.connection.creation.rate"]
 
 
 def test_properties_are_read_as_java_reads_them() -> None:
