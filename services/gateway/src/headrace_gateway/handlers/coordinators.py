@@ -34,7 +34,9 @@ async def find_coordinator(call: Call, request: Message) -> dict[str, Any]:
         found = [_error(key, INVALID_REQUEST, message) for key in keys]
     else:
         found = await _find(call, keys, *kind)
-    return {"coordinators": found} if call.version >= _BATCH_VERSION else found[0]
+    if call.version >= _BATCH_VERSION:
+        return {"coordinators": found}
+    return {name: value for name, value in found[0].items() if name != "key"}
 
 
 async def _find(call: Call, keys: list[str], kind: str, topic: str, coordinator_type: Any) -> list[dict[str, Any]]:

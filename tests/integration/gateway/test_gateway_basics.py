@@ -1,0 +1,146 @@
+"""Kafka's clients find the cluster through a gateway: brokers, topics, coordinators."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient
+
+from headrace import Admin, LocalCluster, NewTopic
+from headrace_gateway.app import Gateway
+from headrace_gateway.wire.apis import VERSIONS, Api
+from headrace_gateway.wire.schema import NO_UUID, Message
+from tests.worlds.gateways import running_gateway
+from tests.worlds.kafka_frames import read_answer, request_frame
+from tests.worlds.waiting import until
+
+COORDINATOR_NOT_AVAILABLE = 15
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, controllers=1, coordinators=1, mode="inprocess") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(cluster: LocalCluster) -> Iterator[Gateway]:
+    with running_gateway(cluster) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        if "orders" not in admin.list_topics():
+            admin.create_topics([NewTopic("orders", partitions=3, replication_factor=2)])
+    return "orders"
+
+
+def ask(address: str, api: Api, version: int, **fields: object) -> Message:
+    """Send one request over a connection of its own, and return the answer."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(request_frame(api, version, **fields))
+        with connection.makefile("rb") as stream:
+            frame = stream.read(int.from_bytes(stream.read(4), "big"))
+    return read_answer(api, version, frame)[1]
+
+
+def find_coordinators(gateway: Gateway, version: int, key_type: int, **fields: object) -> list[Message]:
+    """Look up coordinators; repeat the look-up, as clients do, until the new internal topic's shards have owners."""
+
+    def look_up() -> list[Message] | None:
+        answer = ask(gateway.bootstrap_servers, Api.FIND_COORDINATOR, version, key_type=key_type, **fields)
+        found = list(answer.coordinators) if version >= 4 else [answer]
+        return None if any(each.error_code == COORDINATOR_NOT_AVAILABLE for each in found) else found
+
+    found: list[Message] = until(look_up)
+    return found
+
+
+def test_librdkafka_lists_topics_and_brokers(gateway: Gateway, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap_servers})
+    listed = admin.list_topics(timeout=20)
+    assert sorted(listed.brokers) == [1, 2]
+    assert listed.controller_id == 1
+    assert sorted(listed.topics[topic].partitions) == [0, 1, 2]
+    assert sorted(listed.topics[topic].partitions[0].replicas) == [1, 2]
+    described = admin.describe_cluster(request_timeout=20).result(20)
+    assert described.cluster_id == listed.cluster_id
+    assert sorted(node.id for node in described.nodes) == [1, 2]
+
+
+def test_kafka_python_lists_topics_and_describes_the_cluster(gateway: Gateway, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=gateway.bootstrap_servers)
+    try:
+        assert topic in admin.list_topics()
+        assert sorted(each["broker_id"] for each in admin.describe_cluster()["brokers"]) == [1, 2]
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize("version", range(VERSIONS[Api.METADATA].low, VERSIONS[Api.METADATA].high + 1))
+def test_every_version_of_metadata_names_the_topic(gateway: Gateway, topic: str, version: int) -> None:
+    answer = ask(gateway.bootstrap_servers, Api.METADATA, version, topics=[{"name": topic, "topic_id": NO_UUID}])
+    (found,) = answer.topics
+    assert (found.error_code, found.name, len(found.partitions)) == (0, topic, 3)
+    assert {each.leader_id for each in found.partitions} <= {1, 2}
+    assert {each.node_id for each in answer.brokers} == {1, 2}
+
+
+def test_each_broker_id_has_a_port_of_its_own(gateway: Gateway, topic: str) -> None:
+    answer = ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=[])
+    addresses = {each.node_id: f"{each.host}:{each.port}" for each in answer.brokers}
+    assert len({gateway.bootstrap_servers, *addresses.values()}) == 3
+    for address in addresses.values():
+        again = ask(address, Api.METADATA, 12, topics=[])
+        assert {each.node_id: f"{each.host}:{each.port}" for each in again.brokers} == addresses
+
+
+def test_metadata_finds_topics_by_id(gateway: Gateway, topic: str) -> None:
+    by_name = ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=[{"name": topic, "topic_id": NO_UUID}])
+    topic_id = by_name.topics[0].topic_id
+    wanted = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": b"\1" * 16}]
+    found = ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=wanted).topics
+    assert [(each.error_code, each.name) for each in found] == [(0, topic), (100, None)]
+    old = ask(gateway.bootstrap_servers, Api.METADATA, 11, topics=[{"name": topic, "topic_id": topic_id}])
+    assert [each.error_code for each in old.topics] == [42]
+
+
+def test_a_missing_topic_is_created_if_the_client_asks_for_it(gateway: Gateway) -> None:
+    wanted = [{"name": "made-by-metadata", "topic_id": NO_UUID}, {"name": "no/topic", "topic_id": NO_UUID}]
+    refused = ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=wanted, allow_auto_topic_creation=False)
+    assert [each.error_code for each in refused.topics] == [3, 17]
+    made = ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=wanted, allow_auto_topic_creation=True)
+    assert [(each.error_code, bool(each.partitions)) for each in made.topics] == [(0, True), (17, False)]
+
+
+def test_topic_partitions_are_described_in_pages(gateway: Gateway, topic: str) -> None:
+    address = gateway.bootstrap_servers
+    first = ask(address, Api.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": topic}], response_partition_limit=2)
+    assert [each.partition_index for each in first.topics[0].partitions] == [0, 1]
+    cursor = {"topic_name": first.next_cursor.topic_name, "partition_index": first.next_cursor.partition_index}
+    rest = ask(address, Api.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": topic}], cursor=cursor)
+    assert [each.partition_index for each in rest.topics[0].partitions] == [2]
+    assert rest.next_cursor is None
+
+
+@pytest.mark.parametrize("version", range(VERSIONS[Api.FIND_COORDINATOR].low, VERSIONS[Api.FIND_COORDINATOR].high + 1))
+def test_a_coordinator_is_a_broker_of_the_metadata(gateway: Gateway, version: int) -> None:
+    fields = {"coordinator_keys": ["group-1", "group-2"]} if version >= 4 else {"key": "group-1"}
+    answers = find_coordinators(gateway, version, 0, **fields)
+    nodes = {(each.node_id, each.host, each.port) for each in ask(gateway.bootstrap_servers, Api.METADATA, 1).brokers}
+    assert len(answers) == (2 if version >= 4 else 1)
+    assert all(each.error_code == 0 and (each.node_id, each.host, each.port) in nodes for each in answers)
+
+
+def test_transactional_ids_have_a_coordinator_and_share_groups_have_none(gateway: Gateway) -> None:
+    address = gateway.bootstrap_servers
+    found = find_coordinators(gateway, 6, 1, coordinator_keys=["payments"])
+    assert [each.error_code for each in found] == [0]
+    shared = ask(address, Api.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=["payments"]).coordinators
+    assert [each.error_code for each in shared] == [42]

@@ -1,0 +1,111 @@
+"""Frames of Kafka requests and answers, and a transport in memory for the gateway's connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace_gateway.wire.apis import VERSIONS, Api, is_flexible
+from headrace_gateway.wire.frames import finish
+from headrace_gateway.wire.primitives import Cursor, pack_int16, pack_int32, put_string
+from headrace_gateway.wire.schema import Message, request_body, response_body
+
+
+def request_frame(
+    api: Api,
+    version: int,
+    correlation_id: int = 7,
+    *,
+    client_id: str = "asking",
+    body: bytes | None = None,
+    **fields: Any,
+) -> bytearray:
+    """A request with its length. ``body``: the bytes after the header, in place of ``fields``."""
+    out = bytearray(4)
+    out += pack_int16(api) + pack_int16(version) + pack_int32(correlation_id)
+    put_string(out, client_id)
+    if api in VERSIONS and is_flexible(api, version):
+        out.append(0)
+    if body is None:
+        request_body(api, version).write(fields, out)
+    else:
+        out += body
+    return finish(out)
+
+
+def read_answer(api: Api, version: int, frame: bytes) -> tuple[int, Message]:
+    """The correlation id and the message of an answer without its length."""
+    cursor = Cursor(frame)
+    correlation_id = cursor.int32()
+    if is_flexible(api, version) and api is not Api.API_VERSIONS:
+        cursor.skip_tagged()
+    return correlation_id, response_body(api, version).read(frame, cursor.position)
+
+
+class MemoryTransport(asyncio.Transport):
+    """A transport that keeps what is written, until ``client_reads`` takes it. ``is_reading`` and ``state`` show what
+    the protocol did."""
+
+    def __init__(self, host: str = "10.0.0.1") -> None:
+        super().__init__({"peername": (host, 4711)})
+        self.written = bytearray()
+        self.state = "open"
+        self.is_reading_now = True
+        self.protocol: asyncio.Protocol | None = None
+        self._high = 64 * 1024
+        self._is_paused = False
+
+    def connect(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+        protocol.connection_made(self)
+
+    def client_reads(self) -> bytes:
+        """Take everything that was written."""
+        data, self.written = bytes(self.written), bytearray()
+        if self._is_paused:
+            self._is_paused = False
+            assert self.protocol is not None
+            self.protocol.resume_writing()
+        return data
+
+    def lose(self) -> None:
+        """Tell the protocol that the connection is lost, once the transport is closed or broken."""
+        assert self.protocol is not None
+        self.protocol.connection_lost(None)
+
+    # -- asyncio.Transport
+
+    def write(self, data: Any) -> None:
+        assert self.state == "open"
+        self.written += data
+        if len(self.written) > self._high and not self._is_paused:
+            self._is_paused = True
+            assert self.protocol is not None
+            self.protocol.pause_writing()
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high is not None
+        self._high = high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def is_closing(self) -> bool:
+        return self.state != "open"
+
+    def close(self) -> None:
+        self.state = "closed"
+
+    def abort(self) -> None:
+        self.state = "aborted"
+
+    def pause_reading(self) -> None:
+        assert self.is_reading_now
+        self.is_reading_now = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading_now
+        self.is_reading_now = True
