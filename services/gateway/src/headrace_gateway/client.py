@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -21,7 +22,18 @@ class Client:
     ``client_id`` is that of the latest request.
     """
 
-    __slots__ = ("_closing", "_metadata", "_metadata_of", "broker_id", "client_id", "host", "listener", "principal")
+    __slots__ = (
+        "_closing",
+        "_metadata",
+        "_metadata_of",
+        "broker_id",
+        "client_id",
+        "fetch",
+        "host",
+        "listener",
+        "principal",
+        "produce",
+    )
 
     def __init__(self, *, host: str, listener: str, broker_id: int, principal: str = ANONYMOUS) -> None:
         self.host = host
@@ -29,6 +41,8 @@ class Client:
         self.broker_id = broker_id
         self.principal = principal
         self.client_id = ""
+        self.produce: Any = None  #: The connection's streams of produce_path.py, once it has some.
+        self.fetch: Any = None  #: The same of fetch_path.py.
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._metadata_of: str | None = None
         self._closing: list[Callable[[], None]] = []

@@ -1,0 +1,398 @@
+"""Fetch: a Kafka client's requests over the brokers' fetch streams.
+
+Each connection has a stream to each broker that it fetches from. The stream is a session of the broker's, whose
+positions advance with the data. A Kafka client names the offset of a partition when it differs from what the client
+fetched last, so a request names a partition to the broker only where the client's offset is not the stream's position.
+Records are the broker's bytes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    NotLeaderOrFollowerError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.metadata import TopicImage
+from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
+
+from .call import AnswerParts, Call
+from .client import BOOTSTRAP, Client
+from .errors import kafkas, number
+from .links import Link
+from .produce_path import GRACE_S, endpoints
+from .wire.apis import Api
+from .wire.frames import RequestHeader, finish, response_start
+from .wire.schema import Message, request_body, response_body
+from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
+
+WAIT_MS_MAX = 5 * 60_000  #: A longer wait of a client counts as this.
+_BY_ID = 13  #: The version from which requests name topics by their ids (KIP-516).
+_INT_MAX = 2**31 - 1
+
+_sessions = 0  # sessions of all connections of this process
+
+Reply = Callable[[AnswerParts | None], None]
+
+
+def fetch(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None:
+    """A FastHandler. Raises WireError."""
+    request = request_body(Api.FETCH, call.version).read(frame, header.body)
+    client = call.client
+    if client.fetch is None:
+        client.fetch = FetchPath(client)
+        client.on_close(client.fetch.close)
+    client.fetch.handle(call, header, request, reply)
+
+
+class _Position:
+    """What a broker's stream has of a partition."""
+
+    __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "topic_id", "wanted")
+
+    def __init__(self, wanted: Wanted, topic_id: bytes) -> None:
+        self.wanted = wanted
+        self.topic_id = topic_id
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+
+class _Stream:
+    """A stream to one broker with the positions of its session."""
+
+    __slots__ = ("committed", "link", "positions")
+
+    def __init__(self, link: Link, committed: bool) -> None:
+        self.link = link
+        self.committed = committed
+        self.positions: dict[tuple[str, int], _Position] = {}
+
+
+class FetchPath:
+    """The fetches of one connection, one after another."""
+
+    __slots__ = ("_client", "_session", "_streams")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._session = FetchSession()
+        self._streams: dict[int, _Stream] = {}
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.link.close()
+        self._streams.clear()
+        self._count_session(self._session.session_id, NO_SESSION)
+
+    def handle(self, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
+        session, before = self._session, self._session.session_id
+        fetch = _Fetch(self, call, header, request, reply)
+        if (request.replica_id if call.version < 15 else request.replica_state.replica_id) >= 0:
+            fetch.fail(InvalidRequestError.number)
+            return
+        has_room = _sessions < call.settings.fetch_sessions_max or before != NO_SESSION
+        try:
+            fetch.is_full = session.apply(
+                request.session_id if call.version >= 7 else NO_SESSION,
+                request.session_epoch if call.version >= 7 else -1,
+                _named(request),
+                _forgotten(request),
+                random.randrange(1, _INT_MAX) if has_room else NO_SESSION,
+            )
+        except SessionError as error:
+            fetch.fail(error.code)
+            return
+        self._count_session(before, session.session_id)
+        fetch.start(session)
+
+    def stream(self, broker_id: int, address: str, committed: bool) -> _Stream:
+        """The stream to a broker; a new one if it is broken or has another isolation level."""
+        stream = self._streams.get(broker_id)
+        is_open = stream is not None and stream.link.is_open and stream.link.address == address
+        if stream is not None and is_open and stream.committed == committed:
+            return stream
+        if stream is not None:
+            stream.link.close()
+        metadata = self._client.metadata
+        link = Link(
+            address,
+            ChannelPurpose.FETCH,
+            lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=metadata),  # type: ignore[no-untyped-call]
+        )
+        stream = self._streams[broker_id] = _Stream(link, committed)
+        return stream
+
+    def forget_others(self, brokers: set[int]) -> None:
+        """Close the streams to brokers from which the client fetches no more."""
+        for broker_id in self._streams.keys() - brokers:
+            self._streams.pop(broker_id).link.close()
+
+    @staticmethod
+    def _count_session(before: int, after: int) -> None:
+        global _sessions
+        _sessions += (after != NO_SESSION) - (before != NO_SESSION)
+
+
+def _named(request: Message) -> list[tuple[Key, Wanted]]:
+    named = []
+    for topic in request.topics:
+        name, topic_id = topic.topic, topic.topic_id
+        for item in topic.partitions:
+            wanted = Wanted(
+                item.fetch_offset, item.partition_max_bytes, item.current_leader_epoch, item.last_fetched_epoch
+            )
+            named.append(((name, topic_id, item.partition), wanted))
+    return named
+
+
+def _forgotten(request: Message) -> list[Key]:
+    return [
+        (topic.topic, topic.topic_id, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+
+
+class _Fetch:
+    """One request until its answer."""
+
+    __slots__ = (
+        "_call",
+        "_header",
+        "_hints",
+        "_left",
+        "_path",
+        "_reply",
+        "_request",
+        "_results",
+        "is_full",
+    )
+
+    def __init__(self, path: FetchPath, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
+        self.is_full = True  #: Whether the answer names all partitions.
+        self._path = path
+        self._call = call
+        self._header = header
+        self._request = request
+        self._reply = reply
+        self._left = 1
+        self._results: dict[Key, dict[str, Any]] = {}
+        self._hints: set[int] = set()
+
+    def fail(self, code: int) -> None:
+        """Answer with an error of the whole request."""
+        self._write({"error_code": code})
+
+    def start(self, session: FetchSession) -> None:
+        committed = self._request.isolation_level == 1
+        groups: dict[int, list[tuple[Key, TopicImage, Wanted]]] = {}
+        for key, wanted in session.wanted.items():
+            found = self._topic(key)
+            if isinstance(found, HeadraceError):
+                self._refuse(key, found)
+                continue
+            broker_id = self._broker(key, found)
+            if broker_id is not None:
+                groups.setdefault(broker_id, []).append((key, found, wanted))
+        has_failed = bool(self._results)
+        for broker_id, items in groups.items():
+            self._send(broker_id, items, committed, at_once=has_failed)
+        if len(groups) < len(self._path._streams):
+            self._path.forget_others(set(groups))
+        self._finish_one()
+
+    def _topic(self, key: Key) -> TopicImage | HeadraceError:
+        name, topic_id, index = key
+        cluster = self._call.cluster
+        topic: TopicImage | None
+        if self._call.version >= _BY_ID:
+            topic = cluster.topic_by_id(topic_id)
+            if topic is None:
+                return UnknownTopicIdError("no topic has this id")
+        else:
+            topic = cluster.topic(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return UnknownTopicOrPartitionError(f"{name}-{index} does not exist")
+        return topic
+
+    def _broker(self, key: Key, topic: TopicImage) -> int | None:
+        """The broker to fetch from: the one whose port the client uses, if it has a replica; None: the answer has an
+        error."""
+        partition = topic.partitions[key[2]]
+        asked = self._client.broker_id
+        if asked == BOOTSTRAP and partition.leader >= 0:
+            return partition.leader
+        if asked in partition.replicas:
+            return asked
+        self._refuse(key, NotLeaderOrFollowerError(f"broker {asked} has no replica of {topic.name}-{key[2]}"))
+        self._hint(self._results[key], partition.leader, partition.leader_epoch)
+        return None
+
+    @property
+    def _client(self) -> Client:
+        return self._call.client
+
+    def _refuse(self, key: Key, error: HeadraceError) -> None:
+        self._results[key] = {"partition_index": key[2], "error_code": number(error), "high_watermark": -1,
+                              "records": b""}  # fmt: skip
+
+    def _hint(self, result: dict[str, Any], leader: int, epoch: int) -> None:
+        result["current_leader"] = {"leader_id": leader, "leader_epoch": epoch}
+        if leader >= 0:
+            self._hints.add(leader)
+
+    def _send(
+        self, broker_id: int, items: list[tuple[Key, TopicImage, Wanted]], committed: bool, *, at_once: bool
+    ) -> None:
+        call, request = self._call, self._request
+        address = call.cluster.broker_address(broker_id)
+        if address is None:
+            for key, _, _ in items:
+                self._refuse(key, NotLeaderOrFollowerError(f"broker {broker_id} is not registered"))
+            return
+        stream = self._path.stream(broker_id, address, committed)
+        positions = stream.positions
+        wait_ms = 0 if at_once else min(max(request.max_wait, 0), WAIT_MS_MAX)
+        asked = fetch_pb2.FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=max(request.min_bytes, 0),
+            max_bytes=min(max(request.max_bytes, 1), call.settings.fetch_bytes_max),
+            isolation_level=common_pb2.ISOLATION_LEVEL_READ_COMMITTED
+            if committed
+            else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
+            rack=request.rack_id or "",
+        )
+        keys: dict[tuple[str, int], Key] = {}
+        changes = 0
+        for key, topic, wanted in items:
+            place = (topic.name, key[2])
+            keys[place] = key
+            position = positions.get(place)
+            if position is not None and position.wanted == wanted and position.topic_id == topic.topic_id:
+                continue
+            if changes >= PARTITIONS_MAX:  # the rest follows with the client's next request
+                keys.pop(place)
+                continue
+            changes += 1
+            positions[place] = _Position(wanted, topic.topic_id)
+            asked.partitions.add(
+                topic=topic.name,
+                partition=key[2],
+                fetch_offset=wanted.offset,
+                max_bytes=max(wanted.max_bytes, 1),
+                current_leader_epoch=wanted.leader_epoch,
+                last_fetched_epoch=wanted.last_epoch,
+                topic_id=topic.topic_id if call.version >= _BY_ID else b"",
+            )
+        if len(positions) > len(keys):
+            for place in [each for each in positions if each not in keys][:PARTITIONS_MAX]:
+                del positions[place]
+                asked.forgotten.add(topic=place[0], partition=place[1])
+        self._left += 1
+        stream.link.send(
+            asked,
+            wait_ms / 1_000 + call.settings.request_timeout_ms / 1_000 + GRACE_S,
+            lambda response, error: self._answered(stream, keys, response, error),
+        )
+
+    def _answered(
+        self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
+    ) -> None:
+        if error is not None:
+            # The client looks for the leader, and fetches again from the same offset.
+            lost = NotLeaderOrFollowerError(str(error))
+            for key in keys.values():
+                self._refuse(key, lost)
+            self._finish_one()
+            return
+        positions = stream.positions
+        for found in response.results:
+            place = (found.topic, found.partition)
+            asked, position = keys.get(place), positions.get(place)
+            if asked is not None and position is not None:
+                self._results[asked] = self._result(asked, position, place, positions, found)
+        if self.is_full:
+            for place, key in keys.items():
+                position = positions.get(place)
+                if key not in self._results and position is not None:
+                    self._results[key] = {
+                        "partition_index": key[2],
+                        "high_watermark": position.high_watermark,
+                        "last_stable_offset": position.last_stable_offset,
+                        "log_start_offset": position.log_start_offset,
+                        "records": b"",
+                    }
+        self._finish_one()
+
+    def _result(
+        self,
+        key: Key,
+        position: _Position,
+        place: tuple[str, int],
+        positions: dict[tuple[str, int], _Position],
+        found: Any,
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "partition_index": key[2],
+            "high_watermark": found.high_watermark,
+            "last_stable_offset": found.last_stable_offset,
+            "log_start_offset": found.log_start_offset,
+            "records": found.records,
+        }
+        if found.error.code:
+            result |= {"error_code": kafkas(found.error.code), "high_watermark": -1, "last_stable_offset": -1,
+                       "records": b""}  # fmt: skip
+            if found.HasField("current_leader"):
+                self._hint(result, found.current_leader.leader_id, found.current_leader.leader_epoch)
+            positions.pop(place, None)  # a partition with an error leaves the broker's session
+            return result
+        if found.HasField("preferred_read_replica"):
+            result["preferred_read_replica"] = found.preferred_read_replica
+            positions.pop(place, None)
+            return result
+        if found.aborted_transactions:
+            result["aborted_transactions"] = [
+                {"producer_id": each.producer_id, "first_offset": each.first_offset}
+                for each in found.aborted_transactions
+            ]
+        elif self._request.isolation_level == 1:
+            result["aborted_transactions"] = []
+        position.high_watermark = found.high_watermark
+        position.last_stable_offset = found.last_stable_offset
+        position.log_start_offset = found.log_start_offset
+        if found.next_offset != position.wanted.offset:
+            # A client that takes all records fetches from here next; a change of its epochs is named again.
+            position.wanted = position.wanted._replace(offset=found.next_offset)
+        return result
+
+    def _finish_one(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        topics: dict[tuple[str, bytes], list[dict[str, Any]]] = {}
+        for key, result in self._results.items():
+            topics.setdefault(key[:2], []).append(result)
+        fields: dict[str, Any] = {
+            "session_id": self._path._session.session_id,
+            "responses": [
+                {"topic_id": topic_id, "partitions": results}
+                if self._call.version >= _BY_ID
+                else {"topic": name, "partitions": results}
+                for (name, topic_id), results in topics.items()
+            ],
+        }
+        if self._hints:
+            fields["node_endpoints"] = endpoints(self._call, self._hints)
+        self._write(fields)
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        out = response_start(Api.FETCH, self._call.version, self._header.correlation_id)
+        response_body(Api.FETCH, self._call.version).write(fields, out)
+        self._reply((finish(out),))

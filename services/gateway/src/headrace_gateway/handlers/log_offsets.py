@@ -1,0 +1,271 @@
+"""Offsets of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and DescribeProducers. Each partition's leader
+answers for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.rpc.limits import limit_of, pages
+from headrace_protos.v1 import (
+    common_pb2,
+    groups_pb2,
+    offsets_pb2,
+    offsets_pb2_grpc,
+    transactions_pb2,
+    transactions_pb2_grpc,
+)
+
+from ..call import Call
+from ..client import BOOTSTRAP
+from ..errors import kafkas, number
+from ..wire.schema import Message
+
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+_EARLIEST = -2
+_NONE_TIERED = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+
+Fields = dict[str, Any]
+#: Returns the fields of one partition's answer for its error (number, text).
+Failed = Callable[[int, int, str], Fields]
+
+
+class _Asked(NamedTuple):
+    topic: str
+    partition: int
+    message: Any  #: The partition's message in the request to the leader.
+    topic_at: int
+    at: int
+
+
+async def list_offsets(call: Call, request: Message) -> Fields:
+    """ListOffsets. Tiered storage is not built: the earliest local offset is the earliest offset, and no offset is
+    tiered."""
+
+    def failed(partition: int, code: int, _text: str) -> Fields:
+        return {"partition_index": partition, "error_code": code}
+
+    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
+        answer = await call.broker(
+            broker_id,
+            offsets_pb2_grpc.OffsetsStub,
+            "ListOffsets",
+            offsets_pb2.ListOffsetsRequest(
+                isolation_level=common_pb2.ISOLATION_LEVEL_READ_COMMITTED
+                if request.isolation_level == 1
+                else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
+                partitions=[each.message for each in asked],
+            ),
+            request.timeout or call.settings.request_timeout_ms,
+        )
+        return [
+            {
+                "partition_index": found.partition,
+                "error_code": kafkas(found.error.code),
+                "offset": -1 if found.error.code else found.offset,
+                "timestamp": -1 if found.error.code else found.timestamp_ms,
+                "leader_epoch": -1 if found.error.code else found.leader_epoch,
+            }
+            for found in answer.results
+        ]
+
+    def message(topic: str, item: Message) -> Any:
+        timestamp = _EARLIEST if item.timestamp == EARLIEST_LOCAL else item.timestamp
+        if timestamp in _NONE_TIERED:
+            return {"partition_index": item.partition_index, "offset": -1, "timestamp": -1, "leader_epoch": -1}
+        if timestamp < EARLIEST_LOCAL:
+            raise InvalidRequestError(f"timestamp {item.timestamp}: must be a time, or -1 to -6")
+        return offsets_pb2.ListOffsetsPartition(
+            topic=topic,
+            partition=item.partition_index,
+            timestamp_ms=timestamp,
+            current_leader_epoch=item.current_leader_epoch,
+        )
+
+    named = [(topic.name, [(item.partition_index, item) for item in topic.partitions]) for topic in request.topics]
+    results = await _of_leaders(call, named, message, ask, failed, limit_of("Offsets/ListOffsets", "partitions"))
+    return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
+
+
+async def offset_for_leader_epoch(call: Call, request: Message) -> Fields:
+    """OffsetForLeaderEpoch (KIP-101, KIP-320)."""
+
+    def failed(partition: int, code: int, _text: str) -> Fields:
+        return {"partition": partition, "error_code": code}
+
+    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
+        answer = await call.broker(
+            broker_id,
+            offsets_pb2_grpc.OffsetsStub,
+            "OffsetForLeaderEpoch",
+            offsets_pb2.OffsetForLeaderEpochRequest(partitions=[each.message for each in asked]),
+            call.settings.request_timeout_ms,
+        )
+        return [
+            {
+                "partition": found.partition,
+                "error_code": kafkas(found.error.code),
+                "leader_epoch": -1 if found.error.code else found.leader_epoch,
+                "end_offset": -1 if found.error.code else found.end_offset,
+            }
+            for found in answer.results
+        ]
+
+    def message(topic: str, item: Message) -> Any:
+        return offsets_pb2.OffsetForLeaderEpochPartition(
+            topic=topic,
+            partition=item.partition,
+            leader_epoch=item.leader_epoch,
+            current_leader_epoch=item.current_leader_epoch,
+        )
+
+    named = [(topic.topic, [(item.partition, item) for item in topic.partitions]) for topic in request.topics]
+    most = limit_of("Offsets/OffsetForLeaderEpoch", "partitions")
+    results = await _of_leaders(call, named, message, ask, failed, most)
+    return {"topics": [{"topic": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
+
+
+async def delete_records(call: Call, request: Message) -> Fields:
+    """DeleteRecords (KIP-107)."""
+
+    def failed(partition: int, code: int, _text: str) -> Fields:
+        return {"partition_index": partition, "low_watermark": -1, "error_code": code}
+
+    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
+        answer = await call.broker(
+            broker_id,
+            offsets_pb2_grpc.OffsetsStub,
+            "DeleteRecords",
+            offsets_pb2.DeleteRecordsRequest(partitions=[each.message for each in asked], timeout_ms=request.timeout),
+            (request.timeout or 0) + call.settings.request_timeout_ms,
+        )
+        return [
+            {
+                "partition_index": found.partition,
+                "low_watermark": -1 if found.error.code else found.low_watermark,
+                "error_code": kafkas(found.error.code),
+            }
+            for found in answer.results
+        ]
+
+    def message(topic: str, item: Message) -> Any:
+        return offsets_pb2.DeleteRecordsPartition(
+            topic=topic, partition=item.partition_index, before_offset=item.offset
+        )
+
+    named = [(topic.name, [(item.partition_index, item) for item in topic.partitions]) for topic in request.topics]
+    results = await _of_leaders(call, named, message, ask, failed, limit_of("Offsets/DeleteRecords", "partitions"))
+    return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
+
+
+async def describe_producers(call: Call, request: Message) -> Fields:
+    """DescribeProducers (KIP-664)."""
+
+    def failed(partition: int, code: int, text: str) -> Fields:
+        return {"partition_index": partition, "error_code": code, "error_message": text}
+
+    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
+        answer = await call.broker(
+            broker_id,
+            transactions_pb2_grpc.ProducersStub,
+            "DescribeProducers",
+            transactions_pb2.DescribeProducersRequest(partitions=[each.message for each in asked]),
+            call.settings.request_timeout_ms,
+        )
+        return [
+            {
+                "partition_index": found.partition,
+                "error_code": kafkas(found.error.code),
+                "error_message": found.error.message if found.error.code else None,
+                "active_producers": [
+                    {
+                        "producer_id": each.producer_id,
+                        "producer_epoch": each.producer_epoch,
+                        "last_sequence": each.last_sequence,
+                        "last_timestamp": each.last_timestamp_ms,
+                        "coordinator_epoch": each.coordinator_epoch,
+                        "current_txn_start_offset": each.transaction_start_offset
+                        if each.HasField("transaction_start_offset")
+                        else -1,
+                    }
+                    for each in found.producers
+                ],
+            }
+            for found in answer.partitions
+        ]
+
+    def message(topic: str, item: int) -> Any:
+        return groups_pb2.PartitionName(topic=topic, partition=item)
+
+    named = [
+        (topic.name, [(item, item) for item in dict.fromkeys(topic.partition_indexes)]) for topic in request.topics
+    ]
+    most = limit_of("Producers/DescribeProducers", "partitions")
+    results = await _of_leaders(call, named, message, ask, failed, most)
+    return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
+
+
+async def _of_leaders(
+    call: Call,
+    named: list[tuple[str, list[tuple[int, Any]]]],
+    message: Callable[[str, Any], Any],
+    ask: Callable[[int, list[_Asked]], Any],
+    failed: Failed,
+    most: int,
+) -> list[list[Fields]]:
+    """Ask the leader of each partition; returns the fields of each topic's partitions, in the request's order.
+
+    ``named``: topics with their (partition, item). ``message``: makes the message to the leader of an item, or returns
+    the answer's fields at once, or raises HeadraceError. ``most``: partitions in one request to a leader.
+    """
+    results: list[list[Fields]] = [[{} for _ in items] for _, items in named]
+    groups: dict[int, list[_Asked]] = {}
+    for topic_at, (topic, items) in enumerate(named):
+        for at, (partition, item) in enumerate(items):
+            try:
+                leader = _leader(call, topic, partition)
+                made = message(topic, item)
+            except HeadraceError as error:
+                results[topic_at][at] = failed(partition, number(error), str(error))
+                continue
+            if isinstance(made, dict):
+                results[topic_at][at] = made
+            else:
+                groups.setdefault(leader, []).append(_Asked(topic, partition, made, topic_at, at))
+
+    async def one(leader: int, asked: list[_Asked]) -> None:
+        found: Iterable[Fields]
+        try:
+            found = await ask(leader, asked)
+        except HeadraceError as error:
+            found = [failed(each.partition, number(error), str(error)) for each in asked]
+        for each, fields in zip(asked, found, strict=True):
+            results[each.topic_at][each.at] = fields
+
+    parts = [(leader, list(page)) for leader, asked in groups.items() for page in pages(asked, most)]
+    if len(parts) == 1:
+        await one(*parts[0])
+    else:
+        await asyncio.gather(*(one(leader, asked) for leader, asked in parts))
+    return results
+
+
+def _leader(call: Call, topic: str, partition: int) -> int:
+    found = call.cluster.topic(topic)
+    if found is None or not 0 <= partition < len(found.partitions):
+        raise UnknownTopicOrPartitionError(f"{topic}-{partition} does not exist")
+    leader = found.partitions[partition].leader
+    if leader < 0:
+        raise LeaderNotAvailableError(f"{topic}-{partition} has no leader")
+    asked = call.client.broker_id
+    if asked not in (BOOTSTRAP, leader):
+        raise NotLeaderOrFollowerError(f"broker {asked} does not lead {topic}-{partition}")
+    return leader

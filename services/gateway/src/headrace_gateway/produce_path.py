@@ -1,0 +1,227 @@
+"""Produce: from a Kafka frame to the leaders' streams, and back. No task for a request; record batches are opaque.
+
+A gateway never sends a request twice: the client does, with the same sequence numbers. An answer of another connection
+or of a broken stream is never used: a request that was surely not sent fails with NOT_LEADER_OR_FOLLOWER, another with
+NETWORK_EXCEPTION. Both make the client look for the leader and try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequiredAcksError,
+    NetworkError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.metadata import TopicImage
+from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+
+from .call import AnswerParts, Call
+from .client import BOOTSTRAP, Client
+from .errors import NETWORK_EXCEPTION, kafkas, number
+from .links import Link, Links
+from .wire.apis import Api
+from .wire.frames import RequestHeader, finish, response_start
+from .wire.schema import Message, request_body, response_body
+
+_ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
+_TRANSACTIONS_V2 = 12  #: The version from which a client uses transactions of version 2 (KIP-890).
+#: Seconds beyond the request's timeout that a broker has for its answer, which then is REQUEST_TIMED_OUT.
+GRACE_S = 5.0
+TIMEOUT_MS_MAX = 15 * 60_000  #: A longer timeout of a client counts as this.
+
+Reply = Callable[[AnswerParts | None], None]
+
+
+def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None:
+    """A FastHandler. Raises WireError."""
+    request = request_body(Api.PRODUCE, call.version).read(frame, header.body)
+    _Produce(call, header, request, reply).start()
+
+
+def _links_of(client: Client) -> Links:
+    if client.produce is None:
+        metadata = client.metadata
+
+        def open_link(address: str) -> Link:
+            return Link(
+                address,
+                ChannelPurpose.PRODUCE,
+                lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=metadata),  # type: ignore[no-untyped-call]
+            )
+
+        client.produce = Links(open_link)
+        client.on_close(client.produce.close)
+    links: Links = client.produce
+    return links
+
+
+class _Produce:
+    """One request until its answer."""
+
+    __slots__ = ("_call", "_header", "_hints", "_left", "_names", "_reply", "_request", "_results")
+
+    def __init__(self, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
+        self._call = call
+        self._header = header
+        self._request = request
+        self._reply = reply
+        self._left = 1  # groups without an answer; one for the start itself
+        #: Fields of the answer for each partition, by topic and partition in the request's order.
+        self._results: list[list[dict[str, Any]]] = []
+        key = "topic_id" if call.version >= 13 else "name"
+        self._names = [{key: getattr(topic, key)} for topic in request.topic_data]
+        self._hints: set[int] = set()  # leaders that the answer names
+
+    def start(self) -> None:
+        request = self._request
+        acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
+        groups: dict[int, list[tuple[dict[str, Any], str, bytes, int, bytes]]] = {}
+        for topic_data in request.topic_data:
+            results: list[dict[str, Any]] = []
+            self._results.append(results)
+            topic, unknown = self._topic(topic_data)
+            for data in topic_data.partition_data:
+                result: dict[str, Any] = {"index": data.index, "base_offset": -1, "log_append_time": -1}
+                results.append(result)
+                if acks is None:
+                    self._refuse(result, InvalidRequiredAcksError(f"acks={request.acks}: must be 0, 1 or -1 (all)"))
+                elif topic is None:
+                    self._refuse(result, unknown)
+                else:
+                    leader = self._leader(topic, data.index, result)
+                    if leader is not None:
+                        topic_id = topic.topic_id if by_id else b""
+                        groups.setdefault(leader, []).append(
+                            (result, topic.name, topic_id, data.index, data.records or b"")
+                        )
+                data.records = None  # the bytes are in the group now, and leave with it
+        self._request = None  # type: ignore[assignment]
+        for leader, items in groups.items():
+            self._send(request, acks or produce_pb2.ACKS_ALL, leader, items)
+        if acks == produce_pb2.ACKS_NONE:
+            self._reply(None)
+        else:
+            self._finish_one()
+
+    def _topic(self, topic_data: Message) -> tuple[TopicImage | None, HeadraceError]:
+        cluster = self._call.cluster
+        if self._call.version >= 13:
+            return cluster.topic_by_id(topic_data.topic_id), UnknownTopicIdError("no topic has this id")
+        name = topic_data.name
+        return cluster.topic(name), UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+
+    def _leader(self, topic: TopicImage, index: int, result: dict[str, Any]) -> int | None:
+        """The leader to send to; None: ``result`` has the error."""
+        if not 0 <= index < len(topic.partitions):
+            self._refuse(result, UnknownTopicOrPartitionError(f"{topic.name} has no partition {index}"))
+            return None
+        partition = topic.partitions[index]
+        asked = self._call.client.broker_id
+        if partition.leader >= 0 and asked in (BOOTSTRAP, partition.leader):
+            return partition.leader
+        self._refuse(result, NotLeaderOrFollowerError(f"broker {asked} does not lead {topic.name}-{index}"))
+        self._hint(result, partition.leader, partition.leader_epoch)
+        return None
+
+    def _refuse(self, result: dict[str, Any], error: HeadraceError) -> None:
+        result["error_code"] = number(error)
+        result["error_message"] = str(error)
+
+    def _hint(self, result: dict[str, Any], leader: int, epoch: int) -> None:
+        """Name the leader in the answer (KIP-951)."""
+        result["current_leader"] = {"leader_id": leader, "leader_epoch": epoch}
+        if leader >= 0:
+            self._hints.add(leader)
+
+    def _send(
+        self, request: Message, acks: int, leader: int, items: list[tuple[dict[str, Any], str, bytes, int, bytes]]
+    ) -> None:
+        call = self._call
+        address = call.cluster.broker_address(leader)
+        if address is None:
+            for item in items:
+                self._refuse(item[0], NotLeaderOrFollowerError(f"broker {leader} is not registered"))
+            return
+        link = _links_of(call.client).to(leader, address)
+        timeout_ms = min(max(request.timeout, 0), TIMEOUT_MS_MAX)
+        for start in range(0, len(items), PARTITIONS_MAX):
+            part = items[start : start + PARTITIONS_MAX]
+            asked = produce_pb2.ProduceRequest(acks=acks, timeout_ms=timeout_ms)  # type: ignore[arg-type]
+            if request.transactional_id is not None:
+                asked.transactional_id = request.transactional_id
+                asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
+            for _, name, topic_id, index, records in part:
+                asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=records)
+            results = [item[0] for item in part]
+            if acks == produce_pb2.ACKS_NONE:
+                link.send(asked, 0.0, None)
+                continue
+            self._left += 1
+            link.send(
+                asked,
+                (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
+                lambda response, error, results=results: self._answered(results, response, error),  # type: ignore[misc]
+            )
+
+    def _answered(self, results: list[dict[str, Any]], response: Any, error: HeadraceError | None) -> None:
+        if error is not None:
+            code = _code_of_lost(error)
+            for result in results:
+                result["error_code"] = code
+                result["error_message"] = str(error)
+        else:
+            for result, found in zip(results, response.results, strict=True):
+                if found.error.code:
+                    result["error_code"] = kafkas(found.error.code)
+                    result["error_message"] = found.error.message
+                    if found.HasField("current_leader"):
+                        self._hint(result, found.current_leader.leader_id, found.current_leader.leader_epoch)
+                else:
+                    result["base_offset"] = found.base_offset
+                    result["log_append_time"] = found.log_append_time_ms
+                    result["log_start_offset"] = found.log_start_offset
+        self._finish_one()
+
+    def _finish_one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            call, header = self._call, self._header
+            out = response_start(Api.PRODUCE, call.version, header.correlation_id)
+            fields: dict[str, Any] = {"responses": self._topics()}
+            if self._hints:
+                fields["node_endpoints"] = endpoints(call, self._hints)
+            response_body(Api.PRODUCE, call.version).write(fields, out)
+            self._reply((finish(out),))
+
+    def _topics(self) -> list[dict[str, Any]]:
+        return [
+            {**name, "partition_responses": results} for name, results in zip(self._names, self._results, strict=True)
+        ]
+
+
+def endpoints(call: Call, leaders: set[int]) -> list[dict[str, Any]]:
+    """Where the client reaches the leaders that an answer names (KIP-951)."""
+    nodes = (call.cluster.node(call, leader) for leader in sorted(leaders))
+    return [
+        {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
+        for node in nodes
+        if node is not None
+    ]
+
+
+def _code_of_lost(error: HeadraceError) -> int:
+    """The number for a request whose stream ended before the answer."""
+    if isinstance(error, RequestTimedOutError):
+        return RequestTimedOutError.number
+    if isinstance(error, NetworkError):
+        return NETWORK_EXCEPTION if error.was_sent else NotLeaderOrFollowerError.number
+    return number(error)

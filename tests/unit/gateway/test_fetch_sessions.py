@@ -1,0 +1,99 @@
+"""Fetch sessions (KIP-227): which partitions a request fetches, and which requests are refused."""
+
+from __future__ import annotations
+
+import pytest
+from headrace_gateway.wire.sessions import (
+    FINAL,
+    FULL,
+    INVALID_SESSION_EPOCH,
+    NO_SESSION,
+    SESSION_ID_NOT_FOUND,
+    FetchSession,
+    SessionError,
+    Wanted,
+)
+
+A, B = ("orders", bytes(16), 0), ("orders", bytes(16), 1)
+
+
+def at(offset: int) -> Wanted:
+    return Wanted(offset, 1024, -1, -1)
+
+
+def begun(*keys: tuple[str, bytes, int]) -> FetchSession:
+    session = FetchSession()
+    assert session.apply(NO_SESSION, FULL, [(key, at(0)) for key in keys], [], 7)
+    return session
+
+
+def test_a_full_request_begins_a_session_and_names_all() -> None:
+    session = begun(A, B)
+    assert session.session_id == 7
+    assert list(session.wanted) == [A, B]
+
+
+def test_an_incremental_request_names_only_changes() -> None:
+    session = begun(A, B)
+    assert not session.apply(7, 1, [(A, at(5))], [], 8)
+    assert session.wanted == {A: at(5), B: at(0)}
+    assert not session.apply(7, 2, [], [A], 8)
+    assert session.wanted == {B: at(0)}
+    assert session.session_id == 7
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "code"),
+    [(8, 1, SESSION_ID_NOT_FOUND), (7, 2, INVALID_SESSION_EPOCH), (7, 5, INVALID_SESSION_EPOCH),
+     (8, FULL, SESSION_ID_NOT_FOUND)],
+)  # fmt: skip
+def test_a_request_of_another_session_or_epoch_is_refused_and_changes_nothing(
+    session_id: int, epoch: int, code: int
+) -> None:
+    session = begun(A)
+    with pytest.raises(SessionError) as refused:
+        session.apply(session_id, epoch, [(B, at(3))], [A], 9)
+    assert refused.value.code == code
+    assert session.wanted == {A: at(0)}
+    assert not session.apply(7, 1, [], [], 9)
+
+
+def test_a_client_without_sessions_names_all_each_time() -> None:
+    session = FetchSession()
+    for offset in (0, 5):
+        assert session.apply(NO_SESSION, FINAL, [(A, at(offset))], [], 7)
+        assert session.session_id == NO_SESSION
+        assert session.wanted == {A: at(offset)}
+    with pytest.raises(SessionError):
+        session.apply(NO_SESSION, 1, [], [], 7)
+
+
+def test_a_final_request_ends_the_session() -> None:
+    session = begun(A)
+    assert session.apply(7, FINAL, [(B, at(1))], [], 8)
+    assert session.session_id == NO_SESSION
+    with pytest.raises(SessionError) as refused:
+        session.apply(7, 1, [], [], 8)
+    assert refused.value.code == SESSION_ID_NOT_FOUND
+
+
+def test_a_full_request_replaces_the_session() -> None:
+    session = begun(A)
+    assert session.apply(7, FULL, [(B, at(1))], [], 8)
+    assert session.session_id == 8
+    assert session.wanted == {B: at(1)}
+
+
+def test_without_room_or_partitions_there_is_no_session() -> None:
+    session = FetchSession()
+    assert session.apply(NO_SESSION, FULL, [(A, at(0))], [], NO_SESSION)
+    assert session.session_id == NO_SESSION
+    assert session.apply(NO_SESSION, FULL, [], [], 7)
+    assert session.session_id == NO_SESSION
+
+
+def test_epochs_wrap_around_to_one() -> None:
+    session = begun(A)
+    session._next_epoch = 2**31 - 1
+    session.apply(7, 2**31 - 1, [], [], 8)
+    session.apply(7, 1, [], [], 8)
